@@ -1,0 +1,1 @@
+"""Penstock: PostgreSQL-compatible logical replication for Spark lakehouses."""

@@ -1,0 +1,181 @@
+"""What can go wrong, as one tree with PostgreSQL's fields (elog.c, ErrorData).
+
+In: message, detail, hint and SQLSTATE, kept apart. Out: exceptions that pickle, so that they cross from Spark's
+executors to the driver whole. What to do about an error (retry, stop, disable) is decided in
+``penstock.subscription.retry``, never here. No message may hold a password (law 9).
+
+::
+
+    PenstockError                     XX000
+    ├── SqlSyntaxError                42601
+    ├── InvalidParameterValue         22023
+    ├── FeatureNotSupported           0A000
+    ├── UndefinedObject               42704
+    ├── DuplicateObject               42710
+    ├── WrongObjectType               42809
+    ├── ObjectInUse                   55006
+    ├── NotInPrerequisiteState        55000
+    │   └── RelationChanged           55000   the publisher changed a relation in a way that is not followed
+    ├── ConfigurationError            F0000
+    ├── ValueNotRepresentable         22003   a value that the target type cannot hold
+    ├── ConnectionFailure             08006   the publisher cannot be reached, or the connection broke
+    │   └── AuthenticationFailure     28P01   a retry cannot heal it
+    ├── PublisherError                (the server's own SQLSTATE)
+    ├── ProtocolViolation             08P01
+    ├── ReplicationConflict           40001   rows found in the target do not match what the stream says of them
+    ├── CommitConflict                40001   another writer committed the next version of a table first
+    ├── ApplierReplaced               55P03   another applier of the same subscription is ahead of us
+    └── StorageError                  58030   the warehouse refuses reads or writes (disk full: 53100)
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters)."""
+
+    default_sqlstate: ClassVar[str] = "XX000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        sqlstate: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.sqlstate = sqlstate or self.default_sqlstate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.detail, self.hint, self.sqlstate)
+
+    def report(self) -> str:
+        """The error as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
+        lines = [f"ERROR:  {self.message}"]
+        if self.detail:
+            lines.append(f"DETAIL:  {self.detail}")
+        if self.hint:
+            lines.append(f"HINT:  {self.hint}")
+        return "\n".join(lines)
+
+
+def _rebuild(
+    kind: type[PenstockError], message: str, detail: str | None, hint: str | None, sqlstate: str
+) -> PenstockError:
+    return kind(message, detail=detail, hint=hint, sqlstate=sqlstate)
+
+
+class SqlSyntaxError(PenstockError):
+    """A statement that the grammar does not allow."""
+
+    default_sqlstate = "42601"
+
+
+class InvalidParameterValue(PenstockError):
+    """A parameter or option with a value that it cannot have."""
+
+    default_sqlstate = "22023"
+
+
+class FeatureNotSupported(PenstockError):
+    """Something that PostgreSQL may have and this version of Penstock has not."""
+
+    default_sqlstate = "0A000"
+
+
+class UndefinedObject(PenstockError):
+    """A named object that does not exist."""
+
+    default_sqlstate = "42704"
+
+
+class DuplicateObject(PenstockError):
+    """A named object that exists already."""
+
+    default_sqlstate = "42710"
+
+
+class WrongObjectType(PenstockError):
+    """An object of a kind that cannot be replicated."""
+
+    default_sqlstate = "42809"
+
+
+class ObjectInUse(PenstockError):
+    """An object that somebody else holds, such as an active replication slot."""
+
+    default_sqlstate = "55006"
+
+
+class NotInPrerequisiteState(PenstockError):
+    """An object that is not in the state which the operation needs."""
+
+    default_sqlstate = "55000"
+
+
+class RelationChanged(NotInPrerequisiteState):
+    """A change of a published relation that the target table cannot follow by itself."""
+
+
+class ConfigurationError(PenstockError):
+    """The node's files, versions or environment do not fit."""
+
+    default_sqlstate = "F0000"
+
+
+class ValueNotRepresentable(PenstockError):
+    """A value that the target type cannot hold (infinity, NaN in a decimal, year 10000)."""
+
+    default_sqlstate = "22003"
+
+
+class ConnectionFailure(PenstockError):
+    """The publisher cannot be reached or the connection broke; a retry may heal it."""
+
+    default_sqlstate = "08006"
+
+
+class AuthenticationFailure(ConnectionFailure):
+    """The publisher refused the login; a retry with the same connection string cannot heal it."""
+
+    default_sqlstate = "28P01"
+
+
+class PublisherError(PenstockError):
+    """An error that the publisher reported, with its own SQLSTATE, detail and hint."""
+
+
+class ProtocolViolation(PenstockError):
+    """Bytes that the protocol does not allow at their place."""
+
+    default_sqlstate = "08P01"
+
+
+class ReplicationConflict(PenstockError):
+    """Rows of the target that do not match what the stream says of them."""
+
+    default_sqlstate = "40001"
+
+
+class CommitConflict(PenstockError):
+    """Another writer put the next version of a Delta table first (compare-and-swap lost)."""
+
+    default_sqlstate = "40001"
+
+
+class ApplierReplaced(PenstockError):
+    """Another applier of the same subscription has committed beyond us; this one must stop."""
+
+    default_sqlstate = "55P03"
+
+
+class StorageError(PenstockError):
+    """The warehouse refuses reads or writes; SQLSTATE 53100 where its disk is full."""
+
+    default_sqlstate = "58030"

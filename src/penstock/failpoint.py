@@ -1,0 +1,40 @@
+"""Named places where a fault test may kill the process (as PostgreSQL's injection points).
+
+In: the environment variable ``PENSTOCK_FAILPOINT=name[:n]``, read once at import. Out: SIGKILL to ourselves at the
+n-th pass (default 1). Unset, a failpoint costs one comparison. Names live here, so that tests can go through all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+AFTER_RECEIVE: Final = "after-receive"
+BETWEEN_COMMITS: Final = "between-commits"
+BEFORE_CUT: Final = "before-cut"
+AFTER_CUT: Final = "after-cut"
+INSIDE_COPY: Final = "inside-copy"
+AFTER_COPY_COMMIT: Final = "after-copy-commit"
+
+NAMES: Final = (
+    AFTER_RECEIVE,
+    BETWEEN_COMMITS,
+    BEFORE_CUT,
+    AFTER_CUT,
+    INSIDE_COPY,
+    AFTER_COPY_COMMIT,
+)
+
+_armed, _, _count = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
+_left = int(_count or 1)
+
+
+def failpoint(name: str) -> None:
+    """Die here by SIGKILL if this failpoint is armed and its count has run down."""
+    global _left
+    if name != _armed:
+        return
+    _left -= 1
+    if _left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
