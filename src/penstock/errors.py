@@ -1,8 +1,8 @@
 """What can go wrong, as one tree with PostgreSQL's fields (elog.c, ErrorData).
 
-In: message, detail, hint and SQLSTATE, kept apart. Out: exceptions that pickle, so that they cross from Spark's
-executors to the driver whole. What to do about an error (retry, stop, disable) is decided in
-``penstock.subscription.retry``, never here. No message may hold a password (law 9).
+In: message, detail, hint and SQLSTATE, kept apart. Out: exceptions that pickle, so that they cross
+from Spark's executors to the driver whole. What to do about an error (retry, stop, disable) is
+decided in ``penstock.subscription.retry``, never here. No message may hold a password (law 9).
 
 ::
 
@@ -15,17 +15,17 @@ executors to the driver whole. What to do about an error (retry, stop, disable) 
     ├── WrongObjectType               42809
     ├── ObjectInUse                   55006
     ├── NotInPrerequisiteState        55000
-    │   └── RelationChanged           55000   the publisher changed a relation in a way that is not followed
+    │   └── RelationChanged           55000   a change that is not followed
     ├── ConfigurationError            F0000
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
-    ├── ConnectionFailure             08006   the publisher cannot be reached, or the connection broke
+    ├── ConnectionFailure             08006   publisher out of reach, connection broken
     │   └── AuthenticationFailure     28P01   a retry cannot heal it
     ├── PublisherError                (the server's own SQLSTATE)
     ├── ProtocolViolation             08P01
-    ├── ReplicationConflict           40001   rows found in the target do not match what the stream says of them
-    ├── CommitConflict                40001   another writer committed the next version of a table first
-    ├── ApplierReplaced               55P03   another applier of the same subscription is ahead of us
-    └── StorageError                  58030   the warehouse refuses reads or writes (disk full: 53100)
+    ├── ReplicationConflict           40001   rows of the target and the stream disagree
+    ├── CommitConflict                40001   another writer took a table's next version
+    ├── ApplierReplaced               55P03   another applier is ahead of us
+    └── StorageError                  58030   warehouse refuses (disk full: 53100)
 """
 
 from __future__ import annotations

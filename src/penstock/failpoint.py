@@ -1,7 +1,8 @@
 """Named places where a fault test may kill the process (as PostgreSQL's injection points).
 
-In: the environment variable ``PENSTOCK_FAILPOINT=name[:n]``, read once at import. Out: SIGKILL to ourselves at the
-n-th pass (default 1). Unset, a failpoint costs one comparison. Names live here, so that tests can go through all.
+In: the environment variable ``PENSTOCK_FAILPOINT=name[:n]``, read once at import. Out: SIGKILL to
+ourselves at the n-th pass (default 1). Unset, a failpoint costs one comparison. Names live here, so
+that tests can go through all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Published relations as the publisher describes them (logicalproto.h, LogicalRepRelation).
 
-In: the fields of a Relation message or of the publisher's catalogs. Out: frozen values that every room knows.
-Nothing here knows Delta; what a relation becomes in the lake is ``penstock.lakehouse.schema``.
+In: the fields of a Relation message or of the publisher's catalogs. Out: frozen values that every
+room knows. Nothing here knows Delta: what a relation becomes in the lake is
+``penstock.lakehouse.schema``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ReplicaIdentity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One published column. ``key``: part of the replica identity (flag 1 of a Relation message)."""
+    """One published column. ``key``: part of the replica identity , flag 1 of a Relation message."""
 
     name: str
     type_oid: int
