@@ -22,7 +22,7 @@ class ReplicaIdentity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One published column. ``key``: part of the replica identity , flag 1 of a Relation message."""
+    """One published column. ``key``: part of the replica identity (flag 1 in Relation messages)."""
 
     name: str
     type_oid: int
