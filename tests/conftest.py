@@ -1,0 +1,9 @@
+"""Names the fixture plugins; the fixtures themselves are in the files fix_*.py beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+pytest_plugins = sorted(path.stem for path in _HERE.glob("fix_*.py"))

@@ -1,0 +1,127 @@
+"""Embedded servers: every version starts with logical replication, dies cleanly, leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, installation
+from penstock.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_is_a_publisher(
+    version: int, postgres_version: Callable[[int], EmbeddedPostgres]
+) -> None:
+    server = postgres_version(version)
+    with psycopg.connect(server.conninfo()) as connection:
+        assert connection.info.server_version // 10000 == version
+        row = connection.execute(
+            "SELECT current_setting('wal_level'), current_setting('TimeZone'),"
+            " current_setting('server_encoding')"
+        ).fetchone()
+    assert row == ("logical", "UTC", "UTF8")
+
+
+def test_socket_and_clients(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.socket_conninfo()) as connection:
+        assert connection.info.host.startswith("/tmp/penstock-pg-")
+    assert postgres.psql("SELECT 1; SELECT 2") == "1\n2"
+    with pytest.raises(ConfigurationError) as caught:
+        postgres.psql("SELECT nothing")
+    assert 'column "nothing" does not exist' in (caught.value.detail or "")
+
+
+def test_pgbench_runs(postgres: EmbeddedPostgres) -> None:
+    postgres.psql("CREATE DATABASE bench")
+    postgres.pgbench("-i", "-s", "1", "-q", dbname="bench")
+    assert postgres.psql("SELECT count(*) FROM pgbench_accounts", "bench") == "100000"
+    postgres.psql("DROP DATABASE bench")
+
+
+def test_kill9_and_restart_keep_port_and_commits() -> None:
+    with EmbeddedPostgres(18) as server:
+        port = server.port
+        server.psql("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
+        server.kill9()
+        assert not server.running
+        server.start()
+        assert (server.port, server.psql("SELECT a FROM t")) == (port, "1")
+        server.restart("immediate")
+        assert (server.port, server.psql("SELECT a FROM t")) == (port, "1")
+
+
+def test_settings_and_hba() -> None:
+    hba = ["host all guarded 127.0.0.1/32 scram-sha-256"]
+    with EmbeddedPostgres(18, settings={"wal_level": "replica"}, fsync=True, hba=hba) as server:
+        assert server.psql("SHOW wal_level; SHOW fsync") == "replica\non"
+        server.psql("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(server.conninfo(user="guarded") + " password=wrong")
+        with psycopg.connect(server.conninfo(user="guarded") + " password=right"):
+            pass
+
+
+def test_close_removes_the_folder_and_a_given_data_dir_stays(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(0o711)
+    with EmbeddedPostgres(18, data_dir=place) as server:
+        server.psql("CREATE TABLE kept (a int)")
+        base = server.socket_dir.parent
+        assert base.is_dir()
+    assert not base.exists()
+    with EmbeddedPostgres(18, data_dir=place) as server:
+        assert server.psql("SELECT count(*) FROM kept") == "0"
+
+
+def test_a_killed_parent_leaves_no_server_and_no_folder() -> None:
+    program = (
+        "import sys\n"
+        "from penstock.embedded import EmbeddedPostgres\n"
+        "server = EmbeddedPostgres(18)\n"
+        "server.start()\n"
+        "print(server.pid, server._guardian.pid, server.socket_dir.parent, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, guardian, base = parent.stdout.readline().split()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        _wait_gone(int(guardian))
+        _wait_gone(int(pid))
+    assert not Path(base).exists()
+
+
+def test_unknown_version_and_missing_client() -> None:
+    with pytest.raises(ConfigurationError, match="no embedded PostgreSQL 13"):
+        EmbeddedPostgres(13)
+    with pytest.raises(ConfigurationError, match="no program psql"):
+        installation(17).program("psql")
+    assert clients().program("pg_recvlogical").is_file()
+
+
+def _wait_gone(pid: int) -> None:
+    """Waits for the end of a process that is not our child (a zombie has ended)."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        if not state or state.startswith("Z"):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} is still there")
