@@ -1,0 +1,160 @@
+"""A table's change batches brought into the target's columns.
+
+In: ChangeBatches of one relation, in order, possibly of several versions of its definition. Out:
+``Changes``: one run of rows with the target's columns, old and new, and what is still unknown of
+them. What the run does to the table is ``penstock.pipeline.fold``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolViolation, RelationChanged
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.pgoutput.columnar import ChangeBatch
+from penstock.relation import Relation
+
+INSERT: Final = ord("I")
+UPDATE: Final = ord("U")
+DELETE: Final = ord("D")
+OLD_KEY: Final = ord("K")
+OLD_ROW: Final = ord("O")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Row changes of one table in order; row i of every part belongs to change i.
+
+    ``new`` and ``old`` have the target's columns; ``old`` is None where no change has an old tuple.
+    ``unchanged``: column -> mask of changes whose new cell is an unchanged TOASTed value that the
+    old tuple does not give either.
+    """
+
+    operation: np.ndarray
+    old_kind: np.ndarray
+    new: pa.Table
+    old: pa.Table | None
+    unchanged: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start: int) -> Changes:
+    """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
+
+    A column that a batch's relation does not have (it was added later) is NULL. Raises
+    RelationChanged where a batch has a column that the target lacks or has with another type.
+    """
+    parts = [
+        _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)))
+        for batch in sorted(batches, key=_first_sequence)
+    ]
+    parts = [part for part in parts if len(part)]
+    if len(parts) == 1:
+        return parts[0]
+    empty = schema.arrow().empty_table()
+    old = [part.old for part in parts]
+    has_old = any(part is not None for part in old)
+    return Changes(
+        _concatenate([part.operation for part in parts]),
+        _concatenate([part.old_kind for part in parts]),
+        pa.concat_tables([empty, *(part.new for part in parts)]),
+        pa.concat_tables(
+            _nulls(schema, len(part)) if part.old is None else part.old for part in parts
+        )
+        if has_old
+        else None,
+        {
+            name: _concatenate(
+                [part.unchanged.get(name, np.zeros(len(part), bool)) for part in parts]
+            )
+            for name in {name for part in parts for name in part.unchanged}
+        },
+    )
+
+
+def take_either(mask: np.ndarray, first: pa.Array, second: pa.Array) -> pa.Array:
+    """``first`` where ``mask``, else ``second``; for any type, nested ones too."""
+    count = len(mask)
+    index = np.arange(count) + np.where(mask, 0, count)
+    both = pa.chunked_array([*_chunks(first), *_chunks(second)], first.type)
+    return both.take(pa.array(index))
+
+
+def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Changes:
+    _check_columns(table, schema, batch.relation)
+    new = _columns(table, schema, batch.new.slice(first))
+    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first))
+    old_kind = batch.old_kind[first:]
+    unchanged = {}
+    replica_key = set(batch.relation.key)
+    for column in schema.columns:
+        mask = batch.unchanged.get(column.source)
+        if mask is None or not (mask := mask[first:]).any():
+            continue
+        if old is not None:
+            known = old_kind == OLD_ROW
+            if column.source in replica_key:
+                known = known | (old_kind == OLD_KEY)
+            filled = take_either(mask & known, old[column.name], new[column.name])
+            position = new.schema.get_field_index(column.name)
+            new = new.set_column(position, new.schema.field(position), filled)
+            mask = mask & ~known
+        if mask.any():
+            unchanged[column.name] = mask
+    if any(name in unchanged for name in schema.key):
+        raise ProtocolViolation(f'a change of table "{table}" does not give its row\'s key')
+    return Changes(batch.operation[first:], old_kind, new, old, unchanged)
+
+
+def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:
+    known = {column.source for column in schema.columns}
+    for attribute in relation.attributes:
+        if attribute.name not in known:
+            raise RelationChanged(
+                f'table "{table}" has no column for the publisher\'s column "{attribute.name}"'
+            )
+
+
+def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch) -> pa.Table:
+    arrays = [_column(table, column, batch) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, schema=schema.arrow())
+
+
+def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
+    position = batch.schema.get_field_index(column.source)
+    if position < 0:
+        return pa.nulls(batch.num_rows, column.type)
+    array = batch.column(position)
+    if array.type != column.type:
+        raise RelationChanged(
+            f'column "{column.source}" of table "{table}" has another type at the publisher now',
+            detail=f"The target holds {column.type}, the publisher sends {array.type}.",
+            hint="Copy the table again: remove it from the publication, ALTER SUBSCRIPTION ... "
+            "REFRESH PUBLICATION, remove the target table, add the table to the publication and "
+            "REFRESH once more.",
+        )
+    return array
+
+
+def _nulls(schema: TableSchema, count: int) -> pa.Table:
+    arrays = [pa.nulls(count, column.type) for column in schema.columns]
+    return pa.Table.from_arrays(arrays, schema=schema.arrow())
+
+
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+
+def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
+    return array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
+
+
+def _first_sequence(batch: ChangeBatch) -> int:
+    return int(batch.sequence[0]) if len(batch.sequence) else 0

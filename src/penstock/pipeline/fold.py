@@ -1,0 +1,148 @@
+"""Fold: the change batches of one table to their net effect on it.
+
+In: ChangeBatches of one relation in order, and where TRUNCATEs fell. Out: a NetChange. Keys are
+grouped in DuckDB, which sees nothing but keys and positions; values are only ever picked by
+position from the Arrow columns they came in, so no type is converted on the way. Assumes that
+every row which a change names exists and no other does; ``apply`` proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConflict
+from penstock.lakehouse.schema import TableSchema
+from penstock.pgoutput.columnar import ChangeBatch
+from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
+from penstock.pipeline.conflict import conflict
+from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
+from penstock.pipeline.lineage import trace
+from penstock.pipeline.multiset import fold_multiset
+from penstock.pipeline.net_change import Incomplete, NetChange
+
+
+def fold(
+    table: str,
+    schema: TableSchema,
+    batches: Sequence[ChangeBatch],
+    *,
+    truncates: Sequence[int] = (),
+    from_sequence: int = 0,
+) -> NetChange:
+    """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
+
+    ``table``: the name for messages. Changes and TRUNCATEs below ``from_sequence`` are skipped:
+    the table has them already. ``schema.key`` == () makes the table a multiset.
+
+    Raises ReplicationConflict where changes contradict one another (two inserts of one key) or an
+    inserted row lacks a value, RelationChanged where they do not fit the target's columns or do
+    not identify rows as the target does, ProtocolViolation where a needed tuple was not sent.
+    """
+    valid = [sequence for sequence in truncates if sequence >= from_sequence]
+    changes = unify(table, schema, batches, max([from_sequence, *valid]))
+    _check_tuples(table, schema, batches, changes)
+    truncate = bool(valid)
+    if schema.key:
+        return _fold_keyed(table, schema, changes, truncate)
+    if changes.unchanged:
+        raise _value_not_sent(table, next(iter(changes.unchanged)))
+    return fold_multiset(table, schema, changes, truncate)
+
+
+def _check_tuples(
+    table: str, schema: TableSchema, batches: Sequence[ChangeBatch], changes: Changes
+) -> None:
+    """Old tuples must identify rows as the target does (logicalrep_rel_mark_updatable)."""
+    if np.all(changes.operation == INSERT):
+        return
+    source = {column.name: column.source for column in schema.columns}
+    needed = {source[name] for name in schema.key} or set(source.values())
+    for relation in {batch.relation for batch in batches}:
+        sent = {attribute.name for attribute in relation.attributes}
+        if not relation.key or needed & sent - set(relation.key):
+            raise RelationChanged(
+                "publisher did not send replica identity column expected by the logical "
+                f'replication target relation "{table}"',
+                detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",
+                hint="Restore the replica identity at the publisher, or copy the table again.",
+            )
+    old = changes.old_kind != 0 if schema.key else changes.old_kind == OLD_ROW
+    must = changes.operation == DELETE if schema.key else changes.operation != INSERT
+    if np.any(must & ~old):
+        raise ProtocolViolation(f'a change of table "{table}" came without its old tuple')
+
+
+def _fold_keyed(table: str, schema: TableSchema, changes: Changes, truncate: bool) -> NetChange:
+    with key_events(schema.key, changes) as events:
+        totals = events.totals()
+        _check_totals(table, events, totals, truncate)
+        found = np.sort(totals.first[totals.existed])
+        removed = events.keys(found)
+        absent = events.keys(np.sort(totals.first[~totals.existed]))
+        last = np.sort(position(totals.last[totals.exists]))
+        rows, incomplete = _versions(table, changes, events, last, found)
+    return NetChange(
+        table,
+        schema,
+        len(changes),
+        rows,
+        removed,
+        absent.slice(0, 0) if truncate else absent,
+        incomplete=incomplete,
+        truncate=truncate,
+    )
+
+
+def _check_totals(table: str, events: KeyEvents, totals: KeyTotals, truncate: bool) -> None:
+    """Each key's changes must alternate; after a TRUNCATE each must begin with an insert."""
+    expected = totals.exists.astype(np.int64) - totals.existed
+    findings = []
+    if np.any(wrong := totals.balance != expected):
+        findings.append(("changes do not follow from one another", np.sort(totals.first[wrong])))
+    if truncate and np.any(totals.existed):
+        findings.append(("row changed after TRUNCATE", np.sort(totals.first[totals.existed])))
+    if findings:
+        raise conflict(table, [(what, events.keys(event)) for what, event in findings])
+
+
+def _versions(
+    table: str, changes: Changes, events: KeyEvents, last: np.ndarray, found: np.ndarray
+) -> tuple[pa.Table, Incomplete | None]:
+    """The new row versions, written by the changes at ``last``: complete ones, others."""
+    gaps = {name: mask for name, mask in changes.unchanged.items() if mask[last].any()}
+    if not gaps:
+        whole = len(last) == changes.new.num_rows
+        return (changes.new if whole else changes.new.take(pa.array(last))), None
+    lineage = trace(*events.grouped(), last, gaps)
+    rows = changes.new.take(pa.array(last))
+    for name, sent in lineage.sent.items():
+        at = rows.schema.get_field_index(name)
+        cells = changes.new[name].take(pa.array(sent, mask=sent < 0))
+        rows = rows.set_column(at, rows.schema.field(at), cells)
+    lacking = {name: sent < 0 for name, sent in lineage.sent.items()}
+    partial = np.logical_or.reduce(list(lacking.values()))
+    if not partial.any():
+        return rows, None
+    for name, mask in lacking.items():
+        if np.any(kind(lineage.origin[mask]) == CREATE):
+            raise _value_not_sent(table, name)
+    incomplete = Incomplete(
+        rows.filter(pa.array(partial)),
+        {name: mask[partial] for name, mask in lacking.items() if mask.any()},
+        np.searchsorted(found, lineage.origin[partial]),
+    )
+    return rows.filter(pa.array(~partial)), incomplete
+
+
+def _value_not_sent(table: str, column: str) -> ReplicationConflict:
+    """pgoutput: an UPDATE that moves a row into a row filter is sent as INSERT, without it."""
+    return ReplicationConflict(
+        f'the publisher did not send column "{column}" of a row new to table "{table}"',
+        detail="An UPDATE moved the row into the publication's row filter; its unchanged TOASTed "
+        "value is sent only if it is part of the replica identity.",
+        hint="Run ALTER TABLE ... REPLICA IDENTITY FULL at the publisher, then copy the table "
+        "again.",
+    )

@@ -1,0 +1,87 @@
+"""Whose cells an unchanged TOASTed value is: rows followed through the changes of a run.
+
+In: the key events of a run and masks of cells that were not sent. Out: for each row that is there
+in the end and each such column, the change that sent the cell last, or none, and then the key under
+which the row was there before the run. A row keeps its cells when its key changes, and a key may
+be held by several rows one after another, so cells belong to rows, not to keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.pipeline.key_events import CREATE, REMOVE, Integers, Mask, kind, position
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """One entry per row version asked for.
+
+    ``sent``: column -> position of the change that gave its cell, -1 where none of the run did.
+    ``origin``: the first event of the row in the run: an INSERT's CREATE, or the event that
+    found it under the key that it had before.
+    """
+
+    sent: Mapping[str, Integers]
+    origin: Integers
+
+
+def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str, Mask]) -> Lineage:
+    """Follow the rows whose last changes are at the positions ``last``.
+
+    ``event``, ``key``: as ``KeyEvents.grouped`` gives them; ``unchanged``: column -> mask over
+    changes.
+    """
+    order = np.lexsort((event, key))
+    event, key = event[order], key[order]
+    opens = np.append(True, key[1:] != key[:-1]) | (kind(event) == CREATE)
+    life = np.cumsum(opens) - 1
+    first = event[opens]
+    root = _roots(event, life, first)
+    order = np.lexsort((event, root[life]))
+    event, row = event[order], root[life][order]
+    starts = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
+    entry = np.empty(len(first), np.intp)
+    entry[row[starts]] = np.arange(len(starts))
+    asked = entry[_row_of(event, row, last)]
+    at = position(event)
+    gives = kind(event) != REMOVE
+    sent = {
+        name: np.maximum.reduceat(np.where(gives & ~mask[at], at, -1), starts)[asked]
+        for name, mask in unchanged.items()
+    }
+    return Lineage(sent, first[row[starts]][asked])
+
+
+def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
+    """For each life of a key the life in which its row began.
+
+    A life is the time from one CREATE of a key to the next. One that a key change opened continues
+    the life which the same change's REMOVE ended; pointers are halved until nothing moves.
+    """
+    removes = kind(event) == REMOVE
+    at = position(event[removes])
+    order = np.argsort(at)
+    at, ended = at[order], life[removes][order]
+    parent = np.arange(len(first))
+    created = np.flatnonzero(kind(first) == CREATE)
+    found = np.searchsorted(at, position(first[created]))
+    continues = np.append(at, -1)[found] == position(first[created])
+    parent[created[continues]] = ended[found[continues]]
+    while True:
+        further = parent[parent]
+        if np.array_equal(further, parent):
+            return parent
+        parent = further
+
+
+def _row_of(event: Integers, row: Integers, last: Integers) -> Integers:
+    """The row whose version the change at each position of ``last`` wrote."""
+    gives = kind(event) != REMOVE
+    at, owner = position(event[gives]), row[gives]
+    order = np.argsort(at)
+    found: Integers = owner[order][np.searchsorted(at[order], last)]
+    return found

@@ -1,0 +1,68 @@
+"""What a chunk of changes does to one table in the end: the value between fold and apply.
+
+In: nothing. Out: ``NetChange`` and its parts, as Arrow tables in the target's terms. ``fold``
+makes them, ``apply`` carries them out, and neither looks at the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.lakehouse.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """New versions of rows with cells that the publisher did not send (unchanged TOAST).
+
+    ``rows`` has the target's columns with NULL in the cells to be completed; ``missing`` maps a
+    column to the mask of rows whose cell is to be taken from the row's old version, which is row
+    ``old[i]`` of ``NetChange.removed``.
+    """
+
+    rows: pa.Table
+    missing: Mapping[str, np.ndarray]
+    old: np.ndarray
+
+
+@dataclass(frozen=True)
+class NetChange:
+    """The net effect of a run of whole transactions, or of a piece of one, on one table.
+
+    To carry it out: if ``truncate``, drop all rows; delete the rows of ``removed``; insert
+    ``rows`` and the completed ``incomplete``. ``removed`` holds keys that exist in the target, each
+    in exactly one row; in a table without a key it holds whole rows of which ``copies[i]`` are to
+    go. ``absent`` holds keys that the target must not have. With ``truncate`` there is nothing in
+    ``removed``, ``absent`` or ``incomplete``.
+    """
+
+    table: str
+    schema: TableSchema
+    changes: int
+    """Row changes folded, for statistics; those that a TRUNCATE made void are not counted."""
+    rows: pa.Table
+    removed: pa.Table
+    absent: pa.Table
+    copies: np.ndarray | None = None
+    incomplete: Incomplete | None = None
+    truncate: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """True when the target stays as it is."""
+        return not self.truncate and self.rows_written == 0 and self.removed.num_rows == 0
+
+    @property
+    def rows_removed(self) -> int:
+        """Rows that go, without those that a TRUNCATE takes."""
+        return int(self.removed.num_rows if self.copies is None else self.copies.sum())
+
+    @property
+    def rows_written(self) -> int:
+        """Rows that come, complete and to be completed."""
+        completed: int = self.incomplete.rows.num_rows if self.incomplete else 0
+        return int(self.rows.num_rows) + completed
