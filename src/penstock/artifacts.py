@@ -39,6 +39,8 @@ _OFFLINE_HINT = (
     " or an Ivy settings file in PENSTOCK_IVY_SETTINGS."
 )
 _IVY_TIMEOUT_SECONDS = 900
+# What matters in Ivy's pages of output.
+_TELLING = ("Server access", "module not found", "download failed", "Exception", "Error")
 
 
 @dataclass(frozen=True)
@@ -159,11 +161,9 @@ def _run_ivy(artifacts: Sequence[Artifact], scratch: Path) -> str:
         return f"No answer within {_IVY_TIMEOUT_SECONDS} seconds."
     if done.returncode == 0:
         return ""
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    telling = [
-        line for line in lines if not line.startswith((":::", "at ", "====")) or len(line) > 80
-    ]
-    return "\n".join(telling[:12])
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    telling = [line for line in lines if any(word in line for word in _TELLING)]
+    return "\n".join(list(dict.fromkeys(telling or filter(None, lines)))[:6])
 
 
 def _ivy_module(artifacts: Sequence[Artifact]) -> str:

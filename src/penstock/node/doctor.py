@@ -1,0 +1,245 @@
+"""Versions against the known matrix, and what to do about each mismatch (``penstock doctor``).
+
+In: the environment, and a publisher's connection string when one is given. Out: findings, one per
+component; a node that starts calls ``require`` and fails early. How findings look is left to
+``penstock.cli``, the matrix is ``penstock.node.versions``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+from psycopg import conninfo as libpq_conninfo
+
+from penstock.artifacts import java_executable
+from penstock.errors import ConfigurationError
+from penstock.lakehouse import jars
+from penstock.node import versions
+from penstock.node.versions import Range, Version
+
+Status = Literal["ok", "warn", "fail"]
+
+_CONNECT_SECONDS = "10"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One component: what was found, what fits, and what to do (empty when all is well)."""
+
+    component: str
+    found: str
+    wanted: str
+    status: Status
+    remedy: str = ""
+
+
+def check(conninfo: str | None = None) -> list[Finding]:
+    """Findings about this machine, and about a publisher when ``conninfo`` is given."""
+    found = [_platform(), _python(), _java(), _pyspark(), _delta(), *_packages(), _clients()]
+    return found + (_publisher(conninfo) if conninfo else [])
+
+
+def require(findings: Sequence[Finding] | None = None) -> None:
+    """Raises ConfigurationError that names every failed finding with its remedy."""
+    failed = [f for f in (check() if findings is None else findings) if f.status == "fail"]
+    if failed:
+        raise ConfigurationError(
+            "this machine does not have what Penstock needs",
+            detail="; ".join(f"{f.component}: {f.found}, wanted {f.wanted}" for f in failed) + ".",
+            hint=" ".join(f.remedy for f in failed),
+        )
+
+
+def parse_version(text: str) -> Version:
+    """Leading numbers of a version: "17.0.15+6" is (17, 0, 15), "4.2.0.dev1" is (4, 2, 0)."""
+    numbers: list[int] = []
+    for part in text.strip().split("."):
+        digits = re.match(r"\d+", part)
+        if digits is None:
+            break
+        numbers.append(int(digits[0]))
+        if digits[0] != part:
+            break
+    return tuple(numbers)
+
+
+def parse_java_version(text: str) -> Version:
+    """Java's version as it counts today: "1.8.0_292" is (8, 0), "21-ea" is (21,)."""
+    version = parse_version(text)
+    return version[1:] if version[:1] == (1,) else version
+
+
+def _compare(component: str, found: str, version: Version, wanted: Range, remedy: str) -> Finding:
+    status: Status = "ok"
+    if not wanted.holds(version):
+        status = "fail"
+    elif not wanted.is_tested(version):
+        status, remedy = "warn", f"It may work; the tests run with {wanted.text()}."
+    return Finding(component, found, wanted.text(), status, "" if status == "ok" else remedy)
+
+
+def _platform() -> Finding:
+    found = f"{platform.system()} {platform.machine()}"
+    if platform.system() in ("Linux", "Darwin"):
+        return Finding("platform", found, "Linux or macOS", "ok")
+    remedy = "Run Penstock on Linux or macOS (on Windows: in WSL 2)."
+    return Finding("platform", found, "Linux or macOS", "fail", remedy)
+
+
+def _python() -> Finding:
+    remedy = "Make the virtual environment with a newer Python: python3.12 -m venv .venv"
+    return _compare(
+        "Python", platform.python_version(), sys.version_info[:3], versions.PYTHON, remedy
+    )
+
+
+def _java() -> Finding:
+    wanted = versions.JAVA
+    try:
+        java = java_executable()
+    except ConfigurationError as error:
+        return Finding("Java", "not found", wanted.text(), "fail", error.hint or "")
+    text = _java_version_text(Path(java))
+    remedy = (
+        "Install a newer Java runtime (Debian, Ubuntu: apt-get install openjdk-17-jre-headless;"
+        " macOS: brew install openjdk@17) and point JAVA_HOME to it."
+    )
+    return _compare(
+        "Java", f"{text or 'unknown'} ({java})", parse_java_version(text), wanted, remedy
+    )
+
+
+def _java_version_text(java: Path) -> str:
+    """The version from the file ``release`` beside Java, which is fast, else from Java itself."""
+    release = java.resolve().parent.parent / "release"
+    if release.is_file():
+        named = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8"), re.MULTILINE)
+        if named:
+            return named[1]
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    named = re.search(r'version "([^"]+)"', told.stderr + told.stdout)
+    return named[1] if named else ""
+
+
+def _pyspark() -> Finding:
+    remedy = "Install the release that Delta has a build for: pip install pyspark==4.2.0"
+    return _package("pyspark", versions.PYSPARK, remedy)
+
+
+def _delta() -> Finding:
+    wanted = f"{jars.delta_version()} with the pinned checksums"
+    folder = jars.delta_folder()
+    damaged = jars.damaged_jars()
+    if not damaged:
+        return Finding("Delta Lake", f"{jars.delta_version()} ({folder})", wanted, "ok")
+    present = [path.name for path in damaged if path.exists()]
+    if present:
+        remedy = f"Remove the folder {folder}; the jars are fetched again at the next start."
+        return Finding("Delta Lake", f"changed: {', '.join(present)}", wanted, "fail", remedy)
+    missing = ", ".join(path.name for path in damaged)
+    if os.environ.get(jars.JARS_VARIABLE):
+        remedy = f"Complete the folder {folder}, or unset {jars.JARS_VARIABLE}."
+        return Finding("Delta Lake", f"missing: {missing}", wanted, "fail", remedy)
+    remedy = "They are fetched at the first start, or now: python -m penstock.lakehouse.jars"
+    return Finding("Delta Lake", "not fetched yet", wanted, "warn", remedy)
+
+
+def _packages() -> list[Finding]:
+    needed = [
+        _package(name, wanted, f"pip install '{name}{wanted.specifier()}'")
+        for name, wanted in versions.PACKAGES.items()
+    ]
+    optional = [
+        _package(name, wanted, f"pip install '{name}{wanted.specifier()}'")
+        for name, wanted in versions.OPTIONAL_PACKAGES.items()
+        if _installed(name)
+    ]
+    return needed + optional
+
+
+def _package(name: str, wanted: Range, remedy: str) -> Finding:
+    found = _installed(name)
+    if found is None:
+        return Finding(name, "not installed", wanted.text(), "fail", remedy)
+    return _compare(name, found, parse_version(found), wanted, remedy)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _clients() -> Finding:
+    psql = shutil.which("psql")
+    if psql is None:
+        return Finding("psql", "not found", "optional", "ok")
+    told = subprocess.run([psql, "--version"], capture_output=True, text=True, check=False)
+    named = re.search(r"[\d.]+", told.stdout)
+    return Finding("psql", f"{named[0] if named else 'unknown'} ({psql})", "optional", "ok")
+
+
+def _publisher(conninfo: str) -> list[Finding]:
+    wanted = versions.PUBLISHER
+    try:
+        # libpq's own complaint about a malformed string repeats parts of it, passwords too.
+        libpq_conninfo.conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        remedy = "Write it as libpq does: 'host=... port=... dbname=... user=...' or a URI."
+        return [Finding("publisher", "not a connection string", wanted.text(), "fail", remedy)]
+    options = libpq_conninfo.make_conninfo(conninfo, connect_timeout=_CONNECT_SECONDS)
+    try:
+        with psycopg.connect(options, autocommit=True) as connection:
+            return _ask_publisher(connection)
+    except psycopg.OperationalError as error:
+        complaint = " ".join(str(error).split())
+        return [Finding("publisher", "no connection", wanted.text(), "fail", complaint)]
+
+
+def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[Finding]:
+    number = connection.info.server_version
+    version = (number // 10000, number % 10000)
+    found = [
+        _compare(
+            "publisher",
+            f"PostgreSQL {version[0]}.{version[1]}",
+            version,
+            versions.PUBLISHER,
+            "Upgrade the publisher to PostgreSQL 14 or newer.",
+        )
+    ]
+    row = connection.execute(
+        "SELECT current_setting('wal_level'), rolreplication OR rolsuper,"
+        " current_setting('max_replication_slots')::int"
+        " - (SELECT count(*) FROM pg_catalog.pg_replication_slots)"
+        " FROM pg_catalog.pg_roles WHERE rolname = current_user"
+    ).fetchone()
+    wal_level, replication, free_slots = row or ("unknown", False, 0)
+    remedy = "On the publisher: ALTER SYSTEM SET wal_level = logical; then restart it."
+    status: Status = "ok" if wal_level == "logical" else "fail"
+    found.append(_setting("publisher wal_level", str(wal_level), "logical", status, remedy))
+    # Managed services grant replication through roles of their own: a warning, no failure.
+    status = "ok" if replication else "warn"
+    remedy = "On the publisher: ALTER ROLE ... REPLICATION (or the service's replication role)."
+    text = "REPLICATION" if replication else "no REPLICATION attribute"
+    found.append(_setting("publisher role", text, "REPLICATION", status, remedy))
+    status = "ok" if isinstance(free_slots, int) and free_slots > 0 else "warn"
+    remedy = "On the publisher: raise max_replication_slots, or drop slots that nobody uses."
+    found.append(_setting("publisher slots", f"{free_slots} free", ">= 1 free", status, remedy))
+    return found
+
+
+def _setting(component: str, found: str, wanted: str, status: Status, remedy: str) -> Finding:
+    return Finding(component, found, wanted, status, "" if status == "ok" else remedy)
