@@ -1,0 +1,224 @@
+"""One batch of whole transactions into Delta tables, exactly once (the apply half of worker.c).
+
+In: a batch from the inbox. Out: the tables' commits, each with its end LSN inside (law 2), then the
+cut (law 3). Decoding is left to pgoutput, folding and the Spark job to pipeline, the log to
+lakehouse. A batch of several pieces is one transaction larger than ``logical_decoding_work_mem``:
+its pieces are staged one after the other and committed together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.errors import ApplierReplaced, CommitConflict
+from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
+from penstock.lakehouse.cuts import Cuts, CutTable
+from penstock.lsn import Lsn
+from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
+from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.fold import fold
+from penstock.relation import Relation
+from penstock.subscription import origin
+from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.targets import Target, Targets
+
+log = logging.getLogger(__name__)
+
+_COMMITS_AT_ONCE: Final = 8
+_MOST_RACES: Final = 10
+_OPERATION: Final = "REPLICATION"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it."""
+
+    rows: int
+    cut: Lsn | None
+    joined: tuple[Target, ...]
+
+
+class Applier:
+    """Applies batches to the open tables of one subscription; one thread at a time."""
+
+    def __init__(
+        self,
+        spark: Any,
+        cuts: Cuts,
+        targets: Targets,
+        *,
+        subscription: str,
+        app_id: str,
+        options: ApplyOptions,
+        last_cut: Lsn | None,
+    ) -> None:
+        self._spark = spark
+        self._cuts = cuts
+        self._targets = targets
+        self._subscription = subscription
+        self._app_id = app_id
+        self._options = options
+        self._decoder = ColumnarDecoder()
+        self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
+        self.last_cut = last_cut
+
+    def close(self) -> None:
+        """Release the commit threads."""
+        self._pool.shutdown()
+
+    def apply(self, batch: Batch) -> Applied:
+        """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
+
+        Nothing is committed when it raises before the first commit; when it raises between two
+        commits, the tables that have committed skip the batch by their own LSNs when it comes
+        again.
+        """
+        relations = dict(self._decoder.relations)
+        for _ in range(_MOST_RACES):
+            try:
+                rows = self._stage_and_commit(batch)
+                break
+            except CommitConflict as conflict:
+                log.info("%s: working the batch again", conflict.message)
+                self._decoder.relations = dict(relations)
+        else:
+            raise CommitConflict(
+                f'others have committed to the tables of subscription "{self._subscription}" '
+                f"{_MOST_RACES} times in a row",
+                hint="Let one writer at a time commit to a replicated table.",
+            )
+        failpoint(BEFORE_CUT)
+        joined = self.cut(batch.end_lsn, batch.commit_time)
+        failpoint(AFTER_CUT)
+        return Applied(rows, None if joined is None else batch.end_lsn, joined or ())
+
+    def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
+        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined."""
+        if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
+            return None
+        joined = tuple(t for t in self._targets if origin.joins(lsn, t.progress))
+        tables = {
+            t.table.name: CutTable(t.table.uri, t.table.version)
+            for t in self._targets
+            if t.ready or t in joined
+        }
+        self._cuts.append(self._subscription, lsn, commit_time, tables)
+        self.last_cut = lsn
+        for target in joined:
+            target.ready = True
+        return joined
+
+    def _stage_and_commit(self, batch: Batch) -> int:
+        touched: dict[str, Target] = {}
+        rows = 0
+        try:
+            for piece in batch.pieces:
+                open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
+                rows += self._stage(piece, open_end, touched)
+        except BaseException:
+            for target in touched.values():
+                target.table.discard()
+            raise
+        self._commit(list(touched.values()), batch.end_lsn)
+        return rows
+
+    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
+        decoded = self._decoder.decode(piece.chunk())
+        works: list[TableWork] = []
+        rows = 0
+        for relation in _relations(decoded, self._decoder.relations):
+            target = self._targets.find(relation)
+            if target is None:
+                continue
+            first = _first_message(decoded, target.marker, open_end)
+            changes = [c for c in decoded.changes if _same(c.relation, relation)]
+            truncated = [
+                t.sequence
+                for t in decoded.truncates
+                if relation.oid in t.relation_oids and t.sequence >= first
+            ]
+            fresh = sum(int(np.count_nonzero(c.sequence >= first)) for c in changes)
+            if not fresh and not truncated:
+                continue
+            touched[target.table.name] = target
+            for change in changes:
+                self._targets.follow(target, change.relation)
+            net = fold(changes, target.table.schema, truncates=truncated, from_sequence=first)
+            foreign = target.table.last_app_id != self._app_id
+            works.append(TableWork(target.table, net, check_absent=foreign))
+            target.rows_applied += fresh
+            rows += fresh
+        if works:
+            run_batch(self._spark, works, self._options)
+        return rows
+
+    def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
+        """Commit side by side; all are tried, so that a lost race costs one table's work."""
+        lost: list[Target] = []
+        futures = {self._pool.submit(self._commit_table, t, end_lsn): t for t in touched}
+        pending: set[Future[None]] = set(futures)
+        error: BaseException | None = None
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                failed = future.exception()
+                if isinstance(failed, CommitConflict):
+                    lost.append(futures[future])
+                elif failed is not None:
+                    error = failed
+            if pending:
+                failpoint(BETWEEN_COMMITS)
+        if error is not None:
+            raise error
+        if lost:
+            for target in lost:
+                self._load_again(target)
+            names = ", ".join(f'"{target.table.name}"' for target in lost)
+            raise CommitConflict(f"another writer has committed to {names}")
+
+    def _commit_table(self, target: Target, end_lsn: Lsn) -> None:
+        target.table.commit(app_id=self._app_id, version_marker=end_lsn, operation=_OPERATION)
+        target.marker = end_lsn
+
+    def _load_again(self, target: Target) -> None:
+        target.table.reload()
+        marker = target.table.transaction_version(self._app_id)
+        if marker is not None and (target.marker is None or marker > target.marker):
+            raise ApplierReplaced(
+                f'another applier of subscription "{self._subscription}" has committed '
+                f'table "{target.table.name}" at {Lsn(marker)}',
+                hint="Run each subscription on one node only.",
+            )
+
+
+def _relations(decoded: DecodedChunk, known: dict[int, Relation]) -> list[Relation]:
+    """The relations that a chunk touches, in their newest definition, each once."""
+    oids = [change.relation.oid for change in decoded.changes]
+    oids += [oid for truncate in decoded.truncates for oid in truncate.relation_oids]
+    return [known[oid] for oid in dict.fromkeys(oids) if oid in known]
+
+
+def _same(one: Relation, other: Relation) -> bool:
+    return one.oid == other.oid
+
+
+def _first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
+    """The first message of the first transaction that ended behind ``marker``.
+
+    Transactions come in the order of their commits, so everything before is in the table already.
+    ``open_end``: end LSN of the transaction behind the chunk's last commit.
+    """
+    if marker is None:
+        return 0
+    done = int(np.searchsorted(decoded.end_lsn, marker, side="right"))
+    if done < len(decoded.end_lsn):
+        return int(decoded.commit_sequence[done - 1]) + 1 if done else 0
+    if open_end > marker:
+        return int(decoded.commit_sequence[-1]) + 1 if done else 0
+    return np.iinfo(np.int64).max

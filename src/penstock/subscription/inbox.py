@@ -1,0 +1,233 @@
+"""What the receiver has and the applier has not yet: whole transactions, within bounded memory.
+
+In: XLogData frames in the order of the stream. Out: batches, each a run of whole transactions in
+one or more pieces. A piece is at most ``piece_bytes`` or ``piece_frames`` large, so a transaction
+larger than that comes as several pieces; those of a transaction that is still arriving are spilled
+to disk (reorderbuffer.c spills likewise). ``full()`` tells the receiver to stop reading, so that a
+backlog of finished transactions waits in the publisher's WAL and not here. Nothing is decoded here
+but the kind byte of each message; clocks are passed in.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.lsn import Lsn
+from penstock.pgoutput.columnar import MessageChunk
+from penstock.subscription.spool import SpooledFrames
+
+XLOGDATA_HEADER: Final = 25
+"""Bytes before the logical replication message in a frame: 'w', start, end, send time."""
+
+_COMMIT: Final = ord("C")
+_END_LSN_AT: Final = XLOGDATA_HEADER + 1 + 1 + 8
+_COMMIT_TIME_AT: Final = _END_LSN_AT + 8
+_UINT64: Final = struct.Struct("!Q")
+_INT64: Final = struct.Struct("!q")
+_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+"""2000-01-01 in microseconds since 1970."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A run of frames. ``commits``: positions of Commit messages among them."""
+
+    frames: list[bytes] = field(default_factory=list)
+    commits: list[int] = field(default_factory=list)
+    size: int = 0
+    spooled: SpooledFrames | None = None
+
+    def chunk(self) -> MessageChunk:
+        """The messages as one buffer for the columnar decoder."""
+        return MessageChunk.from_copy_data(self.spooled.load() if self.spooled else self.frames)
+
+    def cut_after_last_commit(self) -> Piece:
+        """Split off the frames behind the last Commit: the start of a transaction."""
+        end = self.commits[-1] + 1
+        rest = Piece(self.frames[end:])
+        rest.size = sum(map(len, rest.frames))
+        del self.frames[end:]
+        self.size -= rest.size
+        return rest
+
+    def absorb(self, follower: Piece) -> None:
+        """Take the frames of the piece that follows this one."""
+        base = len(self.frames)
+        self.frames += follower.frames
+        self.commits += [base + commit for commit in follower.commits]
+        self.size += follower.size
+
+    def forget(self) -> None:
+        """Free what a spilled piece holds on disk."""
+        if self.spooled is not None:
+            self.spooled.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Whole transactions. ``end_lsn``: end of the last one's commit record; ``commit_time``: when,
+    us since 1970.
+
+    ``open_end_lsn`` is the end LSN of the transaction that reaches from the first piece into the
+    last (the last piece's first commit); with one piece it is not needed.
+    """
+
+    pieces: tuple[Piece, ...]
+    end_lsn: Lsn
+    open_end_lsn: Lsn
+    commit_time: int
+    transactions: int
+    frames: int
+
+    def forget(self) -> None:
+        """Free what the batch holds on disk."""
+        for piece in self.pieces:
+            piece.forget()
+
+
+class Inbox:
+    """The queue between the receiving thread and the applying one."""
+
+    def __init__(
+        self, spool_folder: Path, *, piece_bytes: int, piece_frames: int, memory_bytes: int
+    ) -> None:
+        self._spool_folder = spool_folder
+        self._piece_bytes = piece_bytes
+        self._piece_frames = piece_frames
+        self._memory_bytes = memory_bytes
+        self._sealed: deque[Piece] = deque()
+        self._open = Piece()
+        self._in_memory = 0
+        self._transactions = 0
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._changed = threading.Condition()
+
+    def add(self, frames: Sequence[bytes], now: float) -> None:
+        """Take frames from the stream; ``now`` is a monotonic time in seconds."""
+        with self._changed:
+            for frame in _split(frames, self._piece_frames):
+                self._append(frame)
+            if self._first_at is None and self._transactions:
+                self._first_at = now
+            self._last_at = now
+            self._changed.notify_all()
+
+    def full(self) -> bool:
+        """Whether finished transactions fill the memory, so that the receiver must pause."""
+        with self._changed:
+            return self._in_memory >= self._memory_bytes and self._transactions > 0
+
+    def empty(self) -> bool:
+        """Whether no frame waits here, neither of a finished nor of an arriving transaction."""
+        with self._changed:
+            return not self._sealed and not self._open.frames
+
+    def wait(self, seconds: float) -> None:
+        """Wait until frames arrive, at most ``seconds``."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def ready(self, now: float, *, delay: float, idle: float) -> bool:
+        """Whether to close a batch: a piece is full, the oldest waits ``delay`` s, or idle."""
+        with self._changed:
+            if not self._transactions:
+                return False
+            if any(piece.commits for piece in self._sealed):
+                return True
+            first = now if self._first_at is None else self._first_at
+            return now - first >= delay or now - self._last_at >= idle
+
+    def take(self, now: float) -> Batch | None:
+        """The next batch, or None when no transaction is complete."""
+        with self._changed:
+            if not self._transactions:
+                return None
+            pieces: list[Piece] = []
+            while self._sealed:
+                pieces.append(self._sealed.popleft())
+                if pieces[-1].commits:
+                    break
+            else:
+                pieces.append(self._open)
+                self._open = Piece()
+            self._put_back_after_last_commit(pieces[-1])
+            self._in_memory -= sum(p.size for p in pieces if p.spooled is None)
+            batch = _batch_of(tuple(pieces))
+            self._transactions -= batch.transactions
+            self._first_at = now if self._transactions else None
+            return batch
+
+    def clear(self) -> None:
+        """Forget everything: the stream is started again from the last cut."""
+        with self._changed:
+            for piece in self._sealed:
+                piece.forget()
+            self._sealed.clear()
+            self._open = Piece()
+            self._in_memory = self._transactions = 0
+            self._first_at = None
+
+    def _append(self, frames: Sequence[bytes]) -> None:
+        piece = self._open
+        base = len(piece.frames)
+        piece.frames.extend(frames)
+        commits = [base + i for i, frame in enumerate(frames) if frame[XLOGDATA_HEADER] == _COMMIT]
+        piece.commits += commits
+        size = sum(map(len, frames))
+        piece.size += size
+        self._in_memory += size
+        self._transactions += len(commits)
+        if piece.size >= self._piece_bytes or len(piece.frames) >= self._piece_frames:
+            self._sealed.append(piece)
+            self._open = Piece()
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move sealed pieces of the transaction that is still arriving to disk."""
+        if self._in_memory < self._memory_bytes:
+            return
+        for piece in reversed(self._sealed):
+            if piece.commits:
+                break
+            if piece.spooled is None:
+                piece.spooled = SpooledFrames.write(self._spool_folder, piece.frames)
+                piece.frames = []
+                self._in_memory -= piece.size
+
+    def _put_back_after_last_commit(self, piece: Piece) -> None:
+        rest = piece.cut_after_last_commit()
+        if not rest.frames:
+            return
+        follower = self._sealed[0] if self._sealed else self._open
+        if follower.spooled is not None:
+            self._sealed.appendleft(rest)
+            return
+        rest.absorb(follower)
+        if self._sealed:
+            self._sealed[0] = rest
+        else:
+            self._open = rest
+
+
+def _split(frames: Sequence[bytes], most: int) -> Sequence[Sequence[bytes]]:
+    return [frames[i : i + most] for i in range(0, len(frames), most)]
+
+
+def _batch_of(pieces: tuple[Piece, ...]) -> Batch:
+    last = pieces[-1]
+    first_commit, last_commit = last.frames[last.commits[0]], last.frames[last.commits[-1]]
+    return Batch(
+        pieces=pieces,
+        end_lsn=Lsn(_UINT64.unpack_from(last_commit, _END_LSN_AT)[0]),
+        open_end_lsn=Lsn(_UINT64.unpack_from(first_commit, _END_LSN_AT)[0]),
+        commit_time=_INT64.unpack_from(last_commit, _COMMIT_TIME_AT)[0] + _POSTGRES_EPOCH_US,
+        transactions=sum(len(p.commits) for p in pieces),
+        frames=sum(len(p.frames) if p.spooled is None else p.spooled.count for p in pieces),
+    )

@@ -1,0 +1,67 @@
+"""Replication progress: where the stream starts, what may be cut, what may be acknowledged
+(origin.c).
+
+In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure; law 1 and law
+3 are decided here and carried out by the worker.
+
+A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent
+point of its copy. Every change at or below it is in the table already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.lsn import INVALID, Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one."""
+
+    ready: bool
+    marker: Lsn | None
+
+
+def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
+    """Where START_REPLICATION begins: the last cut, or earlier for a table copied before it.
+
+    A table that has joined at X while the others went on to the cut at L > X still needs the
+    changes of (X, L]; the others skip them by their own LSNs. Without a cut: the earliest copy;
+    without both: 0/0, the slot's own position.
+    """
+    joining = [t.marker for t in tables if not t.ready and t.marker is not None]
+    points = joining + ([last_cut] if last_cut is not None else [])
+    return min(points, default=INVALID)
+
+
+def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
+    """Whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
+
+    After a crash between the commits of two tables, the one that was committed is ahead of the
+    others until the stream has caught up with it.
+    """
+    if last_cut is not None and end_lsn < last_cut:
+        return False
+    return all(t.marker is None or t.marker <= end_lsn for t in tables if t.ready)
+
+
+def joins(end_lsn: Lsn, table: TableProgress) -> bool:
+    """Whether a copied table becomes part of the cut at ``end_lsn``."""
+    return not table.ready and table.marker is not None and table.marker <= end_lsn
+
+
+def flush_lsn(
+    last_cut: Lsn | None, tables: Iterable[TableProgress], copy_began_at: Lsn | None
+) -> Lsn:
+    """The LSN to acknowledge: the last cut (law 1), held back for tables that are joining.
+
+    A table copied at X needs every change behind X until it is part of the cuts, and a copy that
+    runs will have a point behind the cut at which it began; the slot must not pass either.
+    """
+    if last_cut is None:
+        return INVALID
+    joining = [t.marker for t in tables if not t.ready and t.marker is not None]
+    held = joining if copy_began_at is None else [*joining, copy_began_at]
+    return min([last_cut, *held])

@@ -1,0 +1,68 @@
+"""The receiving thread: reads the stream into the inbox.
+
+In: a started replication stream. Out: frames in the inbox, and ``position``: every transaction that
+ended at or below it is in the inbox or was. What is told to the publisher goes through the stream's
+``confirm`` and ``hold``, which the applier calls. When the inbox is full the thread stops reading
+and goes on sending status updates, so that the walsender waits instead of timing out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from penstock.failpoint import AFTER_RECEIVE, failpoint
+from penstock.lsn import INVALID, Lsn
+from penstock.subscription.inbox import Inbox
+from penstock.walreceiver.stream import ReplicationStream
+
+_POLL: Final = 0.1
+"""Seconds that one wait for frames takes at most: how long a stop may take."""
+
+
+class Receiver:
+    """Owns the reading side of the stream from start() to stop()."""
+
+    def __init__(self, stream: ReplicationStream, inbox: Inbox) -> None:
+        self._stream = stream
+        self._inbox = inbox
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="walreceiver", daemon=True)
+        self.position = INVALID
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the stream in good order where it still works, and its connection; never raises."""
+        self._stopping.set()
+        self._stream.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._step()
+            self._stream.tick()
+            self._stream.stop()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._stream.close()
+
+    def _step(self) -> None:
+        if self._inbox.full():
+            self._stream.tick()
+            self._stopping.wait(_POLL)
+            return
+        frames = self._stream.receive(_POLL)
+        # Read before the frames are handed over: whoever sees this position afterwards finds every
+        # transaction below it in the inbox.
+        received = self._stream.received_lsn
+        if frames:
+            self._inbox.add(frames, time.monotonic())
+            failpoint(AFTER_RECEIVE)
+        self.position = Lsn(max(self.position, received))

@@ -1,0 +1,69 @@
+"""Frames of a transaction larger than memory, on local disk until it commits (reorderbuffer.c,
+spill).
+
+In: a run of frames. Out: the same run. The files are scratch: they are not synced, and a restart of
+the worker begins with an empty folder, since the publisher sends an unacknowledged transaction
+again.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledFrames:
+    """A spilled run: lengths (uint32, little-endian) first, then the frames one after the other."""
+
+    path: Path
+    count: int
+
+    @classmethod
+    def write(cls, folder: Path, frames: Sequence[bytes]) -> SpooledFrames:
+        """Write ``frames`` to a new file in ``folder``. Raises StorageError (53100: disk full)."""
+        path = folder / f"spill-{uuid.uuid4()}.frames"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(struct.pack(f"<{len(frames)}I", *map(len, frames)))
+                file.writelines(frames)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _storage_error(error, folder) from error
+        return cls(path, len(frames))
+
+    def load(self) -> list[bytes]:
+        """Read the run back."""
+        data = self.path.read_bytes()
+        lengths = struct.unpack_from(f"<{self.count}I", data)
+        frames, at = [], 4 * self.count
+        for length in lengths:
+            frames.append(data[at : at + length])
+            at += length
+        return frames
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self.path.unlink(missing_ok=True)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove what an earlier run left behind."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _storage_error(error: OSError, folder: Path) -> StorageError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return StorageError(
+        f'could not spill a large transaction to "{folder}": {error.strerror}',
+        hint="Free disk space there; the subscription goes on by itself.",
+        sqlstate="53100" if full else None,
+    )

@@ -1,0 +1,206 @@
+"""One stream from START_REPLICATION to its end: apply, cut, acknowledge (LogicalRepApplyLoop).
+
+In: the open tables of a subscription. Out: applied batches, cuts, and an acknowledged LSN that
+never passes the last cut (law 1). The receiver thread reads; this thread applies. It ends when it
+is told to, or with the error of either.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.catalog.pg_subscription import Subscription
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import INVALID, Lsn
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pipeline.apply import ApplyOptions
+from penstock.subscription import origin
+from penstock.subscription.apply import Applier
+from penstock.subscription.inbox import Inbox
+from penstock.subscription.receiver import Receiver
+from penstock.subscription.targets import Target, Targets
+from penstock.subscription.upkeep import Upkeep, UpkeepOptions
+from penstock.subscription.worker_status import WorkerStatus
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.stream import ReplicationStream
+
+log = logging.getLogger(__name__)
+
+_IDLE_CUT_INTERVAL: Final = 1.0
+"""Seconds without a transaction after which the cut moves to what has been received."""
+
+_TICK: Final = 0.02
+"""Seconds between two looks at an idle inbox at most: a bound of the latency."""
+
+_PROTO_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Parameters of a stream, in seconds and bytes."""
+
+    apply: ApplyOptions
+    upkeep: UpkeepOptions
+    spool_folder: Path
+    piece_bytes: int
+    piece_frames: int
+    queue_bytes: int
+    batch_delay: float
+    batch_idle: float
+    status_interval: float
+    receiver_timeout: float
+
+
+class Streaming:
+    """A stream of one subscription. ``run`` is called once."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        spark: Any,
+        warehouse: Warehouse,
+        targets: Targets,
+        options: StreamOptions,
+        status: WorkerStatus,
+        copy_began_at: Callable[[], Lsn | None],
+        joined: Callable[[Sequence[Target], Lsn], None],
+    ) -> None:
+        """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
+        self._subscription = subscription
+        self._targets = targets
+        self._options = options
+        self._status = status
+        self._copy_began_at = copy_began_at
+        self._joined = joined
+        cut = warehouse.cuts.last(subscription.name)
+        self._applier = Applier(
+            spark,
+            warehouse.cuts,
+            targets,
+            subscription=subscription.name,
+            app_id=subscription.app_id,
+            options=options.apply,
+            last_cut=None if cut is None else cut.lsn,
+        )
+        self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
+        self._inbox = Inbox(
+            options.spool_folder / str(subscription.oid),
+            piece_bytes=options.piece_bytes,
+            piece_frames=options.piece_frames,
+            memory_bytes=options.queue_bytes,
+        )
+        self._frames = 0
+
+    def run(self, told_to_end: Callable[[], bool]) -> None:
+        """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
+        try:
+            self._first_cut()
+            stream = self._start()
+            receiver = Receiver(stream, self._inbox)
+            receiver.start()
+            try:
+                self._apply_until(told_to_end, receiver, stream)
+            finally:
+                receiver.stop()
+        finally:
+            self._applier.close()
+            self._inbox.clear()
+
+    def _start(self) -> ReplicationStream:
+        subscription = self._subscription
+        start = origin.start_lsn(self._applier.last_cut, self._targets.progress())
+        options = PgoutputOptions(
+            proto_version=_PROTO_VERSION,
+            publication_names=tuple(subscription.publications),
+            binary=subscription.binary,
+        )
+        connection = Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+        try:
+            stream = ReplicationStream(
+                connection,
+                status_interval_s=self._options.status_interval,
+                timeout_s=self._options.receiver_timeout,
+            )
+            stream.start(subscription.slot_name, start, options.text())
+            self._acknowledge(stream)
+        except BaseException:
+            connection.close()
+            raise
+        log.info('subscription "%s": streaming from %s', subscription.name, start)
+        return stream
+
+    def _acknowledge(self, stream: ReplicationStream) -> None:
+        """Law 1: tell the publisher what is in the last cut, and never more than that."""
+        flush = origin.flush_lsn(
+            self._applier.last_cut, self._targets.progress(), self._copy_began_at()
+        )
+        stream.hold(flush)
+        stream.confirm(flush, self._frames)
+
+    def _apply_until(
+        self, told_to_end: Callable[[], bool], receiver: Receiver, stream: ReplicationStream
+    ) -> None:
+        options, inbox = self._options, self._inbox
+        self._status.streaming(self._targets, self._applier.last_cut)
+        idle_since = time.monotonic()
+        while not told_to_end():
+            if receiver.error is not None:
+                raise receiver.error
+            now, position = time.monotonic(), receiver.position
+            if inbox.ready(now, delay=options.batch_delay, idle=options.batch_idle):
+                self._apply_one(now, stream)
+                idle_since = time.monotonic()
+            elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
+                idle_since = now
+                self._idle_cut(position, stream)
+            else:
+                inbox.wait(_TICK)
+            self._status.received(position, stream.latest_end_lsn, behind=not inbox.empty())
+
+    def _apply_one(self, now: float, stream: ReplicationStream) -> None:
+        batch = self._inbox.take(now)
+        if batch is None:
+            return
+        try:
+            applied = self._applier.apply(batch)
+        finally:
+            batch.forget()
+        self._frames += batch.frames
+        if applied.joined:
+            self._joined(applied.joined, batch.end_lsn)
+        self._acknowledge(stream)
+        self._status.applied(batch.end_lsn, batch.commit_time / 1e6, applied, self._targets)
+        self._upkeep.after_cut()
+
+    def _idle_cut(self, position: Lsn, stream: ReplicationStream) -> None:
+        """Move the cut to ``position``, as nothing lies between.
+
+        So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
+        tables are up to date.
+        """
+        if position <= (self._applier.last_cut or INVALID):
+            return
+        joined = self._applier.cut(position, None)
+        if joined is None:
+            return
+        if joined:
+            self._joined(joined, position)
+        self._acknowledge(stream)
+        self._status.cut(position, self._targets)
+
+    def _first_cut(self) -> None:
+        """Make copied tables readable at once: nothing has been applied, so they are all at X."""
+        points = {target.marker for target in self._targets}
+        if self._applier.last_cut is not None or self._copy_began_at() is not None:
+            return
+        point = points.pop() if len(points) == 1 else None
+        if point is not None:
+            self._joined(self._applier.cut(point, None) or (), point)
+            self._status.cut(point, self._targets)

@@ -1,0 +1,72 @@
+"""Upkeep between batches: compaction of tables, checkpoints of logs, a small cuts table.
+
+In: the open tables after a batch. Out: at most one piece of work a call, so that the next batch
+waits for one table at most. Which files to rewrite is decided in ``pipeline.compact``; losing the
+race against another writer is harmless, as the next round sees the table anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import CommitConflict
+from penstock.lakehouse.cuts import Cuts
+from penstock.pipeline.apply import ApplyOptions
+from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
+from penstock.subscription.targets import Target, Targets
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepOptions:
+    """``checkpoint_commits``: commits of a table between two checkpoints; ``cuts_kept``: newest
+    cuts.
+    """
+
+    compact: CompactOptions
+    apply: ApplyOptions
+    checkpoint_commits: int
+    cuts_kept: int
+
+
+class Upkeep:
+    """Counts commits of one session and does what has become due."""
+
+    def __init__(self, spark: Any, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
+        self._spark = spark
+        self._targets = targets
+        self._cuts = cuts
+        self._options = options
+        self._checkpointed: Counter[str] = Counter(
+            {target.table.name: target.table.version for target in targets}
+        )
+        self._cuts_since = 0
+
+    def after_cut(self) -> None:
+        """Look for due work; call it after each cut."""
+        self._cuts_since += 1
+        if self._cuts_since >= self._options.checkpoint_commits:
+            self._cuts_since = 0
+            self._cuts.prune(self._options.cuts_kept)
+        for target in self._targets:
+            if self._one(target):
+                return
+
+    def _one(self, target: Target) -> bool:
+        table = target.table
+        if needs_compaction(table, self._options.compact):
+            try:
+                compact(self._spark, table, self._options.compact)
+            except CommitConflict:
+                table.reload()
+            log.info('compacted table "%s" to %d files', table.name, len(table.files))
+            return True
+        if table.version - self._checkpointed[table.name] >= self._options.checkpoint_commits:
+            self._checkpointed[table.name] = table.version
+            table.checkpoint()
+            return True
+        return False

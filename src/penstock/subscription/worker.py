@@ -1,0 +1,207 @@
+"""The apply worker of one subscription: waits and calls, nothing else (worker.c, ApplyWorkerMain).
+
+In: a subscription. Out: its tables follow the publisher until the worker is told to stop. One
+session is: connect, copy what must be copied, stream. An error ends the session; ``retry`` decides
+whether another one begins. Tables that join while others are live are copied beside the stream;
+then the stream is started again from their consistent point (``origin``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.errors import PenstockError
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import INVALID, Lsn
+from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.retry import Verdict, decide
+from penstock.subscription.streaming import Streaming, StreamOptions
+from penstock.subscription.tablesync import CopyRound, ensure_table, recover, run_round
+from penstock.subscription.targets import Target, Targets
+from penstock.subscription.worker_status import WorkerStatus
+from penstock.walreceiver.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+_POLL: Final = 0.1
+"""Seconds between two looks at a running copy when nothing streams."""
+
+_NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogAccess:
+    """What a worker reads and writes of the node's state; ``node`` makes it from the catalog."""
+
+    rels: Callable[[], Sequence[SubscriptionRel]]
+    set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], None]
+    record_stop: Callable[[BaseException], None]
+    """Record that the subscription has stopped because of an error."""
+
+
+class ApplyWorker:
+    """A thread that keeps one subscription going."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        spark: Any,
+        warehouse: Warehouse,
+        catalog: CatalogAccess,
+        copy_options: CopyOptions,
+        stream_options: StreamOptions,
+    ) -> None:
+        self.subscription = subscription
+        self.status = WorkerStatus(subscription.name)
+        self._spark = spark
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._copy_options = copy_options
+        self._stream_options = stream_options
+        self._stopping = threading.Event()
+        self._changed = threading.Event()
+        self._failures = 0
+        self._copies = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
+        self._copy: Future[None] | None = None
+        self._copy_began_at: Lsn | None = None
+        self._thread = threading.Thread(target=self._run, name=f"apply {subscription.name}")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the end after the current cut."""
+        self._stopping.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def tables_changed(self) -> None:
+        """The subscription's tables are others now: look at them again."""
+        self._changed.set()
+
+    def _run(self) -> None:
+        log.info(
+            'logical replication apply worker for subscription "%s" has started',
+            self.subscription.name,
+        )
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._session()
+                except Exception as error:
+                    if not self._again_after(error):
+                        return
+        finally:
+            self._copies.shutdown(cancel_futures=True)
+            self.status.state = "stopped"
+
+    def _again_after(self, error: Exception) -> bool:
+        """Log, record and wait as ``retry`` decides; whether to begin another session."""
+        if self.status.progressed_since_failure():
+            self._failures = 0
+        self._failures += 1
+        decision = decide(error, self._failures)
+        self.status.failed(error)
+        unknown = None if isinstance(error, PenstockError) else error
+        text = error.report() if isinstance(error, PenstockError) else f"ERROR:  {error}"
+        if decision.verdict is Verdict.STOP:
+            log.error("%s", text, exc_info=unknown)
+            log.error(
+                'subscription "%s" has stopped because of this error; after the remedy: '
+                "ALTER SUBSCRIPTION %s ENABLE",
+                self.subscription.name,
+                self.subscription.name,
+            )
+            self._catalog.record_stop(error)
+            return False
+        log.warning("%s", text, exc_info=unknown)
+        log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
+        self.status.state = "waiting to retry"
+        self._stopping.wait(decision.pause)
+        return True
+
+    def _session(self) -> None:
+        """Connect, bring the tables in, stream until something about them changes."""
+        self._changed.clear()
+        self.status.state = "connecting"
+        with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
+            self._start_copies()
+            targets = self._open_targets(publisher)
+        if any(True for _ in targets):
+            Streaming(
+                self.subscription,
+                spark=self._spark,
+                warehouse=self._warehouse,
+                targets=targets,
+                options=self._stream_options,
+                status=self.status,
+                copy_began_at=lambda: self._copy_began_at,
+                joined=self._record_joined,
+            ).run(self._told_to_end)
+        else:
+            self.status.state = "copying" if self._copy is not None else "no tables"
+            while not self._told_to_end():
+                self._stopping.wait(_POLL)
+
+    def _told_to_end(self) -> bool:
+        """Whether the session ends: stop, other tables, or a finished copy (raises its error)."""
+        return self._stopping.is_set() or self._changed.is_set() or self._copy_finished()
+
+    def _open_targets(self, publisher: Publisher) -> Targets:
+        targets = Targets(self._warehouse, self.subscription.app_id)
+        for rel in self._catalog.rels():
+            if rel.state not in _NOT_COPIED and targets.open(rel) is None:
+                info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+                targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+        return targets
+
+    def _start_copies(self) -> None:
+        """Copy tables in state i and d on a thread of their own, all at one point."""
+        if self._copy is not None:
+            return
+        # Before any streaming: a copy that was committed has its point in the past, and nothing
+        # behind that point may be acknowledged.
+        recover(self._catalog.rels(), self._warehouse, self._catalog, self.subscription.app_id)
+        waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
+        if not waiting:
+            return
+        cut = self._warehouse.cuts.last(self.subscription.name)
+        self._copy_began_at = INVALID if cut is None else cut.lsn
+        work = CopyRound(
+            spark=self._spark,
+            warehouse=self._warehouse,
+            states=self._catalog,
+            subscription=self.subscription,
+            options=self._copy_options,
+            progress=self.status.copying,
+        )
+        self._copy = self._copies.submit(run_round, work, waiting)
+
+    def _copy_finished(self) -> bool:
+        if self._copy is None or not self._copy.done():
+            return False
+        ended, self._copy, self._copy_began_at = self._copy, None, None
+        ended.result()
+        return True
+
+    def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
+        for target in joined:
+            self._catalog.set_state(target.rel, SubscriptionRelState.SYNCDONE, lsn)
+            self._catalog.set_state(target.rel, SubscriptionRelState.READY, lsn)

@@ -1,0 +1,155 @@
+"""What a worker tells about itself while it runs (pg_stat_subscription, backend_status.c).
+
+In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
+about once a second. Numbers only; nothing is decided upon them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import PenstockError
+from penstock.lsn import INVALID, Lsn
+from penstock.subscription.apply import Applied
+from penstock.subscription.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table; ``units_copied`` of ``units_total`` are copied."""
+
+    name: str
+    rows_copied: int = 0
+    bytes_copied: int = 0
+    units_copied: int = 0
+    units_total: int = 0
+    rows_applied: int = 0
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSnapshot:
+    """The worker now. LSNs are 0/0 while unknown; times are seconds since 1970."""
+
+    subscription: str
+    state: str
+    received_lsn: Lsn
+    applied_lsn: Lsn
+    cut_lsn: Lsn
+    publisher_lsn: Lsn
+    commit_time: float | None
+    """Commit time of the newest transaction in a cut."""
+    cut_time: float | None
+    rows_applied: int
+    transactions_behind: bool
+    error: str | None
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+
+
+class WorkerStatus:
+    """Written by the worker, read by anyone."""
+
+    def __init__(self, subscription: str) -> None:
+        self._lock = threading.Lock()
+        self._now = WorkerSnapshot(
+            subscription=subscription,
+            state="starting",
+            received_lsn=INVALID,
+            applied_lsn=INVALID,
+            cut_lsn=INVALID,
+            publisher_lsn=INVALID,
+            commit_time=None,
+            cut_time=None,
+            rows_applied=0,
+            transactions_behind=False,
+            error=None,
+        )
+        self._progressed = False
+
+    def snapshot(self) -> WorkerSnapshot:
+        """All numbers at one moment."""
+        with self._lock:
+            return self._now
+
+    @property
+    def state(self) -> str:
+        """What the worker does, in words."""
+        return self.snapshot().state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._set(state=state)
+
+    def streaming(self, targets: Iterable[Target], cut: Lsn | None) -> None:
+        """The stream has begun."""
+        tables = {**self.snapshot().tables, **self._tables(targets)}
+        self._set(state="streaming", tables=tables, cut_lsn=cut or INVALID)
+
+    def received(self, position: Lsn, publisher: Lsn, behind: bool) -> None:
+        """Positions told by the publisher. ``behind``: transactions wait to be applied."""
+        now = self._now
+        if (now.received_lsn, now.publisher_lsn, now.transactions_behind) != (
+            position,
+            publisher,
+            behind,
+        ):
+            self._set(received_lsn=position, publisher_lsn=publisher, transactions_behind=behind)
+
+    def applied(
+        self, end_lsn: Lsn, commit_time: float, applied: Applied, targets: Iterable[Target]
+    ) -> None:
+        """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
+        self._progressed = True
+        tables = {**self.snapshot().tables, **self._tables(targets)}
+        self._set(
+            applied_lsn=end_lsn,
+            commit_time=commit_time,
+            rows_applied=self._now.rows_applied + applied.rows,
+            tables=tables,
+            error=None,
+        )
+        if applied.cut is not None:
+            self._set(cut_lsn=applied.cut, cut_time=time.time())
+
+    def cut(self, lsn: Lsn, targets: Iterable[Target]) -> None:
+        """A cut without changes."""
+        self._progressed = True
+        tables = {**self.snapshot().tables, **self._tables(targets)}
+        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, error=None)
+
+    def copying(self, table: str, rows: int, size: int, done: int, total: int) -> None:
+        """Progress of a table's copy: rows, bytes, finished units of all."""
+        with self._lock:
+            before = self._now.tables.get(table) or TableStatus(table)
+            after = replace(
+                before, rows_copied=rows, bytes_copied=size, units_copied=done, units_total=total
+            )
+            self._now = replace(self._now, tables={**self._now.tables, table: after})
+
+    def failed(self, error: BaseException) -> None:
+        """The session has ended with an error."""
+        text = error.message if isinstance(error, PenstockError) else str(error)
+        self._set(error=text)
+
+    def progressed_since_failure(self) -> bool:
+        """Whether anything was applied or cut since this was asked last."""
+        progressed, self._progressed = self._progressed, False
+        return progressed
+
+    def _tables(self, targets: Iterable[Target]) -> dict[str, TableStatus]:
+        tables = self.snapshot().tables
+        return {
+            t.rel.qualified_name: replace(
+                tables.get(t.rel.qualified_name) or TableStatus(t.rel.qualified_name),
+                rows_applied=t.rows_applied,
+                version=t.table.version,
+            )
+            for t in targets
+        }
+
+    def _set(self, **changes: object) -> None:
+        with self._lock:
+            self._now = replace(self._now, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The inbox hands out whole transactions, in order, each frame once, within its memory."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.subscription.inbox import XLOGDATA_HEADER, Inbox
+
+HEADER = b"w" + bytes(24)
+
+
+def row(size: int) -> bytes:
+    return HEADER + b"I" + bytes(size)
+
+
+def commit(end_lsn: int) -> bytes:
+    return HEADER + b"C" + struct.pack("!BQQq", 0, end_lsn - 1, end_lsn, 7)
+
+
+def transactions(sizes: list[list[int]]) -> list[bytes]:
+    frames = []
+    for number, rows in enumerate(sizes):
+        frames += [row(size) for size in rows]
+        frames.append(commit(100 * (number + 1)))
+    return frames
+
+
+def frames_of(batch: object) -> list[bytes]:
+    frames: list[bytes] = []
+    for piece in batch.pieces:  # type: ignore[attr-defined]
+        frames += piece.spooled.load() if piece.spooled else piece.frames
+    return frames
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 60), max_size=12), min_size=1, max_size=12),
+    steps=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=40),
+    piece_bytes=st.integers(30, 400),
+    memory_bytes=st.integers(30, 900),
+)
+def test_every_frame_comes_out_once_in_whole_transactions(
+    tmp_path: Path,
+    sizes: list[list[int]],
+    steps: list[tuple[int, bool]],
+    piece_bytes: int,
+    memory_bytes: int,
+) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=piece_bytes, piece_frames=5, memory_bytes=memory_bytes)
+    frames = transactions(sizes)
+    waiting, out = list(frames), []
+    for count, take in steps:
+        inbox.add(waiting[:count], 0.0)
+        del waiting[:count]
+        batch = inbox.take(0.0) if take else None
+        if batch is not None:
+            taken = frames_of(batch)
+            assert taken[-1][XLOGDATA_HEADER] == ord("C")
+            assert batch.end_lsn == struct.unpack_from("!Q", taken[-1], XLOGDATA_HEADER + 10)[0]
+            assert batch.frames == len(taken)
+            out += taken
+            batch.forget()
+    inbox.add(waiting, 0.0)
+    while (batch := inbox.take(0.0)) is not None:
+        out += frames_of(batch)
+        batch.forget()
+    assert out == frames
+    assert inbox.empty()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_transaction_larger_than_memory_is_spilled_and_comes_back_in_pieces(
+    tmp_path: Path,
+) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=1000, piece_frames=10_000, memory_bytes=3000)
+    frames = transactions([[100] * 200])
+    for frame in frames:
+        inbox.add([frame], 0.0)
+        assert not inbox.full() or frame is frames[-1]
+    assert list(tmp_path.glob("spill-*"))
+    batch = inbox.take(0.0)
+    assert batch is not None
+    assert len(batch.pieces) > 10
+    assert frames_of(batch) == frames
+    assert batch.open_end_lsn == batch.end_lsn == 100
+    batch.forget()
+    assert not list(tmp_path.iterdir())
+
+
+def test_finished_transactions_beyond_the_memory_pause_the_receiver(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=500)
+    inbox.add(transactions([[300]]), 0.0)
+    assert not inbox.full()
+    inbox.add(transactions([[300]]), 0.0)
+    assert inbox.full()
+    assert inbox.take(0.0) is not None
+    assert not inbox.full()
+
+
+@pytest.mark.parametrize(
+    ("now", "ready"), [(0.0, False), (0.005, False), (0.011, True), (0.3, True)]
+)
+def test_a_batch_closes_when_idle(tmp_path: Path, now: float, ready: bool) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=5000)
+    inbox.add(transactions([[3]]), 0.0)
+    assert inbox.ready(now, delay=0.2, idle=0.01) is ready
+
+
+def test_a_batch_closes_after_the_delay_on_a_stream_that_is_never_idle(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=5000)
+    for tick in range(10):
+        inbox.add(transactions([[3]]), tick * 0.03)
+        assert inbox.ready(tick * 0.03, delay=0.2, idle=0.1) is (tick * 0.03 >= 0.2)
+
+
+def test_clear_forgets_spilled_pieces_too(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=100, piece_frames=100, memory_bytes=300)
+    for _ in range(50):
+        inbox.add([row(50)], 0.0)
+    assert list(tmp_path.glob("spill-*"))
+    inbox.clear()
+    assert inbox.empty()
+    assert not list(tmp_path.iterdir())
