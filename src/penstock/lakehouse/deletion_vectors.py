@@ -1,0 +1,157 @@
+"""Deletion vectors (protocol: "Deletion Vectors"): which rows of an immutable file are gone.
+
+In: bitmaps of row positions. Out: descriptors for add actions and the content of one file that
+holds several vectors; and back, for vectors of our own and of Spark's. Positions are rows of one
+file, so they stay far below 2^32; a vector with a position beyond is refused, not cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from penstock.errors import FeatureNotSupported, StorageError
+from penstock.lakehouse.storage import Storage
+
+_MAGIC: Final = 1681511377
+"""RoaringBitmapArray, portable format."""
+_VERSION: Final = b"\x01"
+_UUID_LENGTH: Final = 20
+"""Characters of a UUID in Z85."""
+_BASE85: Final = (
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+)
+_Z85: Final = (
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_TO_Z85: Final = bytes.maketrans(_BASE85, _Z85)
+_FROM_Z85: Final = bytes.maketrans(_Z85, _BASE85)
+
+Descriptor = Mapping[str, Any]
+"""deletionVector of an add action: storageType, pathOrInlineDv, offset, sizeInBytes, cardinality.
+"""
+
+
+def z85_encode(raw: bytes) -> str:
+    """ZeroMQ's base 85 (RFC 32) of bytes whose number is a multiple of four."""
+    return base64.b85encode(raw).translate(_TO_Z85).decode("ascii")
+
+
+def z85_decode(text: str) -> bytes:
+    """The reverse of ``z85_encode``. Raises ValueError."""
+    return base64.b85decode(text.encode("ascii").translate(_FROM_Z85))
+
+
+def serialize(bitmap: BitMap) -> bytes:
+    """A RoaringBitmapArray of one 32-bit bitmap under key 0."""
+    compact = bitmap.copy()
+    compact.run_optimize()
+    return struct.pack("<IQI", _MAGIC, 1, 0) + bytes(compact.serialize())
+
+
+def deserialize(blob: bytes) -> BitMap:
+    """Positions of a RoaringBitmapArray. Raises FeatureNotSupported for positions beyond 2^32."""
+    magic, count = struct.unpack_from("<IQ", blob)
+    if magic != _MAGIC:
+        raise FeatureNotSupported(f"deletion vector has an unknown format (magic {magic})")
+    positions = BitMap()
+    if count:
+        (key,) = struct.unpack_from("<I", blob, 12)
+        positions = BitMap.deserialize(blob[16:])
+        if key or count > 1:
+            raise FeatureNotSupported(
+                "deletion vector has row positions beyond 4294967295",
+                hint="Compact the table with OPTIMIZE; its files then have fewer rows.",
+            )
+    return positions
+
+
+@dataclass
+class VectorFile:
+    """The content of one new file of several vectors; ``add`` them, then write ``content``."""
+
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    content: bytearray = field(default_factory=lambda: bytearray(_VERSION))
+
+    @property
+    def name(self) -> str:
+        """Its name in the table's folder."""
+        return f"deletion_vector_{self.id}.bin"
+
+    @property
+    def empty(self) -> bool:
+        """True when there is nothing to write."""
+        return len(self.content) == len(_VERSION)
+
+    def add(self, bitmap: BitMap) -> dict[str, Any]:
+        """Append a vector: size (big endian), blob, CRC-32. Returns its descriptor."""
+        blob, offset = serialize(bitmap), len(self.content)
+        self.content += struct.pack(">i", len(blob)) + blob + struct.pack(">I", zlib.crc32(blob))
+        return {
+            "storageType": "u",
+            "pathOrInlineDv": z85_encode(self.id.bytes),
+            "offset": offset,
+            "sizeInBytes": len(blob),
+            "cardinality": len(bitmap),
+        }
+
+
+def read(storage: Storage, table_uri: str, descriptor: Descriptor) -> BitMap:
+    """The positions that a descriptor stands for, checked against sizes, CRC and cardinality."""
+    if descriptor["storageType"] == "i":
+        blob = z85_decode(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
+        where = "inline"
+    else:
+        where = vector_uri(table_uri, descriptor)
+        blob = _read_blob(storage, where, descriptor)
+    positions = deserialize(blob)
+    if len(positions) != descriptor["cardinality"]:
+        raise _corrupt(where, "its cardinality is not the one in the log")
+    return positions
+
+
+def vector_uri(table_uri: str, descriptor: Descriptor) -> str:
+    """The file of a descriptor: "u" = relative, named by a UUID after an optional prefix; "p" =
+    URI.
+    """
+    text = str(descriptor["pathOrInlineDv"])
+    if descriptor["storageType"] == "p":
+        return text
+    prefix, encoded = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
+    name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded))}.bin"
+    return f"{table_uri}/{prefix}/{name}" if prefix else f"{table_uri}/{name}"
+
+
+def unique_id(descriptor: Descriptor | None) -> str:
+    """The part of a logical file's identity that its vector makes (protocol: "Add File")."""
+    if descriptor is None:
+        return ""
+    base = f"{descriptor['storageType']}{descriptor['pathOrInlineDv']}"
+    offset = descriptor.get("offset")
+    return base if offset is None else f"{base}@{offset}"
+
+
+def _read_blob(storage: Storage, uri: str, descriptor: Descriptor) -> bytes:
+    size = int(descriptor["sizeInBytes"])
+    raw = storage.read(uri, int(descriptor.get("offset") or 0), size + 8)
+    if len(raw) != size + 8 or struct.unpack_from(">i", raw)[0] != size:
+        raise _corrupt(uri, "its size is not the one in the log")
+    blob = raw[4:-4]
+    if struct.unpack_from(">I", raw, size + 4)[0] != zlib.crc32(blob):
+        raise _corrupt(uri, "its checksum is wrong")
+    return blob
+
+
+def _corrupt(uri: str, why: str) -> StorageError:
+    return StorageError(
+        f'invalid deletion vector in "{uri}": {why}',
+        hint="The file is damaged. RESTORE the table to an older version or copy it again.",
+        sqlstate="XX001",
+    )

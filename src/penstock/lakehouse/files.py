@@ -1,0 +1,188 @@
+"""Data files: Parquet written and read through pyarrow's filesystems, inside executors too.
+
+In: batches of rows in the table's Arrow schema. Out: WrittenFile per file, durable on return; a
+file belongs to the table once a log entry names it. Memory: one row group at a time (32 MB of Arrow
+data), files roll over at a target size. Which rows go where is left to ``pipeline``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.lakehouse.statistics import Collector
+from penstock.lakehouse.storage import Storage, resolve, storage_errors
+
+TARGET_FILE_BYTES: Final = 128 << 20
+ROW_GROUP_BYTES: Final = 32 << 20
+"""Arrow bytes held before a row group is written."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A data file that no log entry names yet. ``path``: relative to the table; ``size``: bytes."""
+
+    path: str
+    size: int
+    rows: int
+    stats: Mapping[str, Any]
+
+
+def data_file_name() -> str:
+    """A new name, unique without coordination."""
+    return f"part-{uuid.uuid4()}.snappy.parquet"
+
+
+def file_uri(table_uri: str, path: str) -> str:
+    """The URI of a file by its ``path`` in the log (percent-encoded; absolute in shallow clones)."""
+    path = unquote(path)
+    return path if ":/" in path.split("?")[0] else f"{table_uri}/{path}"
+
+
+@contextlib.contextmanager
+def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
+    """Open a data file for reading."""
+    uri = file_uri(table_uri, path)
+    with storage_errors("read file", uri):
+        filesystem, where = resolve(uri)
+        with filesystem.open_input_file(where) as source, pq.ParquetFile(source) as parquet:
+            yield parquet
+
+
+class FileWriter:
+    """Writes rows of one table to as many files as they need; a context manager.
+
+    Left by an exception it removes what it wrote. ``files`` holds the finished files after
+    ``close``; ``write`` does all in one call.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        table_uri: str,
+        schema: pa.Schema,
+        *,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+    ) -> None:
+        self.files: list[WrittenFile] = []
+        self._storage = storage
+        self._table_uri = table_uri
+        self._schema = schema
+        self._target = target_file_bytes
+        self._open: _OpenFile | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> list[WrittenFile]:
+        """Write all batches and close. Raises StorageError; nothing is left behind then."""
+        with self:
+            for batch in batches:
+                self.add(batch)
+        return self.files
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take rows in the table's schema; written as soon as a row group is full."""
+        parts = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        for part in parts:
+            if part.num_rows:
+                self._held.append(part)
+                self._held_bytes += part.nbytes
+                if self._held_bytes >= ROW_GROUP_BYTES:
+                    self._flush()
+
+    def close(self) -> None:
+        """Finish the open file; the folder's new names become durable."""
+        self._flush()
+        self._finish()
+        if self.files:
+            self._storage.sync_folder(self._table_uri)
+
+    def abort(self) -> None:
+        """Remove everything that was written."""
+        written = [file.path for file in self.files]
+        if self._open is not None:
+            written.append(self._open.path)
+            self._open.abandon()
+            self._open = None
+        for path in written:
+            self._storage.remove(f"{self._table_uri}/{path}")
+        self.files = []
+        self._held = []
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        rows = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._held_bytes = [], 0
+        if self._open is None:
+            self._open = _OpenFile(self._table_uri, self._schema)
+        if self._open.write(rows) >= self._target:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            file = self._open.finish()
+            self._storage.sync_file(f"{self._table_uri}/{file.path}")
+            self._open = None
+            self.files.append(file)
+
+
+@dataclass
+class _OpenFile:
+    """One Parquet file that is being written."""
+
+    table_uri: str
+    schema: pa.Schema
+    path: str = field(default_factory=data_file_name)
+
+    def __post_init__(self) -> None:
+        self._uri = f"{self.table_uri}/{self.path}"
+        self._statistics = Collector(self.schema)
+        with storage_errors("create file", self._uri):
+            filesystem, where = resolve(self._uri)
+            self._sink = filesystem.open_output_stream(where)
+            self._writer = pq.ParquetWriter(
+                self._sink, self.schema, compression="snappy", store_decimal_as_integer=True
+            )
+
+    def write(self, rows: pa.Table) -> int:
+        """Append a row group; bytes in the file so far."""
+        self._statistics.add(rows)
+        with storage_errors("write file", self._uri):
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            return int(self._sink.tell())
+
+    def finish(self) -> WrittenFile:
+        """Write the footer."""
+        with storage_errors("write file", self._uri):
+            self._writer.close()
+            size = int(self._sink.tell())
+            self._sink.close()
+        return WrittenFile(self.path, size, self._statistics.rows, self._statistics.result())
+
+    def abandon(self) -> None:
+        """Let go of the file handle; the error that led here is the one to report."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._sink.close()

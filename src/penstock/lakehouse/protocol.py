@@ -1,0 +1,94 @@
+"""Which tables we may write: protocol versions and table features (protocol: "Table Features").
+
+In: a table's protocol and metaData. Out: nothing, or FeatureNotSupported with the remedy. Writing a
+table with a feature that is not maintained would damage it, so everything unknown is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.errors import FeatureNotSupported
+
+DELETION_VECTORS: Final = "deletionVectors"
+TIMESTAMP_NTZ: Final = "timestampNtz"
+ENABLE_VECTORS: Final = "delta.enableDeletionVectors"
+
+_ALWAYS: Final = frozenset(
+    {DELETION_VECTORS, TIMESTAMP_NTZ, "appendOnly", "invariants", "changeDataFeed"}
+)
+"""What our commits keep. A change feed is derived from vectors and whole files (deletes and
+inserts, never update images); invariants are refused where a column has one (``schema``)."""
+_IF_UNUSED: Final[Mapping[str, str]] = {
+    "checkConstraints": "delta.constraints.",
+    "generatedColumns": "",
+    "vacuumProtocolCheck": "",
+}
+"""Features that ask nothing of us unless a property with this prefix exists (columns: ``schema``).
+"""
+
+_NEW_TABLE: Final = (
+    "Let the subscription create the target table: move the existing one away and refresh."
+)
+
+
+def for_new_table(*, timestamp_ntz: bool) -> dict[str, Any]:
+    """The protocol action's body of a table that we create."""
+    reader, writer = [DELETION_VECTORS], [DELETION_VECTORS, "appendOnly", "invariants"]
+    if timestamp_ntz:
+        reader.append(TIMESTAMP_NTZ)
+        writer.append(TIMESTAMP_NTZ)
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": reader,
+        "writerFeatures": writer,
+    }
+
+
+def with_timestamp_ntz(protocol: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The protocol with the feature timestampNtz, or None if it has it."""
+    if TIMESTAMP_NTZ in (protocol.get("writerFeatures") or ()):
+        return None
+    return {
+        **protocol,
+        "readerFeatures": [*protocol["readerFeatures"], TIMESTAMP_NTZ],
+        "writerFeatures": [*protocol["writerFeatures"], TIMESTAMP_NTZ],
+    }
+
+
+def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Raise FeatureNotSupported unless commits by files keep everything that the table promises."""
+    properties: Mapping[str, str] = metadata.get("configuration") or {}
+    features = set(protocol.get("writerFeatures") or ()) | set(protocol.get("readerFeatures") or ())
+    vectors_on = properties.get(ENABLE_VECTORS, "false").lower() == "true"
+    if DELETION_VECTORS not in features or not vectors_on:
+        raise FeatureNotSupported(
+            f'target table "{table}" has no deletion vectors',
+            hint=f"ALTER TABLE ... SET TBLPROPERTIES ('{ENABLE_VECTORS}' = 'true')",
+        )
+    if metadata.get("partitionColumns"):
+        columns = ", ".join(metadata["partitionColumns"])
+        raise FeatureNotSupported(
+            f'target table "{table}" is partitioned by {columns}', hint=_NEW_TABLE
+        )
+    if properties.get("delta.appendOnly", "false").lower() == "true":
+        raise FeatureNotSupported(
+            f'target table "{table}" takes appended rows only',
+            hint="ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')",
+        )
+    refused = sorted(f for f in features - _ALWAYS if not _unused(f, properties))
+    if refused:
+        raise FeatureNotSupported(
+            f'target table "{table}" has table features that replication does not maintain: '
+            f"{', '.join(refused)}",
+            hint=f"ALTER TABLE ... DROP FEATURE {refused[0]}, if Delta can drop it. {_NEW_TABLE}",
+        )
+
+
+def _unused(feature: str, properties: Mapping[str, str]) -> bool:
+    prefix = _IF_UNUSED.get(feature)
+    if prefix is None:
+        return False
+    return not prefix or not any(name.startswith(prefix) for name in properties)

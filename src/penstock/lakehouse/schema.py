@@ -1,0 +1,209 @@
+"""A relation as a Delta table: columns, names, types, key; and how a table may follow a change.
+
+In: a Relation of the publisher, or a Delta table's metadata. Out: TableSchema, as Arrow schema and
+as Delta's schema JSON (protocol: "Schema Serialization Format"). What PostgreSQL's types become is
+left to ``penstock.pgtypes``, what names become to ``names``.
+
+The publisher's column name and type stay in a field's metadata ("penstock.source", "penstock.type"
+= "type oid,typmod"); the key is the table property "penstock.key".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+
+import penstock.pgtypes as pgtypes
+from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged
+from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz, type_text
+from penstock.lakehouse.names import column_names
+from penstock.relation import Relation, ReplicaIdentity
+
+SOURCE: Final = "penstock.source"
+TYPE: Final = "penstock.type"
+KEY: Final = "penstock.key"
+_FOREIGN_METADATA: Final = (
+    "delta.invariants",
+    "delta.generationExpression",
+    "delta.identity.start",
+    "delta.columnMapping.id",
+)
+_COPY_AGAIN: Final = (
+    "Remove the table from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION; "
+    "move the target table away; add the table to the publication and REFRESH again: it is copied "
+    "anew."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name in Delta, its name and type at the publisher, its Arrow type.
+
+    ``type_oid`` is 0 where the table was not created by us.
+    """
+
+    name: str
+    source: str
+    type: pa.DataType
+    type_oid: int = 0
+    typmod: int = -1
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns in the order of the Delta table. ``key``: Delta names; () = no key (a multiset)."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    @classmethod
+    def of_relation(cls, relation: Relation, key: Sequence[str] | None = None) -> TableSchema:
+        """The schema that a published relation gets.
+
+        ``key``: names at the publisher; by default the replica identity's columns, and none for
+        REPLICA IDENTITY FULL and NOTHING.
+        """
+        names = column_names(a.name for a in relation.attributes)
+        columns = tuple(
+            Column(
+                name=names[a.name],
+                source=a.name,
+                type=pgtypes.arrow_type(a.type_oid, a.typmod),
+                type_oid=a.type_oid,
+                typmod=a.typmod,
+            )
+            for a in relation.attributes
+        )
+        if key is None:
+            keyless = relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
+            key = () if keyless else relation.key
+        missing = [source for source in key if source not in names]
+        if missing:
+            raise PenstockError(f'key column "{missing[0]}" is not among the published columns')
+        return cls(columns, tuple(names[source] for source in key))
+
+    @classmethod
+    def of_delta(cls, schema_json: str, properties: Mapping[str, str]) -> TableSchema:
+        """The schema of an existing table. Raises FeatureNotSupported for what we cannot write."""
+        columns = tuple(_column(field) for field in json.loads(schema_json)["fields"])
+        key = json.loads(properties.get(KEY, "[]"))
+        return cls(columns, tuple(key))
+
+    @cached_property
+    def by_source(self) -> Mapping[str, Column]:
+        """Columns by their names at the publisher."""
+        return {column.source: column for column in self.columns}
+
+    @property
+    def source_key(self) -> tuple[str, ...]:
+        """The key by its names at the publisher."""
+        sources = {column.name: column.source for column in self.columns}
+        return tuple(sources[name] for name in self.key)
+
+    @property
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """(name at the publisher, name in Delta) of the columns where the two differ."""
+        return tuple((c.source, c.name) for c in self.columns if c.source != c.name)
+
+    @property
+    def needs_timestamp_ntz(self) -> bool:
+        """True when the table needs the feature timestampNtz."""
+        return any(has_timestamp_ntz(column.type) for column in self.columns)
+
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of complete rows: Delta names, all nullable."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    def delta_json(self) -> str:
+        """The value of metaData.schemaString."""
+        fields = [
+            {
+                "name": column.name,
+                "type": delta_type(column.type),
+                "nullable": True,
+                "metadata": _metadata(column),
+            }
+            for column in self.columns
+        ]
+        return json.dumps({"type": "struct", "fields": fields})
+
+    def with_columns(self, added: Sequence[Column]) -> TableSchema:
+        """This schema with columns appended."""
+        return TableSchema((*self.columns, *added), self.key)
+
+    def columns_added(self, wanted: TableSchema, *, table: str) -> tuple[Column, ...]:
+        """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
+
+        The added columns carry the names that they get here. The order of columns does not matter.
+        Raises RelationChanged naming table, column, both types and the remedy for anything else: a
+        column that is gone, a type that became another, another key.
+        """
+        _check_same_columns(self, wanted, table)
+        if set(wanted.source_key) != set(self.source_key):
+            raise RelationChanged(
+                f'replica identity of relation "{table}" has changed',
+                detail=f"The target table's key is {_key_text(self)}, the publisher's "
+                f"{_key_text(wanted)}.",
+                hint=_COPY_AGAIN,
+            )
+        taken = {column.source: column.name for column in self.columns}
+        names = column_names([c.source for c in wanted.columns], taken)
+        return tuple(
+            Column(names[c.source], c.source, c.type, c.type_oid, c.typmod)
+            for c in wanted.columns
+            if c.source not in taken
+        )
+
+
+def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
+    for column in have.columns:
+        other = wanted.by_source.get(column.source)
+        mine = type_text(delta_type(column.type))
+        if other is None:
+            raise RelationChanged(
+                f'column "{column.source}" of relation "{table}" is no longer published',
+                detail=f'The target table has the column "{column.name}" of type {mine}, the '
+                "publication has not: it was dropped, renamed or left out of the column list.",
+                hint=f"Publish the column again. To go on without it: {_COPY_AGAIN}",
+            )
+        theirs = type_text(delta_type(other.type))
+        if mine != theirs:
+            raise RelationChanged(
+                f'column "{column.source}" of relation "{table}" has changed its type',
+                detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
+                f"needs {theirs}.",
+                hint=f"Change the type back at the publisher. To take the new type: {_COPY_AGAIN}",
+            )
+
+
+def _key_text(schema: TableSchema) -> str:
+    return f"({', '.join(schema.source_key)})" if schema.key else "none"
+
+
+def _metadata(column: Column) -> dict[str, str]:
+    metadata = {SOURCE: column.source}
+    if column.type_oid:
+        metadata[TYPE] = f"{column.type_oid},{column.typmod}"
+    return metadata
+
+
+def _column(field: Mapping[str, Any]) -> Column:
+    metadata = field.get("metadata") or {}
+    foreign = [key for key in _FOREIGN_METADATA if key in metadata]
+    if foreign:
+        raise FeatureNotSupported(
+            f'column "{field["name"]}" has {foreign[0]}, which replication does not maintain'
+        )
+    oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
+    return Column(
+        name=field["name"],
+        source=metadata.get(SOURCE, field["name"]),
+        type=arrow_type(field["type"]),
+        type_oid=int(oid),
+        typmod=int(typmod or -1),
+    )

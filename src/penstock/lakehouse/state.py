@@ -1,0 +1,183 @@
+"""The state of a table at its newest version, replayed from its log (protocol: "Action
+Reconciliation").
+
+In: checkpoints and log entries. Out: TableState. We replay the log ourselves because nobody else
+gives all of it at once: delta-rs hides the deletion vectors' descriptors, which a remove action
+must repeat, and Delta's snapshot needs the JVM and half a second. Only tables that pass
+``protocol.check_writable`` get here, so V2 checkpoints, partitions and column mapping need no
+support.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import StorageError
+from penstock.lakehouse import deletion_vectors, statistics
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.log import LogListing, list_log, read_entry
+from penstock.lakehouse.storage import Storage, is_local, resolve, storage_errors
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINT_COLUMNS: Final = [
+    "txn.appId",
+    "txn.version",
+    "add.path",
+    "add.size",
+    "add.modificationTime",
+    "add.stats",
+    "add.tags",
+    "add.deletionVector",
+    "metaData",
+    "protocol",
+]
+_READERS: Final = 8
+"""Deletion vectors read at a time; local disks would do with one, object stores answer slowly."""
+
+
+@dataclass
+class TableState:
+    """A version of a table. ``files``: by path; ``transactions``: app id -> version."""
+
+    version: int = -1
+    protocol: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, DataFile] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    last_app_id: str | None = None
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self.metadata.get("configuration") or {}
+
+    def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Go from ``version - 1`` to ``version``. Vectors are left unread (``load_vectors``)."""
+        added: list[DataFile] = []
+        self.last_app_id = None
+        for action in actions:
+            if body := action.get("add"):
+                added.append(_data_file(body))
+            elif body := action.get("remove"):
+                self.files.pop(body["path"], None)
+            elif body := action.get("txn"):
+                self.transactions[body["appId"]] = int(body["version"])
+                if self.last_app_id is None:
+                    self.last_app_id = body["appId"]
+            elif body := action.get("metaData"):
+                self.metadata = dict(body)
+            elif body := action.get("protocol"):
+                self.protocol = dict(body)
+        for file in added:
+            self.files[file.path] = file
+        self.version = version
+
+
+def load(storage: Storage, table_uri: str) -> TableState | None:
+    """The newest version, without deletion vectors; None when there is no table.
+
+    Raises StorageError (XX001) when entries are missing in between.
+    """
+    listing = list_log(storage, table_uri)
+    if not listing.entries and not listing.checkpoints:
+        return None
+    state = _from_checkpoint(storage, listing)
+    for version in (v for v in listing.entries if v > state.version):
+        actions = read_entry(storage, table_uri, version)
+        if version != state.version + 1 or actions is None:
+            raise StorageError(
+                f'log of table "{table_uri}" has no entry for version {state.version + 1}',
+                sqlstate="XX001",
+            )
+        state.apply(version, actions)
+    if state.version in listing.checkpoints and state.last_app_id is None:
+        state.last_app_id = _last_app_id(read_entry(storage, table_uri, state.version) or ())
+    return state
+
+
+def refresh(storage: Storage, table_uri: str, state: TableState) -> bool:
+    """Follow entries that came since; True when there were any."""
+    before = state.version
+    while (actions := read_entry(storage, table_uri, state.version + 1)) is not None:
+        state.apply(state.version + 1, actions)
+    return state.version != before
+
+
+def load_vectors(storage: Storage, table_uri: str, state: TableState) -> None:
+    """Read the deletion vectors (and rows, where statistics lack them) of all files."""
+    todo = [f for f in state.files.values() if f.rows < 0 or (f.descriptor and not f.deleted)]
+
+    def complete(file: DataFile) -> DataFile:
+        if file.rows < 0:
+            with open_parquet(table_uri, file.path) as parquet:
+                file = replace(file, rows=parquet.metadata.num_rows)
+        if file.descriptor:
+            positions = deletion_vectors.read(storage, table_uri, file.descriptor)
+            file = replace(file, deletion_vector=positions.serialize(), deleted=len(positions))
+        return file
+
+    if is_local(table_uri) or len(todo) < 2:
+        done = [complete(file) for file in todo]
+    else:
+        with ThreadPoolExecutor(_READERS) as pool:
+            done = list(pool.map(complete, todo))
+    for file in done:
+        state.files[file.path] = file
+
+
+def _from_checkpoint(storage: Storage, listing: LogListing) -> TableState:
+    """The newest checkpoint that can be read; the log goes on from there."""
+    for version in sorted(listing.checkpoints, reverse=True):
+        try:
+            return _read_checkpoint(version, listing.checkpoints[version])
+        except StorageError as error:
+            # torn by a power loss before it was synced; older ones and the entries still tell all
+            log.warning("checkpoint of version %d cannot be read: %s", version, error.message)
+    return TableState()
+
+
+def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
+    state = TableState()
+    for part in parts:
+        with storage_errors("read file", part):
+            filesystem, path = resolve(part)
+            with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
+                table = parquet.read(columns=_CHECKPOINT_COLUMNS)
+        state.apply(version, _actions(table))
+    state.last_app_id = None
+    return state
+
+
+def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
+    for kind in table.column_names:
+        rows = table.column(kind)
+        for body in rows.filter(rows.is_valid()).to_pylist(maps_as_pydicts="strict"):
+            # a struct of NULLs only stands for "no such action" in some writers' files
+            if any(value is not None for value in body.values()):
+                yield {kind: body}
+
+
+def _data_file(body: Mapping[str, Any]) -> DataFile:
+    stats = statistics.from_json(body.get("stats"))
+    return DataFile(
+        path=body["path"],
+        size=int(body["size"]),
+        rows=int(stats.get("numRecords", -1)),
+        stats=stats,
+        modification_time=int(body.get("modificationTime") or 0),
+        descriptor=body.get("deletionVector") or None,
+        tags=body.get("tags") or None,
+    )
+
+
+def _last_app_id(actions: Iterable[Mapping[str, Any]]) -> str | None:
+    return next((str(a["txn"]["appId"]) for a in actions if "txn" in a), None)

@@ -1,0 +1,180 @@
+"""Statistics of data files (protocol: "Per-file Statistics"), gathered while writing, used to skip.
+
+In: Arrow tables as they are written; later the "stats" of add actions. Out: a JSON text with
+numRecords, minValues, maxValues, nullCount for the first 32 columns, and bounds to rule files out.
+A bound may be wider than the truth, never narrower.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+INDEXED_COLUMNS: Final = 32
+"""delta.dataSkippingNumIndexedCols"""
+PREFIX: Final = 32
+"""Characters of a string's bound."""
+_LAST_CHARACTER: Final = "\U0010ffff"
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass
+class Collector:
+    """Statistics of one file, gathered batch by batch."""
+
+    schema: pa.Schema
+    rows: int = 0
+    _low: dict[str, Any] = field(default_factory=dict)
+    _high: dict[str, Any] = field(default_factory=dict)
+    _nulls: dict[str, int] = field(default_factory=dict)
+    _unbounded: set[str] = field(default_factory=set)
+
+    def add(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Take rows in that were written to the file."""
+        self.rows += table.num_rows
+        for column in self.schema.names[:INDEXED_COLUMNS]:
+            values = table.column(column)
+            self._nulls[column] = self._nulls.get(column, 0) + values.null_count
+            if column not in self._unbounded and _has_order(values.type):
+                self._widen(column, values)
+
+    def _widen(self, column: str, values: pa.ChunkedArray) -> None:
+        if pa.types.is_floating(values.type) and not _all_finite(values):
+            # Spark sorts NaN above all numbers and JSON has no word for it: no bounds at all
+            self._unbounded.add(column)
+            return
+        found = pc.min_max(values)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is None:
+            return
+        self._low[column] = min(low, self._low.get(column, low))
+        self._high[column] = max(high, self._high.get(column, high))
+
+    def result(self) -> dict[str, Any]:
+        """The statistics as a mapping that ``to_json`` renders."""
+        bounded = [c for c in self._low if c not in self._unbounded]
+        return {
+            "numRecords": self.rows,
+            "minValues": {c: _low_form(self._low[c]) for c in bounded},
+            "maxValues": {c: _high_form(self._high[c]) for c in bounded},
+            "nullCount": dict(self._nulls),
+        }
+
+
+def of_table(table: pa.Table) -> dict[str, Any]:
+    """Statistics of a file that holds exactly this table."""
+    collector = Collector(table.schema)
+    collector.add(table)
+    return collector.result()
+
+
+def to_json(value: Any) -> str:
+    """JSON with decimals as exact numbers, which the standard encoder cannot write."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(k)}:{to_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return json.dumps(value)
+
+
+def from_json(text: str | None) -> dict[str, Any]:
+    """The "stats" of an add action; fractions as Decimal, so that no digit is lost."""
+    if not text:
+        return {}
+    parsed: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    return parsed
+
+
+def bounds(stats: Mapping[str, Any], column: str, arrow: pa.DataType) -> tuple[Any, Any] | None:
+    """(least, greatest) possible value of a column in a file as Python values, or None if unknown.
+
+    Values are of the type that ``pa.Scalar.as_py`` gives for ``arrow``. (None, None) would mean
+    only NULLs; such a column has no entry in the statistics, which is None here too.
+    """
+    try:
+        low = _parse(stats["minValues"][column], arrow)
+        high = _parse(stats["maxValues"][column], arrow)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return None
+    if pa.types.is_timestamp(arrow) and high.year < 9999:
+        high += _MILLISECOND  # other writers cut a bound to the millisecond below
+    return low, high
+
+
+def _parse(value: Any, arrow: pa.DataType) -> Any:
+    if pa.types.is_timestamp(arrow):
+        parsed = datetime.fromisoformat(value)
+        if arrow.tz is None:
+            return parsed.replace(tzinfo=None)
+        return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    if pa.types.is_date(arrow):
+        return date.fromisoformat(value)
+    if pa.types.is_decimal(arrow):
+        return Decimal(value)
+    if pa.types.is_floating(arrow):
+        return float(value)
+    if pa.types.is_integer(arrow):
+        return int(value)
+    if pa.types.is_string(arrow) and isinstance(value, str):
+        return value
+    raise ValueError(f"no bounds for {arrow}")
+
+
+def _has_order(arrow: pa.DataType) -> bool:
+    """Types that Spark skips files by (SkippingEligibleDataType)."""
+    return bool(
+        pa.types.is_integer(arrow)
+        or pa.types.is_floating(arrow)
+        or pa.types.is_decimal(arrow)
+        or pa.types.is_date(arrow)
+        or pa.types.is_timestamp(arrow)
+        or pa.types.is_string(arrow)
+    )
+
+
+def _all_finite(values: pa.ChunkedArray) -> bool:
+    return pc.all(pc.is_finite(values), min_count=0).as_py() is not False
+
+
+def _low_form(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:PREFIX]
+    if isinstance(value, datetime):
+        return _timestamp_text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return value
+
+
+def _high_form(value: Any) -> Any:
+    if isinstance(value, str):
+        return _string_above(value)
+    if isinstance(value, datetime):
+        if value.microsecond % 1000 and value.replace(tzinfo=None) < datetime.max - _MILLISECOND:
+            value += _MILLISECOND
+        return _timestamp_text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return value
+
+
+def _string_above(value: str) -> str:
+    """A short string that sorts at or above ``value`` (by code points, as UTF-8 bytes do)."""
+    end = PREFIX
+    while end < len(value) and value[end] == _LAST_CHARACTER:
+        end += 1
+    return value if end >= len(value) else value[:end] + _LAST_CHARACTER
+
+
+def _timestamp_text(value: datetime) -> str:
+    """ISO 8601 cut to the millisecond; "Z" for instants, no zone for timestamp_ntz."""
+    zone = "Z" if value.tzinfo is not None else ""
+    plain = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    return plain.isoformat(timespec="milliseconds") + zone

@@ -1,0 +1,241 @@
+"""Where the warehouse lies: paths, filesystems, durability and errors, for every file we touch.
+
+In: URIs (a local folder, or an object store that pyarrow's filesystems know). Out: bytes written,
+read, listed, removed; on a local warehouse durable when the call returns (law 1), in an object
+store as soon as the put returned. What the bytes mean is left to the other files of this room.
+
+``fsync_file`` and ``fsync_folder`` are the only places that sync, so that a test can count them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+_SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
+_HADOOP_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
+"""Schemes that Spark's Hadoop clients want, and what pyarrow calls them."""
+
+# errcode_for_file_access (elog.c)
+_SQLSTATE: Final = {
+    errno.EPERM: "42501",
+    errno.EACCES: "42501",
+    errno.EROFS: "42501",
+    errno.ENOENT: "58P01",
+    errno.EEXIST: "58P02",
+    errno.EMFILE: "53000",
+    errno.ENFILE: "53000",
+    errno.ENOSPC: "53100",
+    errno.EDQUOT: "53100",
+    errno.EFBIG: "53100",
+}
+_HINT: Final = {
+    "53100": "Free disk space under the warehouse; nothing of this batch was committed, and the "
+    "subscription goes on where it was.",
+    "42501": "Give the node's user read and write permission on the warehouse.",
+    "53000": "Raise the limit of open files (ulimit -n).",
+}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How files are written; crosses to executors. ``uri``: the warehouse's root.
+
+    ``fsync``: sync files and folders of a local warehouse (law 1). Off only where losing the
+    warehouse with the machine's power is acceptable.
+    """
+
+    uri: str
+    fsync: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", normal_uri(self.uri))
+
+    @property
+    def is_local(self) -> bool:
+        """True for a folder of this machine (or one mounted everywhere under the same path)."""
+        return is_local(self.uri)
+
+    def create_folder(self, uri: str) -> None:
+        """Make a folder and its parents; new entries are synced. Nothing to do in object stores."""
+        if not is_local(uri):
+            return
+        with storage_errors("create directory", uri):
+            missing = Path(local_path(uri))
+            chain = []
+            while not missing.exists():
+                chain.append(missing)
+                missing = missing.parent
+            for folder in reversed(chain):
+                folder.mkdir(exist_ok=True)
+                self.sync_folder(str(folder.parent))
+
+    def sync_file(self, uri: str) -> None:
+        """Make a written file's content durable."""
+        if self.fsync and is_local(uri):
+            with storage_errors("fsync file", uri):
+                fsync_file(local_path(uri))
+
+    def sync_folder(self, uri: str) -> None:
+        """Make a folder's new names durable."""
+        if self.fsync and is_local(uri):
+            with storage_errors("fsync directory", uri):
+                fsync_folder(local_path(uri))
+
+    def write(self, uri: str, content: bytes) -> None:
+        """Write a file whole (replacing one of that name atomically), durable on return."""
+        with storage_errors("write file", uri):
+            if is_local(uri):
+                self._write_local(Path(local_path(uri)), content)
+            else:
+                filesystem, path = resolve(uri)
+                with filesystem.open_output_stream(path) as sink:
+                    sink.write(content)
+
+    def _write_local(self, path: Path, content: bytes) -> None:
+        temporary = write_temporary(path, content, fsync=self.fsync)
+        try:
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        if self.fsync:
+            fsync_folder(str(path.parent))
+
+    def read(self, uri: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a file or a range of it. Raises StorageError (58P01 when it does not exist)."""
+        with storage_errors("read file", uri):
+            filesystem, path = resolve(uri)
+            with filesystem.open_input_file(path) as source:
+                if length is None and offset == 0:
+                    return bytes(source.read())
+                source.seek(offset)
+                return bytes(source.read(length))
+
+    def list(self, folder: str) -> list[fs.FileInfo]:
+        """The files directly in a folder; nothing when it does not exist."""
+        with storage_errors("read directory", folder):
+            filesystem, path = resolve(folder)
+            return list(filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+
+    def exists(self, uri: str) -> bool:
+        """True when there is a file or folder of that name."""
+        with storage_errors("stat file", uri):
+            filesystem, path = resolve(uri)
+            return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
+
+    def remove(self, uri: str) -> None:
+        """Remove a file that nobody needs; that it cannot be removed is logged only."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                filesystem, path = resolve(uri)
+                filesystem.delete_file(path)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                log.warning("could not remove file %s: %s", uri, error)
+
+
+def fsync_file(path: str) -> None:
+    """fsync(2) of a local file by its path."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_folder(path: str) -> None:
+    """fsync(2) of a local folder: the names in it become durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_temporary(path: Path, content: bytes, *, fsync: bool) -> Path:
+    """Write ``content`` under a hidden name beside ``path``; removed again when that fails."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        if fsync:
+            fsync_file(str(temporary))
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def normal_uri(uri: str) -> str:
+    """``uri`` in the form which Spark takes: local paths become absolute ``file://`` URIs.
+
+    Characters are not percent-encoded, because Hadoop's Path does not decode them.
+    """
+    if is_local(uri):
+        return "file://" + os.path.abspath(local_path(uri))  # noqa: PTH100
+    return uri.rstrip("/")
+
+
+def is_local(uri: str) -> bool:
+    """True for plain paths and ``file:`` URIs."""
+    match = _SCHEME.match(uri)
+    return match is None or match[1].lower() == "file"
+
+
+def local_path(uri: str) -> str:
+    """The path of a local URI (``file:///p``, ``file:/p`` or ``/p``)."""
+    if not uri.lower().startswith("file:"):
+        return uri
+    return re.sub(r"^/{2,}", "/", uri[len("file:") :])
+
+
+def resolve(uri: str) -> tuple[fs.FileSystem, str]:
+    """pyarrow's filesystem for a URI, and the path in it."""
+    if is_local(uri):
+        return _local(), local_path(uri)
+    scheme, rest = uri.split("://", 1)
+    authority, _, path = rest.partition("/")
+    filesystem, root = _remote(f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{authority}/")
+    return filesystem, f"{root.rstrip('/')}/{path}" if root.strip("/") else path
+
+
+@lru_cache(maxsize=1)
+def _local() -> fs.FileSystem:
+    return fs.LocalFileSystem()
+
+
+@lru_cache(maxsize=64)
+def _remote(root: str) -> tuple[fs.FileSystem, str]:
+    filesystem, path = fs.FileSystem.from_uri(root)
+    return filesystem, path
+
+
+@contextlib.contextmanager
+def storage_errors(action: str, uri: str) -> Iterator[None]:
+    """Turn the operating system's and pyarrow's errors into StorageError, as PostgreSQL words them."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        number = getattr(error, "errno", None)
+        sqlstate = _SQLSTATE.get(number or 0, "58030")
+        reason = os.strerror(number) if number else str(error)
+        raise StorageError(
+            f'could not {action} "{uri}": {reason}', hint=_HINT.get(sqlstate), sqlstate=sqlstate
+        ) from error

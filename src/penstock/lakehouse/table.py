@@ -1,0 +1,324 @@
+"""One Delta table as the driver keeps it between batches; commits by compare-and-swap on the
+version.
+
+In: files that tasks wrote, positions that they found. Out: versions of the table, each with its
+transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid while nobody
+else commits; whoever loses the race gets CommitConflict and loads again. Which rows change is left
+to ``pipeline``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from penstock.errors import CommitConflict, DuplicateObject, PenstockError, UndefinedObject
+from penstock.lakehouse import actions, protocol
+from penstock.lakehouse.actions import Action
+from penstock.lakehouse.checkpoint import write_checkpoint
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.log import LogStore, log_folder
+from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema
+from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.storage import Storage
+
+RETENTION: Final = "interval 2 days"
+"""How long old log entries and removed files of new tables serve readers of old cuts. A table with
+several commits a second has hundreds of thousands of both in a week, Delta's default."""
+
+
+class DeltaTable:
+    """A table with what is staged for its next version. Not safe for use by several threads.
+
+    ``files`` and ``schema`` show the current version with everything staged.
+    """
+
+    def __init__(
+        self, storage: Storage, store: LogStore, uri: str, name: str, state: TableState
+    ) -> None:
+        self.uri: Final = uri
+        self.name: Final = name
+        self.storage: Final = storage
+        self._store = store
+        self._take(state)
+
+    @classmethod
+    def load(cls, storage: Storage, store: LogStore, uri: str, name: str) -> DeltaTable | None:
+        """Open the newest version; None when there is no table.
+
+        Raises FeatureNotSupported for tables that commits by files would damage.
+        """
+        state = load(storage, uri)
+        return None if state is None else cls(storage, store, uri, name, state)
+
+    @classmethod
+    def create(
+        cls, storage: Storage, store: LogStore, uri: str, name: str, schema: TableSchema
+    ) -> DeltaTable:
+        """Create version 0 without rows. Raises DuplicateObject when there is a table."""
+        storage.create_folder(log_folder(uri))
+        now = actions.now_ms()
+        properties = {
+            protocol.ENABLE_VECTORS: "true",
+            "delta.logRetentionDuration": RETENTION,
+            "delta.deletedFileRetentionDuration": RETENTION,
+            KEY: json.dumps(schema.key),
+            SOURCE: name,
+        }
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.delta_json(),
+            "partitionColumns": [],
+            "configuration": properties,
+            "createdTime": now,
+        }
+        entry: list[Action] = [
+            actions.commit_info(
+                "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
+            ),
+            {"protocol": protocol.for_new_table(timestamp_ntz=schema.needs_timestamp_ntz)},
+            {"metaData": metadata},
+        ]
+        try:
+            store.put(uri, 0, actions.lines(entry))
+        except CommitConflict:
+            raise DuplicateObject(f'table "{uri}" already exists') from None
+        state = TableState()
+        state.apply(0, entry)
+        return cls(storage, store, uri, name, state)
+
+    def _take(self, state: TableState) -> None:
+        protocol.check_writable(self.name, state.protocol, state.metadata)
+        load_vectors(self.storage, self.uri, state)
+        self._state = state
+        self._files = state.files
+        self._staged_schema: TableSchema | None = None
+        self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
+        self._before: dict[str, DataFile | None] = {}
+        self._unknown = False
+
+    @property
+    def version(self) -> int:
+        """The version that is loaded or was committed last."""
+        return self._state.version
+
+    @property
+    def schema(self) -> TableSchema:
+        """Columns and key, staged columns included."""
+        return self._staged_schema or self._schema
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """path -> file, staged changes included."""
+        return MappingProxyType(self._files)
+
+    @property
+    def rows(self) -> int:
+        """Rows that readers of the next version will see."""
+        return sum(file.live_rows for file in self._files.values())
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self._state.properties
+
+    @property
+    def last_app_id(self) -> str | None:
+        """The app id of the newest commit; tells whether somebody else committed last."""
+        return self._state.last_app_id
+
+    @property
+    def has_staged(self) -> bool:
+        """True when the next commit changes files or columns."""
+        return bool(self._before) or self._staged_schema is not None
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The marker of an app id: the LSN up to which its changes are in this version."""
+        return self._state.transactions.get(app_id)
+
+    def stage(
+        self,
+        *,
+        written: Sequence[WrittenFile] = (),
+        deleted: Mapping[str, BitMap] | None = None,
+        remove_all: bool = False,
+    ) -> None:
+        """Add to the next version: first ``remove_all``, then ``deleted``, then ``written``.
+
+        ``deleted``: path -> positions that go, in addition to those that are gone already; paths of
+        files staged earlier count too. A file without rows left is removed.
+        """
+        if remove_all:
+            for path in list(self._files):
+                self._put(path, None)
+        for path, positions in (deleted or {}).items():
+            self._delete(path, positions)
+        now = actions.now_ms()
+        for file in written:
+            if file.path in self._files:
+                raise PenstockError(f'file "{file.path}" is staged twice')
+            self._put(file.path, DataFile.of_written(file, now))
+
+    def add_columns(self, columns: Sequence[Column]) -> None:
+        """Stage added columns; rows from before hold NULL."""
+        if columns:
+            self._staged_schema = self.schema.with_columns(columns)
+
+    def discard(self) -> None:
+        """Forget what is staged. Its data files are removed unless a commit may have named them."""
+        staged = [path for path, before in self._before.items() if before is None]
+        for path, before in self._before.items():
+            self._restore(path, before)
+        self._before = {}
+        self._staged_schema = None
+        if not self._unknown:
+            for path in staged:
+                self.storage.remove(f"{self.uri}/{path}")
+
+    def reload(self) -> None:
+        """Load the newest version; what is staged is forgotten, its files are left to VACUUM."""
+        state = load(self.storage, self.uri)
+        if state is None:
+            raise UndefinedObject(f'table "{self.name}" does not exist at "{self.uri}" any more')
+        self._take(state)
+
+    def commit(
+        self,
+        *,
+        app_id: str,
+        version_marker: int,
+        operation: str,
+        extra_markers: Mapping[str, int] | None = None,
+        user_metadata: Mapping[str, object] | None = None,
+        data_change: bool = True,
+    ) -> int:
+        """Put the next version with everything staged and the marker; returns its number.
+
+        Durable on return. Raises CommitConflict when another writer was first (load again), and
+        StorageError. ``data_change=False``: rows were only moved (compaction).
+        """
+        if self._unknown:
+            raise CommitConflict(
+                f'it is unknown whether the last commit to table "{self.name}" took place',
+                hint="Load the table again.",
+            )
+        now = actions.now_ms()
+        markers = {app_id: version_marker, **(extra_markers or {})}
+        info = actions.commit_info(
+            operation,
+            now=now,
+            user_metadata=user_metadata or {},
+            blind_append=all(before is None for before in self._before.values()),
+            read_version=self.version,
+        )
+        described = self._write_vectors()
+        entry = [info, *self._metadata_actions()]
+        entry += [actions.txn(app, marker, now=now) for app, marker in markers.items()]
+        entry += self._file_actions(described, now=now, data_change=data_change)
+        self._put_entry(entry)
+        self._committed(entry, described, app_id, markers)
+        return self.version
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the current version and drop log entries past their retention."""
+        write_checkpoint(self.storage, self._store, self.uri, self.version, self.properties)
+
+    def _put_entry(self, entry: Sequence[Action]) -> None:
+        self._unknown = True
+        try:
+            self._store.put(self.uri, self.version + 1, actions.lines(entry))
+        except CommitConflict:
+            self._unknown = False
+            raise
+        self._unknown = False
+
+    def _committed(
+        self,
+        entry: Sequence[Action],
+        described: Mapping[str, DataFile],
+        app_id: str,
+        markers: Mapping[str, int],
+    ) -> None:
+        self._files.update(described)
+        self._state.version += 1
+        self._state.transactions.update(markers)
+        self._state.last_app_id = app_id
+        for action in entry:
+            if "metaData" in action:
+                self._state.metadata = dict(action["metaData"])
+            elif "protocol" in action:
+                self._state.protocol = dict(action["protocol"])
+        self._schema = self.schema
+        self._staged_schema = None
+        self._before = {}
+
+    def _delete(self, path: str, positions: BitMap) -> None:
+        file = self._files.get(path)
+        if file is None:
+            raise CommitConflict(f'table "{self.name}" has no file "{path}" any more')
+        gone = file.positions_deleted() | positions
+        if gone and gone.max() >= file.rows:
+            raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
+        if len(gone) == file.rows:
+            self._put(path, None)
+        elif len(gone) > file.deleted:
+            self._put(path, file.with_deleted(gone))
+
+    def _put(self, path: str, file: DataFile | None) -> None:
+        self._before.setdefault(path, self._files.get(path))
+        self._restore(path, file)
+
+    def _restore(self, path: str, file: DataFile | None) -> None:
+        if file is None:
+            self._files.pop(path, None)
+        else:
+            self._files[path] = file
+
+    def _write_vectors(self) -> dict[str, DataFile]:
+        """Write all new vectors to one file; the files concerned, with their descriptors."""
+        vectors = VectorFile()
+        described: dict[str, DataFile] = {}
+        for path in self._before:
+            file = self._files.get(path)
+            if file is not None and file.deleted and file.descriptor is None:
+                descriptor: Descriptor = vectors.add(file.positions_deleted())
+                described[path] = file.with_descriptor(descriptor)
+        if not vectors.empty:
+            self.storage.write(f"{self.uri}/{vectors.name}", bytes(vectors.content))
+        return described
+
+    def _metadata_actions(self) -> list[Action]:
+        if self._staged_schema is None:
+            return []
+        found: list[Action] = []
+        if self._staged_schema.needs_timestamp_ntz:
+            wider = protocol.with_timestamp_ntz(self._state.protocol)
+            if wider is not None:
+                found.append({"protocol": wider})
+        metadata: dict[str, Any] = {
+            **self._state.metadata,
+            "schemaString": self._staged_schema.delta_json(),
+        }
+        found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
+        return found
+
+    def _file_actions(
+        self, described: Mapping[str, DataFile], *, now: int, data_change: bool
+    ) -> list[Action]:
+        removes: list[Action] = []
+        adds: list[Action] = []
+        for path, before in self._before.items():
+            file = described.get(path) or self._files.get(path)
+            if before is not None:
+                removes.append(actions.remove(before, now=now, data_change=data_change))
+            if file is not None:
+                adds.append(actions.add(file, file.descriptor, data_change=data_change))
+        return removes + adds
