@@ -1,0 +1,231 @@
+"""One connection to the publisher on libpq (libpqwalreceiver.c).
+
+In: a ``ConnInfo``. Out: text rows of simple queries, and libpq's handle for the streaming in
+``stream``. Every wait is in ``poll`` with the interpreter lock released, so a slow publisher never
+stops other threads, and ``cancel()`` from another thread ends it. Replication commands and what
+they mean are in ``slots``, ``publications``, ``table_info``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import select
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+
+import psycopg
+from psycopg.pq import ConnStatus, ExecStatus, Ping
+from psycopg.pq.abc import PGconn, PGresult
+
+from penstock.errors import ConnectionFailure, PenstockError
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.libpq_errors import connect_failure, result_failure
+
+Row = tuple[str | None, ...]
+
+_DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
+_COPY: Final = (ExecStatus.COPY_BOTH, ExecStatus.COPY_OUT, ExecStatus.COPY_IN)
+
+logger = logging.getLogger(__name__)
+
+
+class Connection:
+    """A session on the publisher. Not for several threads at once, except ``cancel``."""
+
+    def __init__(self, session: psycopg.Connection[tuple[object, ...]], conninfo: ConnInfo) -> None:
+        self._session = session
+        self._conninfo = conninfo
+        self.pgconn: Final[PGconn] = session.pgconn
+        self.pgconn.nonblocking = 1
+
+    @classmethod
+    def connect(
+        cls, conninfo: ConnInfo, application_name: str, *, replication: bool = True
+    ) -> Connection:
+        """Open a walsender of the named database, or an ordinary session.
+
+        Both take simple queries. The first command clears ``search_path``, as every logical
+        connection of PostgreSQL does. Raises AuthenticationFailure, ConnectionFailure.
+        """
+        make = conninfo.for_replication if replication else conninfo.for_sql
+        try:
+            session = psycopg.Connection.connect(make(application_name), autocommit=True)
+        except psycopg.Error as error:
+            raise connect_failure(str(error)) from None
+        connection = cls(session, conninfo)
+        try:
+            connection.query(
+                "SELECT pg_catalog.set_config('search_path', '', false)",
+                prefix="could not clear search path: ",
+            )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def server_version(self) -> int:
+        """As PQserverVersion: 150018 for 15.18."""
+        return self.pgconn.server_version
+
+    @property
+    def backend_pid(self) -> int:
+        return self.pgconn.backend_pid
+
+    @property
+    def is_open(self) -> bool:
+        return self.pgconn.status == ConnStatus.OK
+
+    def query(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> list[Row]:
+        """Run one command; rows of text values, None for NULL, [] for a command without rows.
+
+        ``prefix``: PostgreSQL's words before the server's message. Raises PublisherError with the
+        server's SQLSTATE, UndefinedObject (42704), DuplicateObject (42710), ObjectInUse (55006), or
+        ConnectionFailure; after ``timeout_s`` the command is cancelled and the connection closed.
+        """
+        result = self._finish(self.execute(sql, prefix=prefix, timeout_s=timeout_s))
+        return [
+            tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    def _finish(self, result: PGresult) -> PGresult:
+        if result.status in _COPY:
+            self.close()
+            raise ConnectionFailure("unexpected copy in reply to a query")
+        return result
+
+    def execute(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> PGresult:
+        """Run one command to its last result, or to the beginning of a copy."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            self.pgconn.send_query(sql.encode())
+            self.flush()
+            last = self.next_result(deadline)
+            while last is not None and last.status not in _COPY and last.status in _DONE:
+                following = self.next_result(deadline)
+                if following is None:
+                    return last
+                last = following
+        except psycopg.Error as error:
+            raise self.broken(str(error), prefix) from None
+        if last is None:
+            raise self.broken("no result", prefix)
+        if last.status in _COPY:
+            return last
+        failure = result_failure(last, prefix)
+        self._drain(deadline)
+        raise failure
+
+    def _drain(self, deadline: float | None) -> None:
+        with contextlib.suppress(psycopg.Error, PenstockError):
+            while self.next_result(deadline) is not None:
+                pass
+
+    def next_result(self, deadline: float | None = None) -> PGresult | None:
+        """The command's next result, None behind the last; waits until ``deadline`` (monotonic)."""
+        while self.pgconn.is_busy():
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                self.cancel()
+                self.close()
+                raise ConnectionFailure(
+                    "canceling statement due to timeout",
+                    hint="The publisher did not answer in time; look for locks and load there.",
+                    sqlstate="57014",
+                )
+            if self.wait_readable(remaining):
+                self.pgconn.consume_input()
+        return self.pgconn.get_result()
+
+    def wait_readable(self, timeout_s: float | None) -> bool:
+        """Wait for bytes from the publisher; False after ``timeout_s``."""
+        return bool(wait(self.pgconn.socket, select.POLLIN, timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send what libpq has buffered, reading meanwhile so that neither side waits for ever."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.pgconn.flush():
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise ConnectionFailure("could not send data to the publisher: timeout expired")
+            ready = wait(self.pgconn.socket, select.POLLIN | select.POLLOUT, remaining)
+            if ready & select.POLLIN:
+                self.pgconn.consume_input()
+
+    def broken(self, text: str, prefix: str = "") -> ConnectionFailure:
+        """The error for libpq's own report of a lost connection."""
+        logger.debug("connection to %s lost: %s", self._conninfo, text)
+        return ConnectionFailure(prefix + (text.strip() or "connection to the publisher was lost"))
+
+    def cancel(self) -> None:
+        """Ask the server to end the running command; from any thread, errors ignored."""
+        with contextlib.suppress(psycopg.Error):
+            self.pgconn.get_cancel().cancel()
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"Connection({str(self._conninfo)!r}, {state})"
+
+
+def wait(descriptor: int, events: int, timeout_s: float | None) -> int:
+    """Which of ``events`` (select.POLLIN, POLLOUT) the socket is ready for; 0 after the timeout.
+
+    An error or a hang-up counts as both: the next read or write then tells.
+    """
+    poll = select.poll()
+    poll.register(descriptor, events)
+    ready = poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1000))
+    return (ready[0][1] & events) or events if ready else 0
+
+
+def wait_any(descriptors: Sequence[int], timeout_s: float) -> set[int]:
+    """Which of the descriptors can be read, within ``timeout_s``."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(math.ceil(timeout_s * 1000))}
+
+
+def is_ready(conninfo: ConnInfo) -> bool:
+    """True when the publisher accepts connections (PQping); needs no valid login."""
+    return psycopg.pq.PGconn.ping(conninfo.for_sql("penstock").encode()) == Ping.OK
+
+
+def quote_identifier(name: str) -> str:
+    """Always quoted, ``"`` doubled (quote_identifier with quote_all_identifiers)."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """A string constant for SQL, with ``E''`` when it holds a backslash (quote_literal)."""
+    doubled = text.replace("'", "''")
+    if "\\" in doubled:
+        return "E'" + doubled.replace("\\", "\\\\") + "'"
+    return f"'{doubled}'"
+
+
+def literal_list(names: Sequence[str]) -> str:
+    return ", ".join(quote_literal(name) for name in names)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

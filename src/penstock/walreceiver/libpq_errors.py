@@ -1,0 +1,160 @@
+"""What libpq and the server report, as Penstock's errors with a remedy.
+
+In: a failed connection attempt (text only: libpq has no SQLSTATE there) or a failed result with the
+server's fields. Out: an exception to raise. Whether to retry is decided elsewhere; the class tells:
+AuthenticationFailure cannot heal, ConnectionFailure may, PublisherError is the server's answer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from psycopg.pq import DiagnosticField
+from psycopg.pq.abc import PGresult
+
+from penstock.errors import (
+    AuthenticationFailure,
+    ConnectionFailure,
+    DuplicateObject,
+    ObjectInUse,
+    PenstockError,
+    PublisherError,
+    UndefinedObject,
+)
+
+_CONNECTION = "Correct the connection string: ALTER SUBSCRIPTION ... CONNECTION '...'."
+
+_UNHEALABLE: Final = (
+    # (text in English, SQLSTATE that the server sent with it, hint)
+    (
+        r"password authentication failed",
+        "28P01",
+        f"Check user name and password. {_CONNECTION}",
+    ),
+    (
+        r"no password supplied|server requested SCRAM",
+        "28P01",
+        f"The publisher wants a password: put it into the connection string or a password file. "
+        f"{_CONNECTION}",
+    ),
+    (
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
+        "28000",
+        "Allow this host, user and database in the publisher's pg_hba.conf and reload it.",
+    ),
+    (
+        r"\w+ authentication failed for user|is not permitted to log in",
+        "28000",
+        f"Check the publisher's pg_hba.conf and the role's LOGIN attribute. {_CONNECTION}",
+    ),
+    (
+        r'role ".*" does not exist',
+        "28000",
+        f"Create the role on the publisher: CREATE ROLE ... LOGIN REPLICATION; or: {_CONNECTION}",
+    ),
+    (r'database ".*" does not exist', "3D000", _CONNECTION),
+    (
+        r"permission denied to start WAL sender|must be superuser or replication role",
+        "42501",
+        "Give the role the REPLICATION attribute: ALTER ROLE ... REPLICATION;",
+    ),
+    (
+        r"permission denied for database",
+        "42501",
+        "Give the role the right to connect: GRANT CONNECT ON DATABASE ... TO ...;",
+    ),
+)
+
+_HEALABLE: Final = (
+    (
+        r"max_wal_senders",
+        "53300",
+        "Increase max_wal_senders on the publisher or end other replication connections.",
+    ),
+    (
+        r"too many (clients|connections)|connection slots are reserved",
+        "53300",
+        "Increase max_connections on the publisher or end other sessions.",
+    ),
+    (r"the database system is ", "57P03", "The publisher is starting or stopping; wait."),
+    (
+        r"Connection refused|No such file or directory",
+        "08001",
+        "Is the publisher running there and accepting TCP/IP connections (listen_addresses)?",
+    ),
+    (r"timeout expired", "08001", "Check host, port and the firewalls in between."),
+    (
+        r"could not translate host name|failed to resolve host|Name or service not known",
+        "08001",
+        "Check the host name in the connection string.",
+    ),
+)
+
+
+def connect_failure(text: str) -> ConnectionFailure:
+    """The error for a connection that could not be opened. ``text``: libpq's message."""
+    message = f"could not connect to the publisher: {_shorten(text)}"
+    for pattern, sqlstate, hint in _UNHEALABLE:
+        if re.search(pattern, text):
+            return AuthenticationFailure(message, hint=hint, sqlstate=sqlstate)
+    for pattern, sqlstate, hint in _HEALABLE:
+        if re.search(pattern, text):
+            return ConnectionFailure(message, hint=hint, sqlstate=sqlstate)
+    return ConnectionFailure(message)
+
+
+def _shorten(text: str) -> str:
+    """psycopg's own prefix away; several attempts stay one line each."""
+    return re.sub(r"^(connection failed|connection is bad): ", "", text.strip()).strip()
+
+
+def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
+    """The error for a failed command. ``prefix``: PostgreSQL's words before the server's message.
+
+    The server going away (57P01, 57P02, 57P03, class 08, or no SQLSTATE at all, which is libpq's
+    own report of a broken socket) is a ConnectionFailure; anything else is the server's answer.
+    """
+    sqlstate = _field(result, DiagnosticField.SQLSTATE)
+    primary = _field(result, DiagnosticField.MESSAGE_PRIMARY)
+    message = prefix + (primary or result.error_message.decode(errors="replace").strip())
+    detail = _field(result, DiagnosticField.MESSAGE_DETAIL)
+    hint = _field(result, DiagnosticField.MESSAGE_HINT)
+    context = _field(result, DiagnosticField.CONTEXT)
+    if context:
+        detail = f"{detail} ({context})" if detail else context
+    kind = _kind(sqlstate)
+    return kind(message, detail=detail, hint=hint or hint_for(sqlstate), sqlstate=sqlstate)
+
+
+def hint_for(sqlstate: str | None) -> str | None:
+    """What to do about an error of the publisher, where it is always the same."""
+    return _HINTS.get(sqlstate or "")
+
+
+def _kind(sqlstate: str | None) -> type[PenstockError]:
+    if sqlstate is None or sqlstate.startswith("08") or sqlstate in ("57P01", "57P02", "57P03"):
+        return ConnectionFailure
+    return _CLASSES.get(sqlstate, PublisherError)
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str | None:
+    value = result.error_field(field)
+    return value.decode(errors="replace") if value is not None else None
+
+
+_CLASSES: Final[dict[str, type[PenstockError]]] = {
+    "42704": UndefinedObject,
+    "42710": DuplicateObject,
+    "55006": ObjectInUse,
+}
+
+_HINTS: Final = {
+    "55006": "Another process uses the slot: stop that subscriber, or end its walsender on the "
+    "publisher with pg_terminate_backend().",
+    "42501": "Give the publisher's role the missing right (REPLICATION attribute, "
+    "SELECT on the table, USAGE on its schema).",
+    "53400": "Drop replication slots that nobody uses or increase max_replication_slots on the "
+    "publisher.",
+    "53300": "Increase max_wal_senders and max_connections on the publisher or end other sessions.",
+}

@@ -1,0 +1,84 @@
+"""What the publisher publishes: publications that exist, tables in them (subscriptioncmds.c).
+
+In: publication names. Out: missing names, and the tables as PostgreSQL's own subscriber lists them,
+with its query for each server version. What one table looks like is in ``table_info``.
+
+PostgreSQL: check_publications, fetch_table_list (fetch_relation_list)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.walreceiver.connection import Connection, literal_list
+
+_TABLES_16: Final = """\
+SELECT DISTINCT n.nspname, c.relname, gpt.attrs
+       FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace
+         JOIN ( SELECT (pg_get_publication_tables(VARIADIC array_agg(pubname::text))).*
+                FROM pg_publication
+                WHERE pubname IN ( {names} )) AS gpt
+             ON gpt.relid = c.oid
+"""
+
+_TABLES_15: Final = """\
+SELECT DISTINCT t.schemaname, t.tablename, t.attnames
+FROM pg_catalog.pg_publication_tables t
+ WHERE t.pubname IN ( {names} )
+"""
+
+_TABLES_14: Final = """\
+SELECT DISTINCT t.schemaname, t.tablename
+FROM pg_catalog.pg_publication_tables t
+ WHERE t.pubname IN ( {names} )
+"""
+
+
+def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Names that do not exist on the publisher, in the order given (check_publications)."""
+    rows = connection.query(
+        "SELECT t.pubname FROM pg_catalog.pg_publication t"
+        f" WHERE t.pubname IN ({literal_list(names)})",
+        prefix="could not receive list of publications from the publisher: ",
+    )
+    existing = {row[0] for row in rows}
+    return [name for name in names if name not in existing]
+
+
+def missing_publications_message(missing: Sequence[str]) -> str:
+    """PostgreSQL's warning (42704) about them."""
+    quoted = ", ".join(f'"{name}"' for name in missing)
+    if len(missing) == 1:
+        return f"publication {quoted} does not exist on the publisher"
+    return f"publications {quoted} do not exist on the publisher"
+
+
+def fetch_table_list(connection: Connection, publications: Sequence[str]) -> list[tuple[str, str]]:
+    """(schema, table) of all tables in the publications, sorted; partition roots as themselves.
+
+    Raises FeatureNotSupported when a table has different column lists in them.
+    """
+    version = connection.server_version
+    query = _TABLES_16 if version >= 160000 else _TABLES_15 if version >= 150000 else _TABLES_14
+    rows = connection.query(
+        query.format(names=literal_list(publications)),
+        prefix="could not receive list of replicated tables from the publisher: ",
+    )
+    counts = Counter((str(row[0]), str(row[1])) for row in rows)
+    for (schema, table), count in counts.items():
+        if count > 1:
+            raise different_column_lists(schema, table)
+    return sorted(counts)
+
+
+def different_column_lists(schema: str, table: str) -> FeatureNotSupported:
+    """PostgreSQL's error for a table with several column lists."""
+    return FeatureNotSupported(
+        f'cannot use different column lists for table "{schema}.{table}" in different publications',
+        hint="Give the table the same column list in all publications of the subscription, "
+        "or make one subscription for each.",
+    )

@@ -1,0 +1,109 @@
+"""The publisher as the upper rooms see it: one session that answers every question about it.
+
+In: a connection string. Out: versions, publications, tables, slots, WAL positions. Each method is
+one function of ``publications``, ``table_info`` or ``slots`` on this session's connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from penstock.lsn import Lsn
+from penstock.walreceiver import publications, slots, table_info
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.slots import CreatedSlot, SlotState, Snapshot
+from penstock.walreceiver.table_info import PublishedTable
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """IDENTIFY_SYSTEM. ``xlogpos``: the end of the flushed WAL."""
+
+    system_id: str
+    timeline: int
+    xlogpos: Lsn
+    database: str | None
+
+
+class Publisher:
+    """A session on the publisher; a context manager that closes it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @classmethod
+    def connect(cls, conninfo: ConnInfo | str, application_name: str = "penstock") -> Publisher:
+        """Open it as a walsender of the named database.
+
+        Raises SqlSyntaxError (42601), AuthenticationFailure, ConnectionFailure.
+        """
+        parsed = ConnInfo.parse(conninfo) if isinstance(conninfo, str) else conninfo
+        return cls(Connection.connect(parsed, application_name))
+
+    @property
+    def server_version(self) -> int:
+        """As PQserverVersion: 150018 for 15.18."""
+        return self.connection.server_version
+
+    def identify_system(self) -> SystemIdentity:
+        rows = self.connection.query(
+            "IDENTIFY_SYSTEM",
+            prefix="could not receive database system identifier and timeline ID "
+            "from the primary server: ",
+        )
+        system_id, timeline, position, database = rows[0][:4]
+        return SystemIdentity(
+            str(system_id), int(str(timeline)), Lsn.parse(str(position)), database
+        )
+
+    def check_wal_level(self) -> None:
+        slots.check_wal_level(self.connection)
+
+    def current_wal_lsn(self) -> Lsn:
+        """The end of WAL (pg_current_wal_lsn; on a standby what it has received)."""
+        ((text,),) = self.connection.query(
+            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
+            " THEN pg_catalog.pg_last_wal_receive_lsn()"
+            " ELSE pg_catalog.pg_current_wal_lsn() END"
+        )
+        return Lsn.parse(str(text))
+
+    def missing_publications(self, names: Sequence[str]) -> list[str]:
+        return publications.missing_publications(self.connection, names)
+
+    def tables(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """(schema, table) of every table in the publications."""
+        return publications.fetch_table_list(self.connection, names)
+
+    def table_info(self, names: Sequence[str], schema: str, table: str) -> PublishedTable:
+        return table_info.fetch_table_info(self.connection, names, schema, table)
+
+    def create_slot(
+        self, name: str, *, snapshot: Snapshot = "nothing", temporary: bool = False
+    ) -> CreatedSlot:
+        return slots.create_slot(self.connection, name, snapshot=snapshot, temporary=temporary)
+
+    def drop_slot(
+        self, name: str, *, missing_ok: bool = False, timeout_s: float | None = None
+    ) -> bool:
+        return slots.drop_slot(self.connection, name, missing_ok=missing_ok, timeout_s=timeout_s)
+
+    def slot_state(self, name: str) -> SlotState | None:
+        return slots.slot_state(self.connection, name)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,142 @@
+"""Replication slots on the publisher (libpqrcv_create_slot, ReplicationSlotDropAtPubNode).
+
+In: slot names. Out: commands in the syntax that the server's version knows, and PostgreSQL's errors
+with a remedy. Which slot is whose is the subscription's matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
+from penstock.lsn import Lsn
+from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
+from penstock.walreceiver.libpq_errors import hint_for
+
+Snapshot = Literal["export", "nothing", "use"]
+
+_OLD_SNAPSHOT = {
+    "export": "EXPORT_SNAPSHOT",
+    "nothing": "NOEXPORT_SNAPSHOT",
+    "use": "USE_SNAPSHOT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """``snapshot_name`` is valid until the next command on the connection that created it."""
+
+    name: str
+    consistent_point: Lsn
+    snapshot_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of pg_replication_slots. ``retained_bytes``: WAL the publisher keeps because of it."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str | None
+    retained_bytes: int
+
+
+def check_wal_level(connection: Connection) -> None:
+    """Raises NotInPrerequisiteState (55000) unless wal_level is logical."""
+    ((level,),) = connection.query("SHOW wal_level")
+    if level == "logical":
+        return
+    quoted = '"wal_level" >= "logical"' if connection.server_version >= 170000 else None
+    raise NotInPrerequisiteState(
+        f"logical decoding requires {quoted or 'wal_level >= logical'}",
+        detail=f"The publisher runs with wal_level = {level}.",
+        hint="On the publisher: ALTER SYSTEM SET wal_level = logical; then restart it.",
+    )
+
+
+def create_slot(
+    connection: Connection,
+    name: str,
+    *,
+    snapshot: Snapshot = "nothing",
+    temporary: bool = False,
+    two_phase: bool = False,
+    failover: bool = False,
+) -> CreatedSlot:
+    """CREATE_REPLICATION_SLOT for pgoutput. Waits for transactions that run on the publisher.
+
+    ``failover`` needs a server of version 17. Raises NotInPrerequisiteState (wal_level),
+    DuplicateObject, PublisherError (all slots in use 53400, no right 42501).
+    """
+    flags = [word for word, on in (("TWO_PHASE", two_phase), ("FAILOVER", failover)) if on]
+    if connection.server_version >= 150000:
+        options = f"({', '.join([*flags, f'SNAPSHOT {quote_literal(snapshot)}'])})"
+    else:
+        options = " ".join([*flags, _OLD_SNAPSHOT[snapshot]])
+    kind = " TEMPORARY" if temporary else ""
+    command = f"CREATE_REPLICATION_SLOT {quote_identifier(name)}{kind} LOGICAL pgoutput {options}"
+    prefix = f'could not create replication slot "{name}": '
+    try:
+        rows = connection.query(command, prefix=prefix)
+    except PenstockError as error:
+        if error.sqlstate == "55000":
+            check_wal_level(connection)
+        raise
+    slot_name, consistent_point, snapshot_name = rows[0][:3]
+    return CreatedSlot(str(slot_name), Lsn.parse(str(consistent_point)), snapshot_name)
+
+
+def drop_slot(
+    connection: Connection, name: str, *, missing_ok: bool = False, timeout_s: float | None = None
+) -> bool:
+    """DROP_REPLICATION_SLOT ... WAIT: waits until nobody streams from it. False: there was none.
+
+    Raises UndefinedObject unless ``missing_ok``; ObjectInUse when somebody still holds it after
+    ``timeout_s`` (the connection is closed then).
+    """
+    command = f"DROP_REPLICATION_SLOT {quote_identifier(name)} WAIT"
+    prefix = f'could not drop replication slot "{name}" on publisher: '
+    try:
+        connection.query(command, prefix=prefix, timeout_s=timeout_s)
+    except UndefinedObject:
+        if missing_ok:
+            return False
+        raise
+    except PenstockError as error:
+        if error.sqlstate == "57014":
+            raise ObjectInUse(
+                f'{prefix}replication slot "{name}" is active', hint=hint_for("55006")
+            ) from None
+        raise
+    return True
+
+
+def slot_state(connection: Connection, name: str) -> SlotState | None:
+    """The slot as pg_replication_slots shows it; None if there is none."""
+    rows = connection.query(
+        "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
+        " confirmed_flush_lsn, wal_status,"
+        " coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()"
+        " ELSE pg_current_wal_lsn() END, restart_lsn), 0)::int8"
+        f" FROM pg_catalog.pg_replication_slots WHERE slot_name = {quote_literal(name)}"
+    )
+    if not rows:
+        return None
+    _, plugin, database, temporary, pid, restart, confirmed, wal_status, retained = rows[0]
+    return SlotState(
+        name=name,
+        plugin=plugin,
+        database=database,
+        temporary=temporary == "t",
+        active_pid=int(pid) if pid else None,
+        restart_lsn=Lsn.parse(restart) if restart else None,
+        confirmed_flush_lsn=Lsn.parse(confirmed) if confirmed else None,
+        wal_status=wal_status,
+        retained_bytes=max(0, int(retained or 0)),
+    )

@@ -1,0 +1,106 @@
+"""The session that keeps a snapshot open while tables are copied at it (tablesync.c, SNAPSHOT
+'export').
+
+In: a connection string. Out: a temporary slot's consistent point and the snapshot's name, which any
+number of sessions may import for as long as this one stays idle and alive. PostgreSQL drops slot
+and snapshot with the session, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from penstock.errors import ConnectionFailure
+from penstock.lsn import Lsn
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.slots import create_slot
+
+
+class SnapshotHolder:
+    """Holds the snapshot of a slot that it creates.
+
+    The slot is temporary by default and then only marks the point; a permanent one stays behind
+    after ``close`` and can stream from exactly there.
+    """
+
+    def __init__(self, conninfo: ConnInfo, slot_name: str, *, temporary: bool = True) -> None:
+        self._conninfo = conninfo
+        self.slot_name = slot_name
+        self._temporary = temporary
+        self._connection: Connection | None = None
+
+    def open(self) -> tuple[str, Lsn]:
+        """(snapshot name, consistent point). Every change that commits at or behind the point is
+        not in the snapshot and comes by the slot; raises as ``create_slot`` does."""
+        connection = Connection.connect(self._conninfo, self.slot_name)
+        try:
+            for setting in session_settings(connection.server_version):
+                connection.query(setting)
+            slot = create_slot(
+                connection, self.slot_name, snapshot="export", temporary=self._temporary
+            )
+            if slot.snapshot_name is None:
+                raise ConnectionFailure("the publisher did not export a snapshot")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return slot.snapshot_name, slot.consistent_point
+
+    def check(self) -> None:
+        """Raises ConnectionFailure when the session is gone, and the snapshot with it. Sends
+        nothing: any command would end the export."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            raise lost_snapshot()
+        try:
+            while connection.wait_readable(0):
+                connection.pgconn.consume_input()
+        except psycopg.Error as error:
+            connection.close()
+            raise lost_snapshot(str(error).strip()) from None
+
+    @property
+    def alive(self) -> bool:
+        try:
+            self.check()
+        except ConnectionFailure:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the session; the snapshot and a temporary slot go."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> SnapshotHolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def session_settings(server_version: int) -> list[str]:
+    """SET commands for the sessions of a copy: no timeout of the publisher's configuration ends
+    them while they hold or read the snapshot, and a row-level security policy is an error and not
+    silently missing rows."""
+    names = [
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+    ]
+    if server_version >= 170000:
+        names.append("transaction_timeout")
+    return [*(f"SET {name} = 0" for name in names), "SET row_security = off"]
+
+
+def lost_snapshot(reason: str | None = None) -> ConnectionFailure:
+    """The retryable error: the copy starts again at a new snapshot."""
+    return ConnectionFailure(
+        "the session that held the exported snapshot is gone",
+        detail=reason,
+        hint="The copy starts again at a new snapshot.",
+    )

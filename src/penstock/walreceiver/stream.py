@@ -1,0 +1,327 @@
+"""The change stream of one slot: frames in, status updates out (libpqrcv_startstreaming,
+LogicalRepApplyLoop).
+
+In: a ``Connection``, a slot, an LSN and the options for pgoutput. Out: raw XLogData frames, header
+included, many at a time and undecoded (``pgoutput`` decodes); keepalives are answered here. When
+a status is due is decided in ``feedback``. One thread receives; ``confirm`` and ``hold`` may come
+from any thread and wake it.
+
+PostgreSQL: src/backend/replication/libpqwalreceiver/libpqwalreceiver.c
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import struct
+import threading
+import time
+from typing import Final
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
+from penstock.lsn import Lsn
+from penstock.walreceiver.connection import Connection, quote_identifier, wait_any
+from penstock.walreceiver.feedback import POSTGRES_EPOCH_US, Feedback, Status
+from penstock.walreceiver.libpq_errors import result_failure
+
+HEADER_LENGTH: Final = 25
+"""XLogData: 'w', start of the data, end of WAL, send time; the message follows."""
+
+_DATA: Final = ord("w")
+_KEEPALIVE: Final = ord("k")
+_HEADER: Final = struct.Struct("!xQQq")
+_KEEPALIVE_BODY: Final = struct.Struct("!xQq?")
+_RECEIVE_PREFIX: Final = "could not receive data from WAL stream: "
+_SEND_TIMEOUT_S: Final = 60.0
+
+_BUSY_FRAMES: Final = 64
+_PAUSE_S: Final = 0.001
+_LINGER_S: Final = 0.02
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicationStream:
+    """START_REPLICATION on a logical slot. After ``stop`` the connection takes commands again."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        status_interval_s: float = 10.0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._status_interval_s = status_interval_s
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._feedback = Feedback(time.monotonic())
+        self._streaming = False
+        self.latest_end_lsn = Lsn(0)
+        """The publisher's position as its last keepalive or message told."""
+        self.last_send_time_us = 0
+        """When the publisher sent the last message, us since 1970."""
+        self.last_receipt_time_us = 0
+
+    def start(self, slot: str, lsn: Lsn, options: str) -> None:
+        """Begin streaming at ``lsn``. ``options``: START_REPLICATION's list, without parentheses.
+
+        Raises ObjectInUse (the slot is active), UndefinedObject (no such slot), PublisherError,
+        ConnectionFailure.
+        """
+        heartbeat = _heartbeat_s(self._connection)
+        command = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}"
+        if options:
+            command += f" ({options})"
+        try:
+            result = self._connection.execute(command, prefix="could not start WAL streaming: ")
+        except UndefinedObject as error:
+            error.hint = error.hint or (
+                "The slot is gone from the publisher, and with it the changes since the last cut: "
+                "drop the subscription and create it again."
+            )
+            raise
+        if result.status != ExecStatus.COPY_BOTH:
+            raise ConnectionFailure(f'slot "{slot}" did not start to stream')
+        with self._lock:
+            self._feedback = Feedback(
+                time.monotonic(),
+                start=lsn,
+                status_interval_s=self._status_interval_s,
+                timeout_s=self._timeout_s,
+                heartbeat_s=heartbeat,
+            )
+        self._streaming = True
+
+    @property
+    def received_lsn(self) -> Lsn:
+        """The last position that the publisher told; everything before it has arrived."""
+        return self._feedback.received
+
+    @property
+    def frames_received(self) -> int:
+        """Data frames handed out since ``start``: the count that ``confirm`` refers to."""
+        return self._feedback.frames_received
+
+    @property
+    def flush_lsn(self) -> Lsn:
+        """What the publisher is or will be told to be durable."""
+        with self._lock:
+            return self._feedback.flush_lsn
+
+    def confirm(self, lsn: Lsn, frames: int) -> None:
+        """A cut at ``lsn`` is durable; it covers the first ``frames`` frames of this stream.
+
+        ``frames`` may count frames that changed nothing. Once all are covered, the stream counts as
+        idle and keepalives move the slot. From any thread.
+        """
+        with self._lock:
+            self._feedback.confirm(lsn, frames)
+        self.wake()
+
+    def hold(self, lsn: Lsn | None) -> None:
+        """Acknowledge nothing beyond ``lsn`` until ``hold(None)``, not even when idle."""
+        with self._lock:
+            self._feedback.hold(lsn)
+        self.wake()
+
+    def wake(self) -> None:
+        """End a waiting ``receive`` early; from any thread."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
+            os.write(self._wake_write, b"\0")
+
+    def receive(
+        self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
+    ) -> list[bytes]:
+        """XLogData frames that are here now, up to the limits; [] after ``timeout_s`` or a wake.
+
+        Answers keepalives and sends what feedback finds due. Raises ConnectionFailure (the stream
+        ended, the connection broke, wal_receiver_timeout), PublisherError (an error in the stream).
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._feedback.listens(time.monotonic())
+        frames = self._drain(max_bytes, max_frames)
+        while not frames:
+            now = time.monotonic()
+            self._send_due(now)
+            wait_s = min(deadline - now, self._feedback.wake_in(now))
+            readable, woken = self._wait(max(0.0, wait_s))
+            if readable:
+                frames = self._drain(max_bytes, max_frames)
+            else:
+                with self._lock:
+                    self._feedback.waited(time.monotonic())
+            if woken or time.monotonic() >= deadline:
+                break
+        self._send_due(time.monotonic())
+        return frames
+
+    def tick(self) -> None:
+        """Send a status if one is due, without reading: for a receiver that pauses."""
+        with self._lock:
+            self._feedback.listens(time.monotonic())
+        self._send_due(time.monotonic())
+
+    def send_status(self, write: Lsn, flush: Lsn, apply: Lsn, reply_requested: bool) -> None:
+        """Send a standby status update as given."""
+        self._send(Status(write, flush, apply, reply_requested))
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the stream in order: CopyDone both ways, then two command completions.
+
+        A publisher in the middle of a large transaction sends it to its end first; after
+        ``timeout_s`` the connection is closed instead.
+        """
+        if not self._streaming:
+            return
+        self._streaming = False
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._pgconn.put_copy_end()
+            self._connection.flush(timeout_s)
+            self._discard_copy(deadline)
+            while (result := self._connection.next_result(deadline)) is not None:
+                if result.status == ExecStatus.FATAL_ERROR:
+                    raise result_failure(result, "error reading result of streaming command: ")
+        except (psycopg.Error, PenstockError) as error:
+            logger.info("stream not ended in order: %s", error)
+            self._connection.close()
+
+    def close(self) -> None:
+        """Close the connection, whatever is under way."""
+        self._streaming = False
+        self._connection.close()
+        with self._lock:
+            for descriptor in (self._wake_read, self._wake_write):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._wake_read = self._wake_write = -1
+
+    def _drain(self, max_bytes: int, max_frames: int) -> list[bytes]:
+        """Frames that libpq has or that the socket holds.
+
+        A busy stream is given a millisecond to fill the socket again: the walsender writes message
+        by message, and reading each by itself costs a system call and both sides' time.
+        """
+        frames: list[bytes] = []
+        until = time.monotonic() + _LINGER_S
+        size, fresh = 0, False
+        get = self._pgconn.get_copy_data
+        try:
+            while size < max_bytes and len(frames) < max_frames:
+                length, data = get(1)
+                if length > 0:
+                    fresh = False
+                    if data[0] == _DATA:
+                        frames.append(bytes(data))
+                        size += length
+                    elif data[0] == _KEEPALIVE:
+                        self._keepalive(bytes(data))
+                elif length < 0:
+                    raise psycopg.OperationalError("end of copy")
+                elif not fresh:
+                    self._pgconn.consume_input()
+                    fresh = True
+                elif len(frames) < _BUSY_FRAMES or time.monotonic() >= until:
+                    break
+                else:
+                    time.sleep(_PAUSE_S)
+                    fresh = False
+        except psycopg.Error as error:
+            if not frames:
+                raise self._ended(error) from None
+        self._arrived(frames)
+        return frames
+
+    def _discard_copy(self, deadline: float) -> None:
+        while True:
+            length, _ = self._pgconn.get_copy_data(1)
+            if length < 0:
+                return
+            if length == 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not self._connection.wait_readable(remaining):
+                    raise ConnectionFailure("the publisher did not end the stream in time")
+                self._pgconn.consume_input()
+
+    def _arrived(self, frames: list[bytes]) -> None:
+        if not frames:
+            return
+        self.last_receipt_time_us = time.time_ns() // 1000
+        # Only the last message of a callback carries an LSN; a Relation message carries 0.
+        for frame in reversed(frames):
+            start, end, sent = _HEADER.unpack_from(frame)
+            if end:
+                break
+        with self._lock:
+            self._feedback.arrived(time.monotonic(), Lsn(max(start, end)), len(frames))
+        self.last_send_time_us = sent + POSTGRES_EPOCH_US
+        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
+
+    def _keepalive(self, frame: bytes) -> None:
+        end, sent, asks = _KEEPALIVE_BODY.unpack_from(frame)
+        with self._lock:
+            self._feedback.arrived(time.monotonic(), Lsn(end))
+            if asks:
+                self._feedback.asked()
+        self.last_send_time_us = sent + POSTGRES_EPOCH_US
+        self.last_receipt_time_us = time.time_ns() // 1000
+        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
+
+    def _ended(self, error: psycopg.Error) -> PenstockError:
+        """Why the copy is over: the server's error, its shutdown, or a broken socket."""
+        self._streaming = False
+        failure: PenstockError | None = None
+        try:
+            while (result := self._connection.next_result()) is not None:
+                if result.status == ExecStatus.FATAL_ERROR:
+                    failure = result_failure(result, _RECEIVE_PREFIX)
+                    break
+        except psycopg.Error as broken:
+            error = broken
+        except PenstockError as broken:
+            failure = broken
+        ended = self._connection.is_open or str(error) == "end of copy"
+        self._connection.close()
+        if failure is not None:
+            return failure
+        if ended:
+            return ConnectionFailure("data stream from publisher has ended")
+        return self._connection.broken(str(error), _RECEIVE_PREFIX)
+
+    def _wait(self, timeout_s: float) -> tuple[bool, bool]:
+        """Wait for the publisher's bytes or a wake-up: (readable, woken)."""
+        ready = wait_any((self._pgconn.socket, self._wake_read), timeout_s)
+        woken = self._wake_read in ready
+        if woken:
+            os.read(self._wake_read, 4096)
+        return self._pgconn.socket in ready, woken
+
+    def _send_due(self, now: float) -> None:
+        with self._lock:
+            status = self._feedback.due(now)
+            if status is not None:
+                self._feedback.sent(now, status)
+        if status is not None:
+            self._send(status)
+
+    def _send(self, status: Status) -> None:
+        frame = status.encode(time.time_ns() // 1000)
+        try:
+            self._pgconn.put_copy_data(frame)
+            self._connection.flush(_SEND_TIMEOUT_S)
+        except psycopg.Error as error:
+            raise self._ended(error) from None
+
+
+def _heartbeat_s(connection: Connection) -> float:
+    """A third of the publisher's wal_sender_timeout (ms; 0 = never), which ends silent streams."""
+    rows = connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
+    return int(rows[0][0] or 0) / 3000 if rows else 0.0

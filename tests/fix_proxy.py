@@ -1,0 +1,175 @@
+"""Fixture ``proxy``: a TCP proxy between us and a server that stalls, cuts and refuses on demand.
+
+``proxy = make_proxy(server.port)``; connect to ``proxy.port``. ``stall()`` lets nothing through in
+either direction (a deaf peer: connections stay open), ``cut()`` resets all connections now,
+``cut_after(n)`` does so once n more bytes have come from the server (in the middle of a message),
+``refuse()`` resets new connections at once; ``resume()`` ends stalling and refusing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class _Pair:
+    """One client and its connection to the server."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+
+    def reset(self) -> None:
+        for side in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            side.close()
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+class Proxy:
+    """Forwards 127.0.0.1:``port`` to 127.0.0.1:``target`` in one thread."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.bytes_from_server = 0
+        self.connections = 0
+        self._pairs: list[_Pair] = []
+        self._stalled = self._refusing = self._closed = False
+        self._cut_at: int | None = None
+        self._lock = threading.RLock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name=f"proxy-{self.port}", daemon=True)
+        self._thread.start()
+
+    def stall(self) -> None:
+        """Forward nothing from now on; connections stay open."""
+        self._set(stalled=True)
+
+    def refuse(self) -> None:
+        """Reset every new connection."""
+        self._set(refusing=True)
+
+    def resume(self) -> None:
+        """Forward again."""
+        self._set(stalled=False, refusing=False)
+
+    def cut(self) -> None:
+        """Reset all connections now."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+            for pair in pairs:
+                pair.reset()
+        self._wake.send(b"x")
+
+    def cut_after(self, server_bytes: int) -> None:
+        """Reset all connections once that many more bytes of the server have been forwarded."""
+        with self._lock:
+            self._cut_at = self.bytes_from_server + server_bytes
+
+    def conninfo(self, conninfo: str) -> str:
+        """The same connection string through this proxy."""
+        return f"{conninfo} host=127.0.0.1 port={self.port}"
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.send(b"x")
+        self._thread.join()
+        for pair in self._pairs:
+            pair.close()
+        for end in (self._listener, self._wake, self._woken):
+            end.close()
+
+    def _set(self, **states: bool) -> None:
+        with self._lock:
+            for name, value in states.items():
+                setattr(self, f"_{name}", value)
+        self._wake.send(b"x")
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                routes = {} if self._stalled else self._routes()
+            waiting = [self._listener, self._woken, *routes]
+            with contextlib.suppress(OSError, ValueError):  # a socket was cut meanwhile
+                ready, _, _ = select.select(waiting, [], [], 1.0)
+                if self._woken in ready:
+                    self._woken.recv(64)
+                with self._lock:
+                    if self._listener in ready:
+                        self._accept()
+                    for source in ready:
+                        if source in routes:
+                            self._forward(source, *routes[source])
+
+    def _routes(self) -> dict[socket.socket, tuple[socket.socket, _Pair]]:
+        routes = {}
+        for pair in self._pairs:
+            routes[pair.client] = (pair.server, pair)
+            routes[pair.server] = (pair.client, pair)
+        return routes
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        self.connections += 1
+        if self._refusing:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            client.close()
+            return
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+        except OSError:
+            client.close()
+            return
+        server.settimeout(None)
+        self._pairs.append(_Pair(client, server))
+
+    def _forward(self, source: socket.socket, sink: socket.socket, pair: _Pair) -> None:
+        if pair not in self._pairs:
+            return
+        try:
+            data = source.recv(65536)
+        except OSError:
+            data = b""
+        from_server = source is pair.server
+        cut = False
+        if from_server and self._cut_at is not None:
+            left = self._cut_at - self.bytes_from_server
+            if len(data) >= left:
+                data, cut = data[:left], True
+        with contextlib.suppress(OSError):
+            sink.sendall(data)
+        if from_server:
+            self.bytes_from_server += len(data)
+        if cut:
+            self._cut_at = None
+            self.cut()
+        elif not data:
+            self._pairs.remove(pair)
+            pair.close()
+
+
+@pytest.fixture
+def make_proxy() -> Iterator[Callable[[int], Proxy]]:
+    """``make_proxy(port)``: a proxy to that port of this machine, closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def create(target: int) -> Proxy:
+            return stack.enter_context(contextlib.closing(Proxy(target)))
+
+        yield create
