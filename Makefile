@@ -1,0 +1,60 @@
+# Penstock. `make help` lists what there is. Works with GNU make 3.81 and newer.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMPS  := $(VENV)/stamps
+ARGS    :=
+
+# Where tools/setup found or installed Java, for systems that do not put it on the PATH.
+export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format clean
+
+help:
+	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
+	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
+	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
+	@echo 'make lint        ruff, mypy --strict, import-linter'
+	@echo 'make format      let ruff format and fix what it can'
+	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
+	@echo 'make clean       remove .venv and caches of tools; what was fetched stays'
+
+setup: $(STAMPS)/python $(STAMPS)/jars $(STAMPS)/servers
+
+# Python and Java are looked at first, since nothing works without them.
+$(STAMPS)/machine: tools/setup
+	@sh tools/setup $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/python: pyproject.toml $(STAMPS)/machine
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/jars: src/penstock/lakehouse/delta.toml $(STAMPS)/python
+	@$(BIN)/python -m penstock.lakehouse.jars > /dev/null
+	@touch $@
+
+# A platform without a server of some version skips the tests that need it.
+$(STAMPS)/servers: src/penstock/embedded/servers.toml $(STAMPS)/python
+	@$(BIN)/python -m penstock.embedded || true
+	@touch $@
+
+demo: $(STAMPS)/jars
+	@SOURCE='$(SOURCE)' PUBLICATION='$(PUBLICATION)' $(BIN)/python -m penstock.demo
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMPS)/python
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMPS)/python
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

@@ -1,0 +1,62 @@
+"""House rules that no linter knows: docstrings, sizes, imports on top, the public surface."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src" / "penstock").rglob("*.py"))
+MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src"))) for path in SOURCES]
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_keeps_the_rules(path: Path) -> None:
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "every module says what comes in, what goes out"
+    assert path.stem not in FORBIDDEN_NAMES, "a name says what is inside"
+    assert text.count("\n") <= LONGEST_FILE, "a file is read in one go"
+    for function in functions(tree):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        assert length <= LONGEST_FUNCTION, f"{function.name} has {length} lines"
+        inside = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+        assert not inside, f"{function.name} imports"
+
+
+def test_the_package_has_no_surprising_top_level_names() -> None:
+    """Rooms are folders; single files are the values that everybody knows."""
+    files = {path.stem for path in (ROOT / "src" / "penstock").glob("*.py")}
+    assert files >= {"errors", "lsn", "relation", "failpoint"}
+    rooms = {p.name for p in (ROOT / "src" / "penstock").iterdir() if p.is_dir()} - {"__pycache__"}
+    assert all((ROOT / "src" / "penstock" / room / "__init__.py").is_file() for room in rooms)
+
+
+def test_the_public_surface() -> None:
+    """``import penstock`` gives Node and the errors' root, and starts neither Spark nor DuckDB."""
+    program = (
+        "import sys, penstock\n"
+        "print(sorted(n for n in dir(penstock) if n in penstock.__all__))\n"
+        "print([m for m in ('pyspark', 'duckdb', 'sqlalchemy') if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    names, heavy = done.stdout.splitlines()
+    assert "Node" in names
+    assert heavy == "[]"
