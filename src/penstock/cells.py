@@ -1,0 +1,36 @@
+"""Where the values of one column lie in a buffer, before anybody knows their type.
+
+In: what a decoder found out about framing. Out: one value that the decoders hand to the type
+families. Bytes are never copied here; reading them is ``penstock.pgtypes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """One column of ``n`` cells; cell i is ``buffer[start[i]:start[i] + length[i]]``.
+
+    ``start`` and ``length`` have shape (n,); where ``null`` (shape (n,), or None for no NULL at
+    all) is true, they mean nothing and may hold anything.
+    """
+
+    buffer: NDArray[np.uint8]
+    start: NDArray[np.intp]
+    length: NDArray[np.intp]
+    null: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def raw(self, index: int) -> bytes | None:
+        """The bytes of one cell, None for NULL. For messages and slow paths."""
+        if self.null is not None and self.null[index]:
+            return None
+        begin = int(self.start[index])
+        return self.buffer[begin : begin + int(self.length[index])].tobytes()

@@ -1,0 +1,103 @@
+"""PostgreSQL's ISO dates and times as numbers since the Unix epoch, and back (datetime.c).
+
+In: what date_out and timestamp_out print with ``datestyle=ISO``, any year of PostgreSQL's range.
+Out: days or microseconds, which may lie outside of what the target holds; and the text of a number
+for messages. The calendar is proleptic Gregorian, as PostgreSQL's; 1 BC is year 0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+EPOCH_DAYS: Final = 10_957
+"""Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
+MICROSECONDS: Final = 1_000_000
+DAY: Final = 86_400 * MICROSECONDS
+"""Microseconds of a day."""
+EPOCH_MICROSECONDS: Final = EPOCH_DAYS * DAY
+
+FIRST_DAY: Final = -719_162
+"""0001-01-01, the first day that the target holds."""
+LAST_DAY: Final = 2_932_896
+"""9999-12-31, the last day that the target holds."""
+
+_DATE = re.compile(rb"(\d{4,})-(\d\d)-(\d\d)( BC)?")
+_TIMESTAMP = re.compile(
+    rb"(\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    rb"(?:([-+])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?( BC)?"
+)
+
+
+def parse_date(raw: bytes) -> int | None:
+    """Days since 1970-01-01; None where the text is no date."""
+    match = _DATE.fullmatch(raw)
+    if match is None:
+        return None
+    year, month, day = (int(match[group]) for group in (1, 2, 3))
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    days = days_from_civil(1 - year if match[4] else year, month, day)
+    return days if civil_from_days(days)[1:] == (month, day) else None
+
+
+def parse_timestamp(raw: bytes, zone: bool) -> int | None:
+    """Microseconds since the epoch (UTC where there is a zone); None where it is no timestamp.
+
+    A zone may have seconds: local mean time of the years before standard time.
+    """
+    match = _TIMESTAMP.fullmatch(raw)
+    if match is None or bool(match[6]) != zone:
+        return None
+    days = parse_date(match[1] + (match[10] or b""))
+    if days is None:
+        return None
+    hour, minute, second = (int(match[group]) for group in (2, 3, 4))
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    east = sum(int(match[7 + i] or 0) * 3600 // 60**i for i in range(3)) if zone else 0
+    seconds = hour * 3600 + minute * 60 + second - (east if match[6] == b"+" else -east)
+    return days * DAY + seconds * MICROSECONDS + int((match[5] or b"0").ljust(6, b"0"))
+
+
+def print_date(days: int) -> str:
+    """Days since 1970-01-01 as date_out prints them."""
+    year, month, day = civil_from_days(days)
+    return f"{_year(year)}-{month:02}-{day:02}{_era(year)}"
+
+
+def print_timestamp(microseconds: int, zone: bool) -> str:
+    """Microseconds since the epoch as timestamp_out prints them, in UTC."""
+    days, rest = divmod(microseconds, DAY)
+    year, month, day = civil_from_days(days)
+    seconds, fraction = divmod(rest, MICROSECONDS)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    if fraction:
+        clock += f".{fraction:06}".rstrip("0")
+    return f"{_year(year)}-{month:02}-{day:02} {clock}{'+00' if zone else ''}{_era(year)}"
+
+
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 of a proleptic Gregorian date; years start in March to end on leap."""
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def civil_from_days(days: int) -> tuple[int, int, int]:
+    """Year (0 is 1 BC), month, day of a number of days since 1970-01-01."""
+    era, of_era = divmod(days + 719_468, 146_097)
+    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    shifted = (5 * of_year + 2) // 153
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    return era * 400 + year + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
+
+
+def _year(year: int) -> str:
+    return f"{year if year > 0 else 1 - year:04}"
+
+
+def _era(year: int) -> str:
+    return "" if year > 0 else " BC"

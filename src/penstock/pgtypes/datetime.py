@@ -1,0 +1,193 @@
+"""date, timestamp, timestamp with time zone (date.c, timestamp.c).
+
+The target holds the years 0001 to 9999. PostgreSQL holds more, and infinity: such values raise
+ValueNotRepresentable, they are never clamped. Text is expected with ``datestyle=ISO``; the time
+zone of the session may be any.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.cells import Cells
+from penstock.pgtypes import calendar
+from penstock.pgtypes.family import Family
+from penstock.pgtypes.gather import fixed, primitive, strings
+
+_OVERFLOW = "22008"
+_INFINITE = (b"infinity", b"-infinity")
+_UNIX_EPOCH = datetime.datetime(1970, 1, 1)
+_PLAIN = {
+    False: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?$",
+    True: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[-+]\d\d(:\d\d)?$",
+}
+
+
+class DateFamily(Family):
+    """Int32 days since 2000-01-01 in binary; ``YYYY-MM-DD`` in text."""
+
+    name = "date"
+    oids = (1082,)
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return pa.date32()
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        try:
+            column = pc.cast(strings(cells, pa.string()), pa.date32())
+        except pa.ArrowInvalid:
+            self.refuse_text(cells, typmod)
+        if _out_of_range(column.view(pa.int32()), calendar.FIRST_DAY, calendar.LAST_DAY):
+            self.refuse_text(cells, typmod)
+        return column
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        values = fixed(cells, ">i4")
+        if values is None:
+            raise self.malformed_binary()
+        days = values.astype(np.int64) + calendar.EPOCH_DAYS
+        self._check(primitive(days, cells.null, pa.int64()))
+        return primitive(days.astype(np.int32), cells.null, pa.date32())
+
+    def text_value(self, raw: bytes, typmod: int) -> datetime.date:
+        days = calendar.parse_date(raw)
+        if raw in _INFINITE or (days is not None and not _day_fits(days)):
+            raise self.unfit(raw, _OVERFLOW)
+        if days is None:
+            raise self.malformed_text(raw)
+        return _UNIX_EPOCH.date() + datetime.timedelta(days)
+
+    def binary_value(self, raw: bytes, typmod: int) -> datetime.date:
+        if len(raw) != 4:
+            raise self.malformed_binary()
+        days = int.from_bytes(raw, "big", signed=True) + calendar.EPOCH_DAYS
+        if not _day_fits(days):
+            self._refuse(days)
+        return _UNIX_EPOCH.date() + datetime.timedelta(days)
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        # ADBC moves the epoch without a check: infinity comes as a wrapped, far away day.
+        self._check(array.view(pa.int32()).cast(pa.int64()))
+        return array
+
+    def _check(self, days: pa.Array) -> None:
+        for day in _out_of_range(days, calendar.FIRST_DAY, calendar.LAST_DAY):
+            self._refuse(day)
+
+    def _refuse(self, days: int) -> NoReturn:
+        infinity = _infinity(days - calendar.EPOCH_DAYS, 32)
+        raise self.unfit(infinity or calendar.print_date(days), _OVERFLOW)
+
+
+class TimestampFamily(Family):
+    """Int64 microseconds since 2000-01-01 in binary; ``YYYY-MM-DD HH:MM:SS.ffffff`` in text."""
+
+    def __init__(self, name: str, oid: int, zone: bool) -> None:
+        self.name = name
+        self.oids = (oid,)
+        self._zone = zone
+        self._type = pa.timestamp("us", "UTC" if zone else None)
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return self._type
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        text = strings(cells, pa.string())
+        try:
+            column = pc.cast(text, self._type)
+        except pa.ArrowInvalid:
+            column = self._uncommon(cells, text, typmod)
+        self._check(column.view(pa.int64()))
+        return column
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        values = fixed(cells, ">i8")
+        if values is None:
+            raise self.malformed_binary()
+        since_2000 = primitive(values, cells.null, pa.int64())
+        shift = calendar.EPOCH_MICROSECONDS
+        for value in _out_of_range(since_2000, _FIRST - shift, _LAST - shift):
+            self._refuse(value + shift)
+        values += shift
+        return primitive(values, cells.null, self._type)
+
+    def text_value(self, raw: bytes, typmod: int) -> datetime.datetime:
+        value = calendar.parse_timestamp(raw, self._zone)
+        if raw in _INFINITE or (value is not None and not _FIRST <= value <= _LAST):
+            raise self.unfit(raw, _OVERFLOW)
+        if value is None:
+            raise self.malformed_text(raw)
+        return self._datetime(value)
+
+    def binary_value(self, raw: bytes, typmod: int) -> datetime.datetime:
+        if len(raw) != 8:
+            raise self.malformed_binary()
+        value = int.from_bytes(raw, "big", signed=True) + calendar.EPOCH_MICROSECONDS
+        if not _FIRST <= value <= _LAST:
+            self._refuse(value)
+        return self._datetime(value)
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        self._check(array.view(pa.int64()))
+        return array.cast(self._type)
+
+    def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
+        """Some texts are not what Arrow reads: zones with seconds, years beyond 9999, garbage."""
+        plain = np.asarray(pc.fill_null(pc.match_substring_regex(text, _PLAIN[self._zone]), True))
+        rest = np.flatnonzero(~plain)
+        if not len(rest):
+            self.refuse_text(cells, typmod)
+        masked = pc.if_else(pa.array(plain), text, pa.scalar(None, pa.string()))
+        column = pc.cast(masked, self._type)
+        values = [self.text_value(cells.raw(int(index)) or b"", typmod) for index in rest]
+        order = np.arange(len(cells))
+        order[rest] = len(cells) + np.arange(len(rest))
+        return pa.concat_arrays([column, pa.array(values, self._type)]).take(pa.array(order))
+
+    def _datetime(self, microseconds: int) -> datetime.datetime:
+        value = _UNIX_EPOCH + datetime.timedelta(microseconds=microseconds)
+        return value.replace(tzinfo=datetime.UTC) if self._zone else value
+
+    def _check(self, microseconds: pa.Array) -> None:
+        for value in _out_of_range(microseconds, _FIRST, _LAST):
+            self._refuse(value)
+
+    def _refuse(self, microseconds: int) -> NoReturn:
+        infinity = _infinity(microseconds - calendar.EPOCH_MICROSECONDS, 64)
+        text = infinity or calendar.print_timestamp(microseconds, self._zone)
+        raise self.unfit(text, _OVERFLOW)
+
+
+_FIRST = calendar.FIRST_DAY * calendar.DAY
+_LAST = (calendar.LAST_DAY + 1) * calendar.DAY - 1
+
+
+def _day_fits(days: int) -> bool:
+    return calendar.FIRST_DAY <= days <= calendar.LAST_DAY
+
+
+def _out_of_range(values: pa.Array, low: int, high: int) -> tuple[int, ...]:
+    """The smallest and the largest value, as far as they are out of range; NULLs do not count."""
+    ends: dict[str, Any] = pc.min_max(values).as_py()
+    return tuple(v for v in (ends["min"], ends["max"]) if v is not None and not low <= v <= high)
+
+
+def _infinity(since_2000: int, bits: int) -> str | None:
+    """The ends of the integers are the infinities, also where moving the epoch wrapped them."""
+    return {(1 << bits - 1) - 1: "infinity", 1 << bits - 1: "-infinity"}.get(
+        since_2000 % (1 << bits)
+    )
+
+
+def families() -> tuple[Any, ...]:
+    """date, and both timestamps."""
+    return (
+        DateFamily(),
+        TimestampFamily("timestamp without time zone", 1114, zone=False),
+        TimestampFamily("timestamp with time zone", 1184, zone=True),
+    )

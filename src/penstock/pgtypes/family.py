@@ -1,0 +1,113 @@
+"""What every type family offers, and how it says that a value does not fit.
+
+In: cells or single values in PostgreSQL's text or binary format. Out: Arrow columns or Python
+values. A family never names table and column: whoever decodes a relation adds them as detail.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from penstock.cells import Cells
+from penstock.errors import ProtocolViolation, ValueNotRepresentable
+
+_SHOWN = 100
+_HINT = (
+    "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
+    "publication."
+)
+
+
+class TypeFamily(Protocol):
+    """PostgreSQL types that become the same Arrow type in the same way."""
+
+    @property
+    def name(self) -> str:
+        """As format_type() prints it."""
+
+    @property
+    def oids(self) -> tuple[int, ...]:
+        """pg_type.oid of the types of this family; () for the one that takes all others."""
+
+    @property
+    def binary(self) -> bool:
+        """Whether the binary format can be read."""
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        """What a column of this type becomes."""
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells in text format. Raises ValueNotRepresentable, ProtocolViolation."""
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        """Cells in binary format (the type's send function). Raises as ``text_column``."""
+
+    def text_value(self, raw: bytes, typmod: int) -> Any:
+        """One value in text format; equals what ``text_column`` gives by ``as_py()``."""
+
+    def binary_value(self, raw: bytes, typmod: int) -> Any:
+        """One value in binary format; equals what ``binary_column`` gives by ``as_py()``."""
+
+    def copy_expression(self, column_sql: str, typmod: int) -> str:
+        """SELECT expression for a quoted column, so that ADBC can deliver it without loss.
+
+        Some expressions yield text, so the session needs ``datestyle=ISO``,
+        ``intervalstyle=postgres`` and ``extra_float_digits=3`` as every subscriber sets them.
+        """
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        """What ADBC made of ``copy_expression`` to ``arrow(typmod)``. Raises as ``text_column``."""
+
+
+class Family:
+    """Default answers: ADBC knows the type, and there is a binary format."""
+
+    name: str
+    binary: bool = True
+
+    def copy_expression(self, column_sql: str, typmod: int) -> str:
+        return column_sql
+
+    def text_value(self, raw: bytes, typmod: int) -> Any:
+        raise NotImplementedError
+
+    def refuse_text(self, cells: Cells, typmod: int) -> NoReturn:
+        """A column could not be read as a whole: find the first bad value and raise its error."""
+        for index in range(len(cells)):
+            raw = cells.raw(index)
+            if raw is not None:
+                self.text_value(raw, typmod)
+        raise ProtocolViolation(f"invalid input syntax for type {self.name}", sqlstate="22P02")
+
+    def malformed_text(self, raw: bytes) -> ProtocolViolation:
+        """PostgreSQL's own message of an input function."""
+        return ProtocolViolation(
+            f'invalid input syntax for type {self.name}: "{shown(raw)}"', sqlstate="22P02"
+        )
+
+    def malformed_binary(self) -> ProtocolViolation:
+        """PostgreSQL's own message of a receive function."""
+        return ProtocolViolation(
+            "incorrect binary data format", detail=f"Type: {self.name}.", sqlstate="22P03"
+        )
+
+    def unfit(self, value: object, sqlstate: str = "22003") -> ValueNotRepresentable:
+        """A value that the type allows and the target cannot hold."""
+        return ValueNotRepresentable(
+            f'value "{shown(value)}" of type {self.name} cannot be represented in the target',
+            hint=_HINT,
+            sqlstate=sqlstate,
+        )
+
+
+def shown(value: object) -> str:
+    """A value for a message, shortened."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def storage(array: pa.Array) -> pa.Array:
+    """An extension array's storage (arrow.uuid, arrow.json, arrow.opaque), others as they are."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array

@@ -1,0 +1,75 @@
+"""smallint, integer, bigint (int.c, int8.c)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.cells import Cells
+from penstock.pgtypes.family import Family
+from penstock.pgtypes.gather import fixed, primitive, strings
+
+_TEXT = re.compile(rb"-?[0-9]+")
+
+
+class IntegerFamily(Family):
+    """Two's complement of 2, 4 or 8 bytes, big-endian in binary."""
+
+    def __init__(self, name: str, oid: int, size: int) -> None:
+        self.name = name
+        self.oids = (oid,)
+        self._size = size
+        self._type = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[size]
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return self._type
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        text = strings(cells, pa.string())
+        try:
+            if _has_letters(text):
+                self.refuse_text(cells, typmod)
+            return pc.cast(text, self._type)
+        except pa.ArrowInvalid:
+            self.refuse_text(cells, typmod)
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        values = fixed(cells, np.dtype(f">i{self._size}"))
+        if values is None:
+            raise self.malformed_binary()
+        return primitive(values, cells.null, self._type)
+
+    def text_value(self, raw: bytes, typmod: int) -> int:
+        if not _TEXT.fullmatch(raw):
+            raise self.malformed_text(raw)
+        value = int(raw)
+        if value.bit_length() >= 8 * self._size and value != -(1 << (8 * self._size - 1)):
+            raise self.malformed_text(raw)
+        return value
+
+    def binary_value(self, raw: bytes, typmod: int) -> int:
+        if len(raw) != self._size:
+            raise self.malformed_binary()
+        return int.from_bytes(raw, "big", signed=True)
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        return array.cast(self._type)
+
+
+def _has_letters(text: pa.Array) -> bool:
+    """Arrow would read hexadecimal 0x1F, which no server sends."""
+    data = text.buffers()[2]
+    return data is not None and bool(np.frombuffer(data, np.uint8).max(initial=0) > ord("9"))
+
+
+def families() -> tuple[Any, ...]:
+    """One family per width."""
+    return (
+        IntegerFamily("smallint", 21, 2),
+        IntegerFamily("integer", 23, 4),
+        IntegerFamily("bigint", 20, 8),
+    )
