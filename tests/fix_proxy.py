@@ -2,7 +2,7 @@
 
 ``proxy = make_proxy(server.port)``; connect to ``proxy.port``. ``stall()`` lets nothing through in
 either direction (a deaf peer: connections stay open), ``cut()`` resets all connections now,
-``cut_after(n)`` does so once n more bytes have come from the server (in the middle of a message),
+``cut_after(n)`` closes them once n more bytes of the server have gone through (mid-message),
 ``refuse()`` resets new connections at once; ``resume()`` ends stalling and refusing.
 """
 
@@ -69,14 +69,17 @@ class Proxy:
 
     def cut(self) -> None:
         """Reset all connections now."""
+        self._end(_Pair.reset)
+
+    def _end(self, how: Callable[[_Pair], None]) -> None:
         with self._lock:
             pairs, self._pairs = self._pairs, []
             for pair in pairs:
-                pair.reset()
+                how(pair)
         self._wake.send(b"x")
 
     def cut_after(self, server_bytes: int) -> None:
-        """Reset all connections once that many more bytes of the server have been forwarded."""
+        """Close all connections once that many more bytes of the server have been forwarded."""
         with self._lock:
             self._cut_at = self.bytes_from_server + server_bytes
 
@@ -158,7 +161,7 @@ class Proxy:
             self.bytes_from_server += len(data)
         if cut:
             self._cut_at = None
-            self.cut()
+            self._end(_Pair.close)
         elif not data:
             self._pairs.remove(pair)
             pair.close()

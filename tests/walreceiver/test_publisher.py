@@ -31,7 +31,8 @@ CREATE TABLE parent (id int PRIMARY KEY, v text);
 CREATE TABLE child (extra int) INHERITS (parent);
 CREATE SCHEMA "Odd ""schema";
 CREATE TABLE "Odd ""schema"."it's a \\ table" (id int PRIMARY KEY, "a""b" text);
-CREATE TABLE root (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE root (id int, region text, v text, PRIMARY KEY (id, region))
+    PARTITION BY LIST (region);
 CREATE TABLE leaf_eu PARTITION OF root FOR VALUES IN ('eu');
 CREATE TABLE branch PARTITION OF root FOR VALUES IN ('us', 'ca') PARTITION BY LIST (region);
 CREATE TABLE leaf_us PARTITION OF branch FOR VALUES IN ('us');

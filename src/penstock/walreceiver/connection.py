@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import select
 import time
 from collections.abc import Sequence
@@ -160,7 +161,8 @@ class Connection:
     def broken(self, text: str, prefix: str = "") -> ConnectionFailure:
         """The error for libpq's own report of a lost connection."""
         logger.debug("connection to %s lost: %s", self._conninfo, text)
-        return ConnectionFailure(prefix + (text.strip() or "connection to the publisher was lost"))
+        reason = re.sub(r"^[a-z ]+ failed: ", "", " ".join(text.split()))
+        return ConnectionFailure(prefix + (reason or "connection to the publisher was lost"))
 
     def cancel(self) -> None:
         """Ask the server to end the running command; from any thread, errors ignored."""

@@ -63,6 +63,7 @@ class ReplicationStream:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._feedback = Feedback(time.monotonic())
         self._streaming = False
+        self._failure: PenstockError | None = None
         self.latest_end_lsn = Lsn(0)
         """The publisher's position as its last keepalive or message told."""
         self.last_send_time_us = 0
@@ -133,8 +134,9 @@ class ReplicationStream:
 
     def wake(self) -> None:
         """End a waiting ``receive`` early; from any thread."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
-            os.write(self._wake_write, b"\0")
+        with self._lock, contextlib.suppress(BlockingIOError):  # full of wake-ups already
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"\0")
 
     def receive(
         self, timeout_s: float, *, max_bytes: int = 8 << 20, max_frames: int = 65536
@@ -147,10 +149,14 @@ class ReplicationStream:
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._feedback.listens(time.monotonic())
-        frames = self._drain(max_bytes, max_frames)
+        frames: list[bytes] = []
+        if self._failure is None:
+            frames = self._drain(max_bytes, max_frames)
         while not frames:
             now = time.monotonic()
             self._send_due(now)
+            if self._failure is not None:
+                raise self._failure
             wait_s = min(deadline - now, self._feedback.wake_in(now))
             readable, woken = self._wait(max(0.0, wait_s))
             if readable:
@@ -161,16 +167,19 @@ class ReplicationStream:
             if woken or time.monotonic() >= deadline:
                 break
         self._send_due(time.monotonic())
-        return frames
+        return frames  # a failure that followed them is raised by the next call
 
     def tick(self) -> None:
-        """Send a status if one is due, without reading: for a receiver that pauses."""
+        """Send a status if one is due, without reading: for a receiver that pauses.
+
+        A broken connection is reported by the next ``receive``.
+        """
         with self._lock:
             self._feedback.listens(time.monotonic())
         self._send_due(time.monotonic())
 
     def send_status(self, write: Lsn, flush: Lsn, apply: Lsn, reply_requested: bool) -> None:
-        """Send a standby status update as given."""
+        """Send a standby status update as given; a failure is reported by ``receive``."""
         self._send(Status(write, flush, apply, reply_requested))
 
     def stop(self, timeout_s: float = 10.0) -> None:
@@ -235,8 +244,7 @@ class ReplicationStream:
                     time.sleep(_PAUSE_S)
                     fresh = False
         except psycopg.Error as error:
-            if not frames:
-                raise self._ended(error) from None
+            self._failure = self._ended(error)
         self._arrived(frames)
         return frames
 
@@ -278,21 +286,17 @@ class ReplicationStream:
     def _ended(self, error: psycopg.Error) -> PenstockError:
         """Why the copy is over: the server's error, its shutdown, or a broken socket."""
         self._streaming = False
-        failure: PenstockError | None = None
+        completed = False
         try:
             while (result := self._connection.next_result()) is not None:
                 if result.status == ExecStatus.FATAL_ERROR:
-                    failure = result_failure(result, _RECEIVE_PREFIX)
-                    break
+                    return result_failure(result, _RECEIVE_PREFIX)
+                completed = True
         except psycopg.Error as broken:
             error = broken
-        except PenstockError as broken:
-            failure = broken
-        ended = self._connection.is_open or str(error) == "end of copy"
-        self._connection.close()
-        if failure is not None:
-            return failure
-        if ended:
+        finally:
+            self._connection.close()
+        if completed:  # a shutdown completes the command and closes the connection
             return ConnectionFailure("data stream from publisher has ended")
         return self._connection.broken(str(error), _RECEIVE_PREFIX)
 
@@ -305,6 +309,8 @@ class ReplicationStream:
         return self._pgconn.socket in ready, woken
 
     def _send_due(self, now: float) -> None:
+        if self._failure is not None:
+            return
         with self._lock:
             status = self._feedback.due(now)
             if status is not None:
@@ -318,7 +324,9 @@ class ReplicationStream:
             self._pgconn.put_copy_data(frame)
             self._connection.flush(_SEND_TIMEOUT_S)
         except psycopg.Error as error:
-            raise self._ended(error) from None
+            self._failure = self._ended(error)
+        except ConnectionFailure as error:
+            self._failure = error
 
 
 def _heartbeat_s(connection: Connection) -> float:
