@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.lakehouse.schema import Column, TableSchema
 
 from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConflict
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import NetChange
 from penstock.relation import ReplicaIdentity
@@ -68,7 +68,7 @@ def folded(publisher: Publisher, messages: list[Message], **options: Any) -> Net
     changes, truncates = batches(messages, publisher.types)
     key = options.pop("key", publisher.key)
     schema = schema_of(publisher.types, key)
-    return fold("public.t", schema, changes, truncates=truncates, **options)
+    return fold(changes, schema, truncates=truncates, **options)
 
 
 @st.composite
@@ -136,7 +136,7 @@ def check_history(start: list[Row], chunks: list[Any], publisher: Publisher) -> 
         rows = [{name: row.get(name) for name in types} for row in rows]
         changes, truncates = batches(messages, types)
         schema = schema_of(types, publisher.key)
-        rows = apply_to(rows, fold("public.t", schema, changes, truncates=truncates))
+        rows = apply_to(rows, fold(changes, schema, truncates=truncates))
     assert multiset(rows) == multiset(publisher.rows)
 
 
@@ -290,9 +290,9 @@ def test_columns_that_the_target_cannot_take() -> None:
     publisher.insert(ROW)
     changes, _ = batches(publisher.take_messages(), TYPES)
     with pytest.raises(RelationChanged, match='"n"'):
-        fold("public.t", schema_of({k: v for k, v in TYPES.items() if k != "n"}, ("a",)), changes)
+        fold(changes, schema_of({k: v for k, v in TYPES.items() if k != "n"}, ("a",)))
     with pytest.raises(RelationChanged, match="another type") as raised:
-        fold("public.t", schema_of({**TYPES, "n": pa.float64()}, ("a",)), changes)
+        fold(changes, schema_of({**TYPES, "n": pa.float64()}, ("a",)))
     assert raised.value.detail == "The target holds double, the publisher sends int64."
 
 

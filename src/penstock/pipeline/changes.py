@@ -7,7 +7,7 @@ them. What the run does to the table is ``penstock.pipeline.fold``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, RelationChanged
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
+from penstock.pipeline.columns import take_either
 from penstock.relation import Relation
 
 INSERT: Final = ord("I")
@@ -77,14 +78,6 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
             for name in {name for part in parts for name in part.unchanged}
         },
     )
-
-
-def take_either(mask: np.ndarray, first: pa.Array, second: pa.Array) -> pa.Array:
-    """``first`` where ``mask``, else ``second``; for any type, nested ones too."""
-    count = len(mask)
-    index = np.arange(count) + np.where(mask, 0, count)
-    both = pa.chunked_array([*_chunks(first), *_chunks(second)], first.type)
-    return both.take(pa.array(index))
 
 
 def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Changes:
@@ -150,10 +143,6 @@ def _nulls(schema: TableSchema, count: int) -> pa.Table:
 
 def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, np.uint8)
-
-
-def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
-    return array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
 
 
 def _first_sequence(batch: ChangeBatch) -> int:

@@ -25,22 +25,24 @@ from penstock.pipeline.net_change import Incomplete, NetChange
 
 
 def fold(
-    table: str,
-    schema: TableSchema,
     batches: Sequence[ChangeBatch],
+    schema: TableSchema,
     *,
     truncates: Sequence[int] = (),
     from_sequence: int = 0,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
-    ``table``: the name for messages. Changes and TRUNCATEs below ``from_sequence`` are skipped:
-    the table has them already. ``schema.key`` == () makes the table a multiset.
+    ``batches``: of one relation, in the versions of its definition that the run saw; ``schema``:
+    the target's, which holds the columns of all of them. Changes and TRUNCATEs below
+    ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
+    a multiset.
 
     Raises ReplicationConflict where changes contradict one another (two inserts of one key) or an
     inserted row lacks a value, RelationChanged where they do not fit the target's columns or do
     not identify rows as the target does, ProtocolViolation where a needed tuple was not sent.
     """
+    table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
     changes = unify(table, schema, batches, max([from_sequence, *valid]))
     _check_tuples(table, schema, batches, changes)

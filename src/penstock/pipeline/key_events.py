@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.pipeline.changes import DELETE, INSERT, UPDATE, Changes
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.duck import connection
-
-Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 REMOVE: Final = 0
 TOUCH: Final = 1

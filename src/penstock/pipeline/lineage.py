@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.pipeline.key_events import CREATE, REMOVE, Integers, Mask, kind, position
+from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.key_events import CREATE, REMOVE, kind, position
 
 
 @dataclass(frozen=True)

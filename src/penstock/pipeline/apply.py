@@ -1,0 +1,214 @@
+"""Apply: the net changes of a batch carried out on Delta tables by their files, in one Spark job.
+
+In: net changes and the tables they are for. Out: the tables with everything staged, to be committed
+by the caller with the batch's LSN; or an error, and then nothing is staged and the files that were
+written are gone. All row work is in the executors (``tasks``): what crosses the driver are keys,
+positions and file names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.sql import SparkSession
+
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import OWN_FOLDER
+from penstock.pipeline.job import run_job
+from penstock.pipeline.locate import LocateItem
+from penstock.pipeline.net_change import Incomplete, NetChange
+from penstock.pipeline.payload import Payload, Staging, staging
+from penstock.pipeline.prune import candidates
+from penstock.pipeline.tasks import (
+    Failed,
+    Item,
+    Result,
+    SearchItem,
+    Written,
+    run_partition,
+)
+from penstock.pipeline.verify import positions_to_delete
+from penstock.pipeline.write import Completion, WriteItem
+
+log = logging.getLogger(__name__)
+
+_ITEM_SECONDS: Final = 0.01
+_SECONDS_PER_ROW: Final = 2e-8
+_SECONDS_PER_BYTE: Final = 6e-9
+
+
+@dataclass(frozen=True)
+class ApplyOptions:
+    """``least_slice_bytes``, ``most_slice_bytes``: Arrow data that one write task takes; in between
+    a table's rows are spread over all cores."""
+
+    least_slice_bytes: int = 24 << 20
+    most_slice_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """A net change to be carried out on a table.
+
+    ``check_absent``: look whether keys that the batch inserts exist; not needed as long as the
+    table's last commit is our own, because the publisher's key guarantees it.
+    """
+
+    table: DeltaTable
+    net: NetChange
+    check_absent: bool = True
+
+
+@dataclass(frozen=True)
+class TableOutcome:
+    """What was staged on a table. Rows that a TRUNCATE took are not in ``rows_removed``."""
+
+    table: str
+    rows_written: int
+    rows_removed: int
+    files_written: int
+    files_touched: int
+
+
+def run_batch(
+    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
+) -> tuple[TableOutcome, ...]:
+    """Carry out the works, each on another table, as one job; stage them all or none.
+
+    Raises ReplicationConflict naming table and keys where rows of a table are not what the net
+    change expects, StorageError.
+    """
+    if not works:
+        return ()
+    storage = works[0].table.storage
+    with staging(storage, f"{storage.uri}/{OWN_FOLDER}/staging") as area:
+        cores = spark.sparkContext.defaultParallelism
+        items: list[tuple[float, Item]] = []
+        for number, work in enumerate(works):
+            items += _items(number, work, area, options, cores)
+        names = ", ".join(work.table.name for work in works)
+        results = run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+    try:
+        deleted = _verify(works, results)
+    except BaseException:
+        _remove_written(works, results)
+        raise
+    return tuple(_stage(n, work, results, deleted[n]) for n, work in enumerate(works))
+
+
+def _items(
+    number: int, work: TableWork, area: Staging, options: ApplyOptions, cores: int
+) -> list[tuple[float, Item]]:
+    """The items of one table with their costs in seconds."""
+    net, table = work.net, work.table
+    items: list[tuple[float, Item]] = []
+    for rows in _slices(net.rows, options, cores):
+        item = WriteItem(number, table.storage, table.uri, area.put(rows))
+        items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    keys = net.removed
+    if work.check_absent and net.absent.num_rows:
+        keys = pa.concat_tables([keys, net.absent])
+    files = candidates(table.files.values(), keys) if keys.num_rows else []
+    if not files:
+        return items
+    probe = area.put(_probe(net, keys))
+    completion = _completion(work, area)
+    for file in files:
+        where = _locate_item(number, work, file, probe)
+        search = SearchItem(where, net.removed.num_rows, completion)
+        items.append((_ITEM_SECONDS + file.rows * _SECONDS_PER_ROW, search))
+    return items
+
+
+def _locate_item(number: int, work: TableWork, file: DataFile, probe: Payload) -> LocateItem:
+    schema = work.net.schema
+    return LocateItem(
+        work=number,
+        table_uri=work.table.uri,
+        path=file.path,
+        rows=file.rows,
+        deletion_vector=file.deletion_vector,
+        key=schema.key or tuple(column.name for column in schema.columns),
+        probe=probe,
+        multiset=not schema.key,
+    )
+
+
+def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
+    """``LocateItem.probe``."""
+    probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
+    if net.copies is not None:
+        probe = probe.append_column("copies", pa.array(net.copies))
+    return probe
+
+
+def _completion(work: TableWork, area: Staging) -> Completion | None:
+    incomplete = work.net.incomplete
+    if incomplete is None:
+        return None
+    return Completion(
+        work.table.storage,
+        work.net.schema.arrow(),
+        tuple(incomplete.missing),
+        area.put(_completion_table(incomplete)),
+    )
+
+
+def _completion_table(incomplete: Incomplete) -> pa.Table:
+    """What ``Completion.rows`` holds."""
+    columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
+    columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
+    return pa.table({**columns, "old": pa.array(incomplete.old)})
+
+
+def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]:
+    if not rows.num_rows:
+        return []
+    size = rows.nbytes
+    count = max(min(cores, size // options.least_slice_bytes), -(-size // options.most_slice_bytes))
+    step = -(-rows.num_rows // max(count, 1))
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
+
+
+def _verify(works: Sequence[TableWork], results: Sequence[Result]) -> list[Mapping[str, BitMap]]:
+    """Positions that go, per work. Raises the first task's error, or ReplicationConflict."""
+    done = []
+    for result in results:
+        if isinstance(result, Failed):
+            raise result.error
+        done.append(result)
+    return [
+        positions_to_delete(work.table.name, work.net, [r for r in done if r.work == number])
+        for number, work in enumerate(works)
+    ]
+
+
+def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
+    """Best effort: what stays is in no log entry and goes with the next VACUUM."""
+    for result in results:
+        for file in result.files if isinstance(result, Written) else ():
+            table = works[result.work].table
+            table.storage.remove(f"{table.uri}/{file.path}")
+
+
+def _stage(
+    number: int, work: TableWork, results: Sequence[Result], deleted: Mapping[str, BitMap]
+) -> TableOutcome:
+    written = [
+        file
+        for result in results
+        if isinstance(result, Written) and result.work == number
+        for file in result.files
+    ]
+    work.table.stage(written=written, deleted=deleted, remove_all=work.net.truncate)
+    outcome = TableOutcome(
+        work.table.name, work.net.rows_written, work.net.rows_removed, len(written), len(deleted)
+    )
+    log.debug("staged %s", outcome)
+    return outcome

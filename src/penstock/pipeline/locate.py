@@ -1,0 +1,158 @@
+"""Locate: where in a data file the rows with the batch's keys are. Runs inside tasks.
+
+In: a data file, its deletion vector, the keys (in tables without a key: whole rows). Out: positions
+of live rows. DuckDB joins; local files it reads itself, others are read through pyarrow by row
+group. How keys are found is a seam: an index beside the file may take the place of reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from penstock.errors import StorageError
+from penstock.lakehouse.files import file_uri, open_parquet
+from penstock.lakehouse.storage import is_local, local_path
+from penstock.pipeline.columns import Integers, rank
+from penstock.pipeline.duck import connection
+from penstock.pipeline.payload import Payload
+
+_POSITION: Final = "file_row_number"
+
+
+@dataclass(frozen=True)
+class LocateItem:
+    """One data file to be searched.
+
+    ``probe``: table of the key columns named k0, k1 ... in the order of ``key``; its row numbers
+    stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
+    and keys compare NULL equal to NULL.
+    """
+
+    work: int
+    table_uri: str
+    path: str
+    rows: int
+    deletion_vector: bytes | None = field(repr=False)
+    key: tuple[str, ...]
+    probe: Payload
+    multiset: bool
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Live rows found: positions in the file, ascending, and the probe rows which they match."""
+
+    position: Integers
+    probe: Integers
+
+
+def locate(item: LocateItem) -> Hits:
+    """All live rows of the file that match a probe row. Raises StorageError.
+
+    In a multiset at most ``copies`` rows of each probe row, the first ones.
+    """
+    probe = item.probe.table()
+    count = pa.array(np.arange(probe.num_rows, dtype=np.int32))
+    connection().register("probe", probe.append_column("probe", count))
+    try:
+        parts = [_join(source, item, probe.schema) for source in _sources(item)]
+    finally:
+        connection().unregister("probe")
+    position = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
+    found = np.concatenate([part[1] for part in parts] or [np.empty(0, np.int64)])
+    live = _live(item, position)
+    position, found = position[live], found[live]
+    order = np.argsort(position, kind="stable")
+    hits = Hits(position[order], found[order])
+    return _first_copies(hits, probe["copies"].to_numpy()) if item.multiset else hits
+
+
+def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, Integers]:
+    equal = "is not distinct from" if item.multiset else "="
+    on = " and ".join(
+        f"{_as(f'f.c{i}', schema.field(f'k{i}').type)} {equal} p.k{i}" for i in range(len(item.key))
+    )
+    query = f"select f.position, p.probe from {source} f join probe p on {on}"
+    try:
+        result = connection().execute(query).fetchnumpy()
+    except duckdb.IOException as error:
+        uri = file_uri(item.table_uri, item.path)
+        raise StorageError(f'could not read file "{uri}": {error}') from error
+    return np.asarray(result["position"], np.int64), np.asarray(result["probe"], np.int64)
+
+
+def _as(column: str, type: pa.DataType) -> str:
+    """Spark's INT96 timestamps come without a zone; a cast to the type it has costs nothing."""
+    if pa.types.is_timestamp(type):
+        return f"{column}::{'timestamp' if type.tz is None else 'timestamptz'}"
+    return column
+
+
+def _sources(item: LocateItem) -> Iterator[str]:
+    """Relations with columns c0, c1 ... and position that make up the file, one after another."""
+    with open_parquet(item.table_uri, item.path) as parquet:
+        held = set(parquet.schema_arrow.names)
+        uri = file_uri(item.table_uri, item.path)
+        names = {name.lower() for name in held}
+        if is_local(uri) and not set("*?[") & set(uri) and _POSITION not in names:
+            columns = ", ".join(
+                f"{_quote(name) if name in held else 'null'} as c{i}"
+                for i, name in enumerate(item.key)
+            )
+            path = local_path(uri).replace("'", "''")
+            file = f"read_parquet('{path}', {_POSITION} = true)"
+            yield f"(select {columns}, {_POSITION} as position from {file})"
+            return
+        for start, group in _row_groups(parquet, item.key, held):
+            with _lent(group, start):
+                yield "file"
+
+
+def _row_groups(
+    parquet: pq.ParquetFile, key: tuple[str, ...], held: set[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    start = 0
+    for number in range(parquet.num_row_groups):
+        group = parquet.read_row_group(number, columns=[name for name in key if name in held])
+        rows = parquet.metadata.row_group(number).num_rows
+        columns = [group[name] if name in held else pa.nulls(rows) for name in key]
+        yield start, pa.table(columns, names=[f"c{i}" for i in range(len(key))])
+        start += rows
+
+
+@contextmanager
+def _lent(group: pa.Table, start: int) -> Iterator[None]:
+    position = pa.array(np.arange(start, start + group.num_rows))
+    connection().register("file", group.append_column("position", position))
+    try:
+        yield
+    finally:
+        connection().unregister("file")
+
+
+def _live(item: LocateItem, position: Integers) -> np.ndarray:
+    if item.deletion_vector is None:
+        return np.ones(len(position), bool)
+    gone = np.zeros(item.rows, bool)
+    gone[np.array(BitMap.deserialize(item.deletion_vector), np.int64)] = True
+    return ~gone[position]
+
+
+def _first_copies(hits: Hits, copies: Integers) -> Hits:
+    """Of the rows that match one probe row, those that may go; the driver chooses among files."""
+    order = np.argsort(hits.probe, kind="stable")
+    kept = np.sort(order[rank(hits.probe[order]) < copies[hits.probe[order]]])
+    return Hits(hits.position[kept], hits.probe[kept])
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

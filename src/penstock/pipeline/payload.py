@@ -1,0 +1,84 @@
+"""Arrow data handed from the driver to tasks.
+
+In: Arrow tables. Out: payloads that cross to executors: small ones inside the task itself, others
+as Arrow IPC files in the warehouse's staging area, which local tasks map into memory. The files go
+when the job is over; what a crash leaves there is the warehouse's to sweep.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.lakehouse.storage import Storage, is_local, local_path, resolve, storage_errors
+
+INLINE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One Arrow table on its way: its IPC stream, or the URI of its IPC file."""
+
+    stream: bytes | None = field(default=None, repr=False)
+    uri: str | None = None
+
+    def table(self) -> pa.Table:
+        """The table; of a local file only what is touched gets read. Raises StorageError."""
+        if self.stream is not None:
+            return pa.ipc.open_stream(self.stream).read_all()
+        uri = self.uri or ""
+        with storage_errors("read file", uri):
+            if is_local(uri):
+                return pa.ipc.open_file(pa.memory_map(local_path(uri))).read_all()
+            filesystem, path = resolve(uri)
+            with filesystem.open_input_file(path) as source:
+                return pa.ipc.open_file(source).read_all()
+
+
+class Staging:
+    """Payload files of one job; made by ``staging``."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._uris: list[str] = []
+
+    def put(self, table: pa.Table) -> Payload:
+        """Hand a table over. Raises StorageError."""
+        if table.nbytes < INLINE_BYTES:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            return Payload(stream=sink.getvalue().to_pybytes())
+        if not self._uris:
+            self._storage.create_folder(self._folder)
+        uri = f"{self._folder}/{uuid.uuid4()}.arrow"
+        self._uris.append(uri)
+        with storage_errors("write file", uri):
+            filesystem, path = resolve(uri)
+            with (
+                filesystem.open_output_stream(path) as file,
+                pa.ipc.new_file(file, table.schema) as writer,
+            ):
+                writer.write_table(table)
+        return Payload(uri=uri)
+
+    def clear(self) -> None:
+        """Remove the files."""
+        while self._uris:
+            self._storage.remove(self._uris.pop())
+
+
+@contextmanager
+def staging(storage: Storage, folder: str) -> Iterator[Staging]:
+    """A job's payloads; their files in ``folder`` are removed at the end."""
+    area = Staging(storage, folder)
+    try:
+        yield area
+    finally:
+        area.clear()

@@ -1,0 +1,73 @@
+"""Which data files may hold a batch's keys: file statistics rule the others out.
+
+In: data files with their statistics, the keys looked for. Out: the files to be read. A file is left
+out only where it is certain that no key is in it; no statistics means it stays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.statistics import bounds
+
+EXACT_KEYS: Final = 4096
+"""Up to so many keys each is compared with a file's bounds, beyond it only least and greatest."""
+
+Test = Callable[[Any, Any], bool]
+
+
+def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
+    """The files with live rows that may hold at least one row of ``keys`` (columns as in Delta)."""
+    tests = {
+        name: test for name in keys.column_names if (test := _test(keys.column(name))) is not None
+    }
+    return [file for file in files if file.live_rows and _may_hold(file, keys.schema, tests)]
+
+
+def _may_hold(file: DataFile, schema: pa.Schema, tests: dict[str, Test]) -> bool:
+    for name, test in tests.items():
+        known = bounds(file.stats, name, schema.field(name).type)
+        if known is not None and not test(*known):
+            return False
+    return True
+
+
+def _test(column: pa.ChunkedArray) -> Test | None:
+    """Whether any value of the column may lie in [low, high]; None where bounds say nothing.
+
+    NULL has no place in bounds, and writers differ on where NaN and -0 have theirs.
+    """
+    if not _bounded(column.type) or column.null_count:
+        return None
+    if len(column) <= EXACT_KEYS:
+        values = sorted(column.to_pylist())
+        return lambda low, high: _any_between(values, low, high)
+    found = pc.min_max(column)
+    least, greatest = found["min"].as_py(), found["max"].as_py()
+    return lambda low, high: bool(greatest >= low and not _above(least, high))
+
+
+def _any_between(values: list[Any], low: Any, high: Any) -> bool:
+    at = bisect_left(values, low)
+    return at < len(values) and not _above(values[at], high)
+
+
+def _above(value: Any, high: Any) -> bool:
+    """``value`` is above the bound, even if the bound of a string is only a prefix of the truth."""
+    return bool((value[: len(high)] if isinstance(value, str) else value) > high)
+
+
+def _bounded(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type)
+        or pa.types.is_string(type)
+        or pa.types.is_decimal(type)
+        or pa.types.is_date(type)
+        or pa.types.is_timestamp(type)
+    )

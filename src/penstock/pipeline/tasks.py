@@ -1,0 +1,119 @@
+"""What a task of a batch's Spark job does, in an executor.
+
+In: items of work, frozen values that cross to executors. Out: results, values that cross back. An
+expected error comes back as a value: an exception would come back as a Java stack trace, and
+without what the other tasks have written. How items become tasks is ``job``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pyroaring import BitMap
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.files import WrittenFile
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.locate import LocateItem, locate
+from penstock.pipeline.write import Completion, WriteItem, complete, write
+
+
+@dataclass(frozen=True)
+class SearchItem:
+    """Locate the batch's keys in one file, complete and write the rows that need their old ones.
+
+    Probe rows below ``wanted`` are keys that must exist and go, the others must not exist.
+    """
+
+    locate: LocateItem
+    wanted: int
+    completion: Completion | None = None
+
+
+Item = SearchItem | WriteItem
+
+
+@dataclass(frozen=True)
+class Located:
+    """Keys found in a file. Bitmaps are serialised: positions that go, probe rows found, and probe
+    rows found more than once."""
+
+    work: int
+    path: str
+    positions: bytes
+    found: bytes
+    repeated: bytes
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Rows of a multiset that may go: positions and the probe rows that they equal."""
+
+    work: int
+    path: str
+    position: Integers
+    probe: Integers
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files written for a table; ``completed``: rows in them that needed their old versions."""
+
+    work: int
+    files: tuple[WrittenFile, ...]
+    completed: int = 0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task's error; what its partition had yet to do was not done."""
+
+    work: int
+    error: PenstockError
+
+
+Result = Located | Candidates | Written | Failed
+
+
+def run_partition(partitions: Iterable[tuple[Item, ...]]) -> Iterator[Result]:
+    """One task: do the items one after the other, stop at the first error."""
+    for items in partitions:
+        for item in items:
+            work = item.work if isinstance(item, WriteItem) else item.locate.work
+            try:
+                yield from _run(item)
+            except PenstockError as error:
+                yield Failed(work, error)
+                return
+
+
+def _run(item: Item) -> Iterator[Result]:
+    if isinstance(item, WriteItem):
+        yield Written(item.work, tuple(write(item)))
+        return
+    where = item.locate
+    hits = locate(where)
+    if where.multiset:
+        yield Candidates(where.work, where.path, hits.position, hits.probe)
+        return
+    if not len(hits.probe):
+        return
+    found = _bitmap(hits.probe)
+    repeated = BitMap() if len(found) == len(hits.probe) else _repeated(hits.probe)
+    goes = _bitmap(hits.position[hits.probe < item.wanted])
+    yield Located(where.work, where.path, goes.serialize(), found.serialize(), repeated.serialize())
+    if item.completion is not None:
+        files, completed = complete(item.completion, where.table_uri, where.path, hits)
+        yield Written(where.work, tuple(files), completed)
+
+
+def _bitmap(numbers: Integers) -> BitMap:
+    return BitMap(numbers.astype("uint32"))
+
+
+def _repeated(probe: Integers) -> BitMap:
+    seen, twice = BitMap(), BitMap()
+    for number in probe.tolist():
+        (twice if number in seen else seen).add(number)
+    return twice

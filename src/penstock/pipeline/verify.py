@@ -1,0 +1,84 @@
+"""The proof of a batch: what tasks found against what the fold expects.
+
+In: NetChanges and the results of their job. Out: per table the positions that go, or a
+ReplicationConflict that names table and keys. The fold assumes that every row which it removes
+exists exactly once and that no row which it inserts does; only here is that known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from penstock.errors import ReplicationConflict
+from penstock.pipeline.columns import rank
+from penstock.pipeline.conflict import conflict
+from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.tasks import Candidates, Located, Written
+
+MISSING = "could not find the row to be updated or deleted"
+REPEATED = "more than one row has the key"
+UNEXPECTED = "the row to be inserted exists already"
+
+
+def positions_to_delete(
+    table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> Mapping[str, BitMap]:
+    """path -> positions of the rows that go. Raises ReplicationConflict."""
+    if net.copies is not None:
+        return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
+    located = [r for r in results if isinstance(r, Located)]
+    found, repeated = BitMap(), BitMap()
+    for result in located:
+        here = BitMap.deserialize(result.found)
+        repeated |= BitMap.deserialize(result.repeated) | (here & found)
+        found |= here
+    wanted = BitMap(range(net.removed.num_rows))
+    findings = [
+        (what, keys.take(pa.array(np.array(numbers, np.int64) - offset)))
+        for what, keys, numbers, offset in (
+            (MISSING, net.removed, wanted - found, 0),
+            (REPEATED, net.removed, repeated & wanted, 0),
+            (UNEXPECTED, net.absent, found - wanted, net.removed.num_rows),
+        )
+        if numbers
+    ]
+    if findings:
+        raise conflict(table, findings)
+    _check_completed(table, net, results)
+    return {r.path: p for r in located if (p := BitMap.deserialize(r.positions))}
+
+
+def _check_completed(
+    table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> None:
+    expected = net.incomplete.rows.num_rows if net.incomplete else 0
+    completed = sum(r.completed for r in results if isinstance(r, Written))
+    if completed != expected:
+        raise ReplicationConflict(
+            f'{completed} of {expected} rows of table "{table}" with values that the publisher did '
+            "not send were completed",
+        )
+
+
+def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[str, BitMap]:
+    """Of equal rows take as many as are to go, in the order of files and positions."""
+    assert net.copies is not None
+    results = sorted(results, key=lambda result: result.path)
+    nothing = [np.empty(0, np.int64)]
+    probe = np.concatenate([result.probe for result in results] or nothing)
+    position = np.concatenate([result.position for result in results] or nothing)
+    file = np.repeat(np.arange(len(results)), [len(result.probe) for result in results])
+    order = np.argsort(probe, kind="stable")
+    taken = order[rank(probe[order]) < net.copies[probe[order]]]
+    lacking = np.bincount(probe[taken], minlength=len(net.copies)) < net.copies
+    if lacking.any():
+        raise conflict(table, [(MISSING, net.removed.filter(pa.array(lacking)))])
+    return {
+        result.path: BitMap(goes.astype(np.uint32))
+        for number, result in enumerate(results)
+        if len(goes := position[taken[file[taken] == number]])
+    }
