@@ -1,0 +1,105 @@
+"""Whether Delta tables hold the publisher's rows: read by other programs than ours, row by row.
+
+In: a table at the publisher (psycopg), a Delta table (delta-rs, which knows deletion vectors). Out:
+rows that are missing and rows too many, as multisets, so that doubled rows count.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from psycopg import sql
+from psycopg.types.json import set_json_loads
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Rows of the publisher that Delta lacks, and rows that only Delta has (or has too often)."""
+
+    table: str
+    rows: int
+    lost: Counter[Row]
+    made_up: Counter[Row]
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.made_up)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.table}: {self.lost.total()} of {self.rows} rows lost {_some(self.lost)}, "
+            f"{self.made_up.total()} rows too many {_some(self.made_up)}"
+        )
+
+
+def query(statement: str, **tables: DeltaTable) -> pa.Table:
+    """SQL over Delta tables at the versions they were opened at."""
+    builder = QueryBuilder()
+    for name, table in tables.items():
+        builder.register(name, table)
+    return pa.table(builder.execute(statement).read_all())
+
+
+def delta_rows(uri: str, version: int | None = None) -> list[Row]:
+    """All rows of a Delta table, columns in its own order."""
+    found = query("SELECT * FROM t", t=DeltaTable(uri, version=version))
+    return [tuple(map(_plain, row)) for row in _rows(found)]
+
+
+def publisher_rows(
+    connection: psycopg.Connection[Any],
+    table: str,
+    *,
+    columns: Sequence[str] = (),
+    where: str = "true",
+) -> list[Row]:
+    """Rows of ``schema.table`` at the publisher; ``columns``: a column list, ``where``: a filter.
+
+    Types that Penstock keeps as PostgreSQL's text come as that text.
+    """
+    set_json_loads(_text, connection)
+    names = sql.SQL(", ").join(map(sql.Identifier, columns)) if columns else sql.SQL("*")
+    statement = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+        names,
+        sql.Identifier(*table.split(".")),
+        sql.SQL(where),  # type: ignore[arg-type]
+    )
+    return [tuple(map(_plain, row)) for row in connection.execute(statement)]
+
+
+def difference(table: str, publisher: Sequence[Row], delta: Sequence[Row]) -> Difference:
+    """Compare two multisets of rows."""
+    wanted, found = Counter(publisher), Counter(delta)
+    return Difference(table, len(publisher), wanted - found, found - wanted)
+
+
+def _rows(table: pa.Table) -> Iterator[Row]:
+    if not table.num_columns:
+        return iter([()] * table.num_rows)
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, float) and value != value:
+        return "NaN"
+    return value
+
+
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else raw.decode()
+
+
+def _some(rows: Counter[Row]) -> str:
+    return "[" + ", ".join(repr(row)[:160] for row in list(rows)[:3]) + "]"

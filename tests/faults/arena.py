@@ -1,0 +1,260 @@
+"""The place where faults happen: a server, a proxy before it, the bank, a node, a checker of cuts.
+
+In: a folder and a seed. Out: one cycle of one kind of fault after the other, with all cuts checked
+after each, and the final comparison. One server and one warehouse live through all cycles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from end_to_end.compare import Difference, delta_rows, difference, publisher_rows
+from faults.bank import TABLES, Bank
+from faults.check_cuts import CutChecker
+from faults.node_process import NodeProcess
+from fix_proxy import Proxy
+from penstock import failpoint
+from penstock.embedded import EmbeddedPostgres
+
+SERVER: Final[Mapping[str, str | int | bool]] = {
+    "deadlock_timeout": "100ms",
+    "wal_sender_timeout": "10s",
+    "checkpoint_timeout": "30s",
+}
+NODE: Final[Mapping[str, str | int | bool]] = {
+    # Small limits, so that upkeep, spilling and copies in several tasks take part.
+    "apply_batch_delay": "300ms",
+    "logical_decoding_work_mem": "1MB",
+    "copy_unit_size": "1MB",
+    "compact_small_files": 12,
+    "checkpoint_commits": 25,
+    "cuts_kept": 100_000,
+}
+SUBSCRIPTION: Final = "bank"
+
+
+@dataclass
+class Cycle:
+    """One line of the report."""
+
+    number: int
+    kind: str
+    killed: bool
+    cuts: int
+    seconds: float
+
+
+class Arena:
+    """State of a run. Use it as a context manager."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.server = EmbeddedPostgres(18, settings=SERVER)
+        self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed)
+        self.node = NodeProcess(folder / "node", warehouse=folder / "warehouse")
+        self.cuts = CutChecker(folder / "warehouse", SUBSCRIPTION)
+        self.cycles: list[Cycle] = []
+        self._stack = contextlib.ExitStack()
+        self._fresh = True
+
+    def __enter__(self) -> Arena:
+        stack = self._stack
+        stack.enter_context(self.server)
+        self.proxy = stack.enter_context(contextlib.closing(Proxy(self.server.port)))
+        self.bank.create()
+        self.bank.truncating = False
+        self.execute(f"CREATE PUBLICATION bank FOR TABLE {', '.join(TABLES)}")
+        self.node.init(NODE)
+        stack.callback(self.node.close)
+        self.node.sql(
+            f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
+            f" CONNECTION '{self.proxy.conninfo(self.server.conninfo())}' PUBLICATION bank"
+        )
+        self.bank.start()
+        stack.callback(self.bank.stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # Cycles
+
+    def run(self, kind: str) -> None:
+        """One cycle: the fault, the checks after it."""
+        began, checked = time.monotonic(), self.cuts.checked
+        KINDS[kind](self)
+        self.check()
+        number = len(self.cycles) + 1
+        seconds = time.monotonic() - began
+        self.cycles.append(
+            Cycle(number, kind, not self.node.running, self.cuts.checked - checked, seconds)
+        )
+
+    def check(self) -> None:
+        """All new cuts, and law 1 as the publisher sees it."""
+        acknowledged = self.value(
+            "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s",
+            (SUBSCRIPTION,),
+        )
+        # Asked for afterwards, so it can only be newer.
+        last = self.cuts.last_lsn()
+        if last >= 0:
+            assert acknowledged <= last, f"acknowledged {acknowledged}, the last cut is at {last}"
+        self.cuts.check_new()
+        newest = self.cuts.last()
+        if newest is not None and set(TABLES) <= set(newest.tables):
+            self.bank.truncating = True
+
+    def kill_at(self, name: str) -> None:
+        """Start with an armed failpoint and wait for the death."""
+        self.end_somewhere()
+        # One table joins, so one copy is committed.
+        passes = 1 if name == failpoint.AFTER_COPY_COMMIT else self.rng.randint(1, 4)
+        self.node.start(f"{name}:{passes}")
+        if name in (failpoint.INSIDE_COPY, failpoint.AFTER_COPY_COMMIT):
+            self.let_a_table_join()
+        self._wait_killed(name)
+
+    def kill_somewhere(self) -> None:
+        """SIGKILL some time after a cut."""
+        self.new_cut()
+        self.pause(2.0)
+        self.node.kill9()
+
+    def restart_server(self, mode: Any) -> None:
+        """The server stops, is away for a moment and comes back; the node goes on by itself."""
+        self.new_cut()
+        self.server.stop(mode)
+        self.pause(1.0)
+        self.server.start()
+        self.catch_up()
+
+    def cut_connections(self) -> None:
+        """Every connection ends inside a message; the next one as well, soon after it began."""
+        self.new_cut()
+        self.proxy.cut_after(self.rng.randint(1, 20_000))
+        self.new_cut()
+        self.proxy.cut_after(self.rng.randint(1, 3000))
+        self.catch_up()
+
+    def stall_connections(self) -> None:
+        """The network goes deaf and is then cut."""
+        self.new_cut()
+        self.proxy.stall()
+        self.pause(2.0)
+        self.proxy.cut()
+        self.proxy.resume()
+        self.catch_up()
+
+    def finish(self) -> list[Difference]:
+        """Stop the bank, wait for the last transaction, compare all tables, stop the node."""
+        self.bank.stop()
+        self.catch_up()
+        self.check()
+        assert self.node.stop() == 0, self.node.log_tail()
+        self.check()
+        last = self.cuts.last()
+        assert last is not None
+        tables = (*TABLES, *self.bank.late)
+        assert set(last.tables) == set(tables)
+        with self.connect() as connection:
+            return [
+                difference(
+                    t, publisher_rows(connection, f"public.{t}"), delta_rows(*last.tables[t])
+                )
+                for t in tables
+            ]
+
+    # Steps
+
+    def start(self) -> None:
+        """Have a node that runs."""
+        if not self.node.running:
+            self.node.start()
+
+    def end_somewhere(self) -> None:
+        """Have no node that runs."""
+        if self.node.running:
+            self.kill_somewhere()
+
+    def new_cut(self) -> None:
+        """Have a running node with a cut newer than those of now."""
+        self.start()
+        before = self.cuts.last_lsn()
+        self.node.wait_for("a new cut", lambda: self.cuts.last_lsn() > before)
+
+    def catch_up(self) -> None:
+        """Have a cut that holds everything committed until now."""
+        self.start()
+        target = self.value("SELECT pg_current_wal_flush_lsn() - '0/0'")
+        self.node.wait_for("catching up", lambda: self.cuts.last_lsn() >= target, timeout=180)
+
+    def let_a_table_join(self) -> None:
+        """A table for the copy to die in; the first time it is those of the first copy."""
+        if self._fresh:
+            self._fresh = False
+            return
+        name = self.bank.add_late_table()
+        self.execute(f"ALTER PUBLICATION bank ADD TABLE {name}")
+        self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+
+    def pause(self, most: float) -> None:
+        """Let a random time pass, so that faults hit at random moments."""
+        time.sleep(self.rng.uniform(0, most))
+
+    def _wait_killed(self, name: str) -> None:
+        status = self.node.wait_end(120)
+        assert status is not None, f"failpoint {name} was not reached\n{self.node.log_tail()}"
+        assert status == -9, f"the node ended with status {status}\n{self.node.log_tail()}"
+
+    # The publisher
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.server.conninfo(), autocommit=True)
+
+    def execute(self, sql: str) -> None:
+        with self.connect() as connection:
+            connection.execute(sql)  # type: ignore[call-overload]
+
+    def value(self, sql: str, parameters: Any = None) -> int:
+        with self.connect() as connection:
+            ((value,),) = connection.execute(sql, parameters).fetchall()  # type: ignore[call-overload]
+        return int(value)
+
+
+KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
+    **{f"SIGKILL {name}": lambda a, n=name: a.kill_at(n) for name in failpoint.NAMES},  # type: ignore[misc]
+    "SIGKILL at random": Arena.kill_somewhere,
+    "server restart fast": lambda arena: arena.restart_server("fast"),
+    "server restart immediate": lambda arena: arena.restart_server("immediate"),
+    "connections cut": Arena.cut_connections,
+    "connections stalled": Arena.stall_connections,
+}
+
+SHORT: Final = (
+    f"SIGKILL {failpoint.INSIDE_COPY}",
+    f"SIGKILL {failpoint.BETWEEN_COMMITS}",
+    "server restart immediate",
+    f"SIGKILL {failpoint.BEFORE_CUT}",
+    "connections cut",
+)
+
+
+def plan(count: int, rng: random.Random) -> list[str]:
+    """Kinds of ``count`` cycles: the short run's first, then all kinds in turn, shuffled."""
+    kinds = list(SHORT[:count])
+    while len(kinds) < count:
+        rest = Counter(KINDS.keys())
+        rest.subtract(Counter(kinds))
+        least = max(rest.values())
+        kinds.append(rng.choice([kind for kind, lack in rest.items() if lack == least]))
+    return kinds

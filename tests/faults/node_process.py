@@ -1,0 +1,169 @@
+"""A node as the user runs it: ``penstock`` in processes of their own, killed at will.
+
+In: a folder, parameters. Out: its life (init, sql, start, kill -9, stop), its log, its status.
+States
+are waited for with a deadline; what a node process prints goes to one file per start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
+
+_PARAMETERS: Final[Mapping[str, str | int | bool]] = {
+    "wal_receiver_timeout": "15s",
+    "wal_receiver_status_interval": "1s",
+}
+_SPARK: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class CommandFailed(AssertionError):
+    """A ``penstock`` command ended with an exit status other than 0."""
+
+    def __init__(self, command: str, status: int, output: str) -> None:
+        super().__init__(f"penstock {command}: exit status {status}\n{output}")
+        self.status = status
+        self.output = output
+
+
+class NodeProcess:
+    """One node. ``warehouse``: its folder of Delta tables."""
+
+    def __init__(self, folder: Path, *, warehouse: Path | None = None) -> None:
+        self.folder = folder
+        self.warehouse = warehouse or folder / "warehouse"
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def init(self, parameters: Mapping[str, str | int | bool] | None = None) -> None:
+        """``penstock init``, then parameters for small machines and short waits."""
+        self.command("init", str(self.folder))
+        values = {"warehouse": str(self.warehouse), **_PARAMETERS, **(parameters or {})}
+        # Blocks of a killed node's Spark stay behind; they go with the test's folder.
+        spark = {**_SPARK, "spark.local.dir": str(self.folder / "spark")}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines += ["[spark]", 'master = "local[2]"', 'driver_memory = "1g"', "[spark.conf]"]
+        lines += [f'"{name}" = {json.dumps(value)}' for name, value in spark.items()]
+        (self.folder / "penstock.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def command(self, *arguments: str, timeout: float = 120) -> str:
+        """Run ``penstock arguments``; its output. Raises CommandFailed."""
+        done = subprocess.run(
+            [*_PENSTOCK, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout,
+            env=_environment(),
+        )
+        if done.returncode:
+            raise CommandFailed(arguments[0], done.returncode, done.stdout)
+        return done.stdout
+
+    def sql(self, statements: str) -> str:
+        """``penstock sql``."""
+        return self.command("sql", "-D", str(self.folder), statements)
+
+    def status(self) -> Any:
+        """``penstock status --json``."""
+        done = subprocess.run(
+            [*_PENSTOCK, "status", "-D", str(self.folder), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env=_environment(),
+        )
+        return json.loads(done.stdout)
+
+    # Life
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, failpoint: str = "", *, prefix: tuple[str, ...] = ()) -> None:
+        """``penstock start``; returns at once. ``prefix``: a program that starts it (strace)."""
+        assert not self.running
+        self.starts += 1
+        environment = _environment()
+        if failpoint:
+            environment["PENSTOCK_FAILPOINT"] = failpoint
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*prefix, *_PENSTOCK, "start", "-D", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def wait_end(self, timeout: float) -> int | None:
+        """The exit status (negative: the signal), or None when it still runs after ``timeout``."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout)
+        return None
+
+    def kill9(self) -> None:
+        """SIGKILL; Spark's JVM ends by itself, as with a crash of a user's node."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, timeout: float = 60) -> int:
+        """SIGTERM, and the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        status = self.wait_end(timeout)
+        assert status is not None, f"no end within {timeout} s after SIGTERM\n{self.log_tail()}"
+        return status
+
+    def close(self) -> None:
+        """Nothing of ours runs afterwards, not even a JVM that outlived its driver."""
+        self.kill9()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    # What it says
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / f"start-{self.starts}.log"
+
+    def log(self) -> str:
+        """Everything that this start has printed."""
+        return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def wait_for(self, what: str, state: Callable[[], bool], timeout: float = 90) -> None:
+        """Wait until ``state()``; fails with the log when the node ends or time is up."""
+        deadline = time.monotonic() + timeout
+        while not state():
+            assert self.running, f"the node ended, waiting for {what}\n{self.log_tail()}"
+            assert time.monotonic() < deadline, f"no {what} in {timeout} s\n{self.log_tail()}"
+            time.sleep(0.1)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PENSTOCK_FAILPOINT"}

@@ -1,0 +1,58 @@
+"""Exactly once: the node is killed, the server restarted, the connection cut, over and over.
+
+``make test`` runs five cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says; the kinds of
+faults and the moments come from PENSTOCK_FAULT_SEED.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from faults.arena import KINDS, Arena, plan
+
+pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+
+def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
+    """What was done, as a table."""
+    lines = ["", f"{'cycle':>5}  {'fault':<28} {'cuts checked':>12}  seconds"]
+    lines += [
+        f"{cycle.number:>5}  {cycle.kind:<28} {cycle.cuts:>12}  {cycle.seconds:7.1f}"
+        for cycle in arena.cycles
+    ]
+    kills = sum(cycle.kind.startswith("SIGKILL") for cycle in arena.cycles)
+    lines.append(
+        f"seed {seed}: {len(arena.cycles)} cycles, {kills} of them SIGKILL, {arena.node.starts} "
+        f"starts, {arena.bank.committed} transactions, {arena.cuts.checked} cuts checked, "
+        f"{lost} rows lost, {made_up} rows doubled"
+    )
+    return "\n".join(lines)
+
+
+def test_every_transaction_arrives_exactly_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "5"))
+    seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
+    with Arena(tmp_path, seed) as arena:
+        for kind in plan(cycles, arena.rng):
+            arena.run(kind)
+            with capsys.disabled():
+                print(".", end="", flush=True)
+        differences = arena.finish()
+        lost = sum(found.lost.total() for found in differences)
+        made_up = sum(found.made_up.total() for found in differences)
+        with capsys.disabled():
+            print(report(arena, seed, lost, made_up))
+        assert not any(differences), "\n".join(str(found) for found in differences if found)
+        assert arena.cuts.checked >= cycles
+
+
+def test_a_full_run_has_every_kind_of_fault() -> None:
+    kinds = plan(30, random.Random(1))
+    assert {kinds.count(kind) for kind in KINDS} <= {2, 3, 4}
+    assert plan(5, random.Random(1)) == kinds[:5]
