@@ -1,0 +1,239 @@
+"""SQL text to tokens (scan.l), on sqlglot's PostgreSQL tokenizer.
+
+In: text. Out: tokens as PostgreSQL's lexer cuts them, names folded and strings decoded. sqlglot
+finds where words, quotes and comments begin and end; what PostgreSQL does its own way (runs of
+operator characters, numbers with junk behind them, escapes, continued strings) is read from the
+source. An error is a token of its own, since PostgreSQL reports a syntax error in front of it
+first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Any, ClassVar, Final
+
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import TokenError
+
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.identifiers import fold, truncate
+from penstock.sql.strings import decode_escapes, decode_unicode
+from penstock.sql.unterminated import find_unterminated
+
+
+class Kind(Enum):
+    """What a token is to the grammar."""
+
+    WORD = auto()
+    QUOTED = auto()
+    STRING = auto()
+    INTEGER = auto()
+    FLOAT = auto()
+    SYMBOL = auto()
+    OTHER = auto()
+    ERROR = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``value``: folded name, decoded string, or the source; ``start``: offset in the text."""
+
+    kind: Kind
+    value: str = field(repr=False)
+    source: str = field(repr=False)
+    start: int
+    error: PenstockError | None = None
+    notice: str | None = None
+
+
+class _Tokenizer(Postgres.Tokenizer):
+    """Without key words: every word is a word, and no statement is swallowed as a command.
+
+    Without bit strings, since sqlglot looks into them.
+    """
+
+    KEYWORDS: ClassVar[dict[str, Any]] = {}
+    COMMANDS: ClassVar[set[Any]] = set()
+    BIT_STRINGS: ClassVar[list[Any]] = []
+    HEX_STRINGS: ClassVar[list[Any]] = []
+
+
+_DIGITS: Final = r"\d(?:_?\d)*"
+_NUMBER: Final = re.compile(
+    rf"""(?: (?P<radix> 0[xX](?:_?[0-9A-Fa-f])+ | 0[oO](?:_?[0-7])+ | 0[bB](?:_?[01])+ )
+          | (?P<float> {_DIGITS}\.(?!\.)(?:{_DIGITS})? (?:[eE][+-]?{_DIGITS})?
+                     | \.{_DIGITS} (?:[eE][+-]?{_DIGITS})?
+                     | {_DIGITS}[eE][+-]?{_DIGITS} )
+          | (?P<integer> {_DIGITS} )
+          | (?P<parameter> \$\d+ ) )
+        (?P<junk> [A-Za-z_\x80-\U0010ffff][\w$]* )?""",
+    re.VERBOSE | re.ASCII,
+)
+_OPERATOR: Final = re.compile(r"(?:(?!--|/\*)[~!@#^&|`?+\-*/%<>=])+")
+_LONGER: Final = re.compile(
+    rf"""{_NUMBER.pattern} | [uU]&"(?:[^"]|"")*" | [bBxX]'(?:[^']|'')*' | :: | := | \.\.""",
+    _NUMBER.flags,
+)
+_CONTINUED: Final = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*[\n\r])*\Z")
+_FIXED: Final = frozenset([*"()[],.;:", "::", ":=", ".."])
+_KEEPS_SIGN: Final = frozenset("~!@#^&|`?%")
+_RADIX_NAMES: Final = {"0x": "hexadecimal", "0o": "octal", "0b": "binary"}
+
+
+def lex(text: str) -> list[Token]:
+    """All tokens of ``text``; the last is of kind END, or ERROR where the text cannot go on."""
+    try:
+        cuts = _Tokenizer().tokenize(text)
+        last = Token(Kind.END, "", "", len(text))
+    except TokenError:
+        start, what = find_unterminated(text, token_count)
+        cuts = _Tokenizer().tokenize(text[:start])
+        last = _wrong(what, text[start:], start)
+    tokens: list[Token] = []
+    end = 0
+    for cut in cuts:
+        if cut.start < end:
+            continue
+        previous_end, end = end, _token_end(text, cut.start, cut.end + 1)
+        start = cut.start
+        if text[start : start + 2] in ("n'", "N'") and end > start + 1:
+            tokens.append(Token(Kind.WORD, "nchar", text[start], start))
+            start += 1
+        token = _token(text[start:end], start)
+        if tokens and _continues(tokens[-1], text[previous_end:start], token):
+            tokens[-1] = _concatenated(tokens[-1], token)
+        else:
+            tokens.append(token)
+    return [*tokens, last]
+
+
+def token_count(text: str) -> int | None:
+    """How many tokens sqlglot finds, None when it refuses the text."""
+    try:
+        return len(_Tokenizer().tokenize(text))
+    except TokenError:
+        return None
+
+
+def near(source: str) -> str:
+    """A piece of source as a message may show it: a string may hold a password (law 9)."""
+    return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
+
+
+def is_operator(symbol: str) -> bool:
+    """Whether a symbol is one of the grammar's all_Op."""
+    return symbol != "=>" and _OPERATOR.fullmatch(symbol) is not None
+
+
+def _token_end(text: str, start: int, end: int) -> int:
+    """Where PostgreSQL ends the token that sqlglot ends at ``end``."""
+    if operator := _OPERATOR.match(text, start):
+        return start + len(_operator(operator[0]))
+    longer = _LONGER.match(text, start)
+    return longer.end() if longer else end
+
+
+def _operator(run: str) -> str:
+    """A run of operator characters without the signs behind it that are none of it."""
+    if set(run) & _KEEPS_SIGN:
+        return run
+    return run[0] + run[1:].rstrip("+-")
+
+
+def _token(source: str, start: int) -> Token:
+    try:
+        return _classified(source, start)
+    except PenstockError as error:
+        return Token(Kind.ERROR, "", source, start, error=error)
+
+
+def _classified(source: str, start: int) -> Token:
+    prefix = source[:3].lower()
+    if prefix == 'u&"':
+        return _quoted_name(decode_unicode(source[3:-1].replace('""', '"')), source, start)
+    if prefix == "u&'":
+        return Token(Kind.STRING, decode_unicode(source[3:-1]), source, start)
+    if source[0] == '"':
+        return _quoted_name(source[1:-1].replace('""', '"'), source, start)
+    if source[0] == "'":
+        return Token(Kind.STRING, source[1:-1].replace("''", "'"), source, start)
+    if prefix[:2] == "e'":
+        return Token(Kind.STRING, decode_escapes(source[2:-1]), source, start)
+    if source[0] == "$" and source[-1] == "$" and len(source) > 1:
+        tag = source.index("$", 1) + 1
+        return Token(Kind.STRING, source[tag:-tag], source, start)
+    if number := _NUMBER.fullmatch(source):
+        return _number(number, start)
+    if (source[0].isalpha() or source[0] == "_" or source[0] > "\x7f") and "'" not in source:
+        name, notice = truncate(fold(source))
+        return Token(Kind.WORD, name, source, start, notice=notice)
+    known = source in _FIXED or _OPERATOR.fullmatch(source) is not None
+    return Token(Kind.SYMBOL if known else Kind.OTHER, source, source, start)
+
+
+def _quoted_name(name: str, source: str, start: int) -> Token:
+    if not name:
+        return _wrong("zero-length delimited identifier", source, start)
+    name, notice = truncate(name)
+    return Token(Kind.QUOTED, name, source, start, notice=notice)
+
+
+def _number(match: re.Match[str], start: int) -> Token:
+    source, radix = match[0], match["radix"]
+    if match["parameter"]:
+        if match["junk"]:
+            return _wrong("trailing junk after parameter", source, start)
+        return Token(Kind.OTHER, source, source, start)
+    if source.lower() in _RADIX_NAMES:
+        return _wrong(f"invalid {_RADIX_NAMES[source.lower()]} integer", source, start)
+    if match["junk"]:
+        return _wrong("trailing junk after numeric literal", source, start)
+    if match["float"]:
+        return Token(Kind.FLOAT, source, source, start)
+    number = int(source, 0) if radix else int(source)
+    if number > 0x7FFFFFFF:  # process_integer_literal: text, since it does not fit an int
+        return Token(Kind.FLOAT, source, source, start)
+    return Token(Kind.INTEGER, str(number), source, start)
+
+
+def _wrong(what: str, source: str, start: int) -> Token:
+    error = SqlSyntaxError(f'{what} at or near "{near(source)}"')
+    return Token(Kind.ERROR, "", source, start, error=error)
+
+
+def _continues(previous: Token, gap: str, token: Token) -> bool:
+    """Whether two strings are one, as SQL has it for strings with a line break between them."""
+    strings = previous.kind is Kind.STRING and token.kind is Kind.STRING
+    if not strings or previous.source[0] == "$" or token.source[0] != "'":
+        return False
+    return _CONTINUED.match(gap) is not None
+
+
+def _concatenated(first: Token, second: Token) -> Token:
+    value = second.value
+    if first.source[0] in "eE":
+        value = decode_escapes(second.source[1:-1])
+    elif first.source[0] in "uU":
+        raise FeatureNotSupported("a U&'...' string that continues on the next line")
+    return replace(first, value=first.value + value, source=f"{first.source}\n{second.source}")
+
+
+def tokens_of_statements(tokens: list[Token]) -> Iterator[list[Token]]:
+    """Split at semicolons; empty statements are left out, each list ends with END or ERROR."""
+    current: list[Token] = []
+    for token in tokens:
+        if token.kind is Kind.SYMBOL and token.value == ";":
+            if current:
+                yield [*current, replace(token, kind=Kind.END)]
+            current = []
+        elif token.kind is not Kind.END:
+            current.append(token)
+        elif current:
+            yield [*current, token]
+            return
+    if current:
+        yield current

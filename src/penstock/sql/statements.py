@@ -1,0 +1,87 @@
+"""Parse nodes as frozen values (parsenodes.h).
+
+In: what the grammar found. Out: one class per form of statement. ``notices`` are what the lexer had
+to say (truncated identifiers); they do not count when statements are compared. No repr shows a
+connection string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DefElem:
+    """One option as written: ``name``, ``name = value`` (DefElem).
+
+    ``arg``: None when there is no value, int for an integer, else the text that PostgreSQL's
+    defGetString would give. Names and unquoted words are folded to lower case.
+    """
+
+    name: str
+    arg: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Any statement. ``notices``: texts of NOTICEs (42622) that parsing gave."""
+
+    notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSubscription(Statement):
+    """CREATE SUBSCRIPTION name CONNECTION 'conninfo' PUBLICATION p [, ...] [WITH (...)]."""
+
+    name: str
+    conninfo: str = field(repr=False)
+    publications: tuple[str, ...]
+    options: tuple[DefElem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSubscriptionConnection(Statement):
+    """ALTER SUBSCRIPTION name CONNECTION 'conninfo'."""
+
+    name: str
+    conninfo: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSubscriptionEnabled(Statement):
+    """ALTER SUBSCRIPTION name ENABLE | DISABLE."""
+
+    name: str
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSubscriptionRefresh(Statement):
+    """ALTER SUBSCRIPTION name REFRESH PUBLICATION [WITH (...)]."""
+
+    name: str
+    options: tuple[DefElem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSubscriptionSet(Statement):
+    """ALTER SUBSCRIPTION name SET (...)."""
+
+    name: str
+    options: tuple[DefElem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropSubscription(Statement):
+    """DROP SUBSCRIPTION [IF EXISTS] name [CASCADE | RESTRICT]; the last has no effect."""
+
+    name: str
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Statement):
+    """SELECT * | column [, ...] FROM [pg_catalog.]relation; ``columns`` None means ``*``."""
+
+    relation: str
+    columns: tuple[str, ...] | None = None

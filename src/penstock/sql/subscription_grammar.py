@@ -1,0 +1,140 @@
+"""CREATE, ALTER and DROP SUBSCRIPTION (gram.y, CreateSubscriptionStmt and its neighbours).
+
+In: a cursor behind the word SUBSCRIPTION. Out: a statement. All forms of PostgreSQL 18 are read to
+their end, so that a mistake in them is a syntax error; those that Penstock does not have yet raise
+FeatureNotSupported by name, and become a statement of their own later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.statements import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionSet,
+    CreateSubscription,
+    DropSubscription,
+    Statement,
+)
+
+_ALTER: Final = "ALTER SUBSCRIPTION ..."
+
+
+def create_subscription(cursor: Cursor) -> CreateSubscription:
+    """name CONNECTION Sconst PUBLICATION name_list opt_definition"""
+    name = cursor.name()
+    cursor.expect("connection")
+    conninfo = cursor.string()
+    cursor.expect("publication")
+    publications = cursor.name_list()
+    options = cursor.opt_definition()
+    cursor.expect_end()
+    return CreateSubscription(name, conninfo, publications, options, notices=cursor.notices)
+
+
+def drop_subscription(cursor: Cursor) -> DropSubscription:
+    """[IF EXISTS] name opt_drop_behavior"""
+    missing_ok = cursor.accept("if", "exists")
+    name = cursor.name()
+    if not cursor.accept("cascade"):
+        cursor.accept("restrict")
+    cursor.expect_end()
+    return DropSubscription(name, missing_ok, notices=cursor.notices)
+
+
+def alter_subscription(cursor: Cursor) -> Statement:
+    """name, and what to do with it"""
+    name = cursor.name()
+    form = _FORMS.get(cursor.word() or "")
+    if form is None:
+        raise cursor.syntax_error()
+    cursor.take()
+    return form(cursor, name)
+
+
+def _enable(cursor: Cursor, name: str) -> Statement:
+    cursor.expect_end()
+    return AlterSubscriptionEnabled(name, True, notices=cursor.notices)
+
+
+def _disable(cursor: Cursor, name: str) -> Statement:
+    cursor.expect_end()
+    return AlterSubscriptionEnabled(name, False, notices=cursor.notices)
+
+
+def _connection(cursor: Cursor, name: str) -> Statement:
+    conninfo = cursor.string()
+    cursor.expect_end()
+    return AlterSubscriptionConnection(name, conninfo, notices=cursor.notices)
+
+
+def _refresh(cursor: Cursor, name: str) -> Statement:
+    cursor.expect("publication")
+    options = cursor.opt_definition()
+    cursor.expect_end()
+    return AlterSubscriptionRefresh(name, options, notices=cursor.notices)
+
+
+def _set(cursor: Cursor, name: str) -> Statement:
+    if cursor.word() == "publication":
+        return _change_publications(cursor, "SET")
+    options = cursor.definition()
+    cursor.expect_end()
+    return AlterSubscriptionSet(name, options, notices=cursor.notices)
+
+
+def _add(cursor: Cursor, _name: str) -> Statement:
+    return _change_publications(cursor, "ADD")
+
+
+def _drop(cursor: Cursor, _name: str) -> Statement:
+    return _change_publications(cursor, "DROP")
+
+
+def _change_publications(cursor: Cursor, verb: str) -> Statement:
+    cursor.expect("publication")
+    cursor.name_list()
+    cursor.opt_definition()
+    cursor.expect_end()
+    raise not_supported(f"{_ALTER} {verb} PUBLICATION")
+
+
+def _skip(cursor: Cursor, _name: str) -> Statement:
+    cursor.definition()
+    cursor.expect_end()
+    raise not_supported(f"{_ALTER} SKIP")
+
+
+def _owner(cursor: Cursor, _name: str) -> Statement:
+    cursor.expect("to")
+    if cursor.word() in ("current_role", "current_user", "session_user"):
+        cursor.take()
+    else:
+        cursor.name()
+    cursor.expect_end()
+    raise not_supported(f"{_ALTER} OWNER TO")
+
+
+def _rename(cursor: Cursor, _name: str) -> Statement:
+    cursor.expect("to")
+    cursor.name()
+    cursor.expect_end()
+    raise not_supported(f"{_ALTER} RENAME TO")
+
+
+_FORMS: Final[dict[str, Callable[[Cursor, str], Statement]]] = {
+    "enable": _enable,
+    "disable": _disable,
+    "connection": _connection,
+    "refresh": _refresh,
+    "set": _set,
+    "add": _add,
+    "drop": _drop,
+    "skip": _skip,
+    "owner": _owner,
+    "rename": _rename,
+}

@@ -1,0 +1,169 @@
+"""What the grammar makes of statements; PostgreSQL's own verdict is in test_syntax_oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import FeatureNotSupported, SqlSyntaxError
+from penstock.sql import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionSet,
+    CreateSubscription,
+    DefElem,
+    DropSubscription,
+    Select,
+    Statement,
+    parse,
+    parse_script,
+)
+
+CREATE = "CREATE SUBSCRIPTION s CONNECTION 'host=h' PUBLICATION p"
+
+STATEMENTS: list[tuple[str, Statement]] = [
+    (CREATE, CreateSubscription("s", "host=h", ("p",))),
+    (
+        'create subscription "My ""S""" connection $$host=it\'s$$ publication P1, "P2", refresh;',
+        CreateSubscription('My "S"', "host=it's", ("p1", "P2", "refresh")),
+    ),
+    (
+        f"{CREATE} WITH (connect, Binary = ON, slot_name = NONE, \"Odd\" = 'X', n = -5, f = 1.5)",
+        CreateSubscription(
+            "s",
+            "host=h",
+            ("p",),
+            (
+                DefElem("connect"),
+                DefElem("binary", "on"),
+                DefElem("slot_name", "none"),
+                DefElem("Odd", "X"),
+                DefElem("n", -5),
+                DefElem("f", "1.5"),
+            ),
+        ),
+    ),
+    ("ALTER SUBSCRIPTION s ENABLE", AlterSubscriptionEnabled("s", True)),
+    ("ALTER SUBSCRIPTION s DISABLE", AlterSubscriptionEnabled("s", False)),
+    ("ALTER SUBSCRIPTION s CONNECTION ''", AlterSubscriptionConnection("s", "")),
+    ("ALTER SUBSCRIPTION s REFRESH PUBLICATION", AlterSubscriptionRefresh("s")),
+    (
+        "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)",
+        AlterSubscriptionRefresh("s", (DefElem("copy_data", "false"),)),
+    ),
+    (
+        "ALTER SUBSCRIPTION s SET (slot_name = a.b, x = int)",
+        AlterSubscriptionSet("s", (DefElem("slot_name", "a.b"), DefElem("x", "pg_catalog.int4"))),
+    ),
+    ("DROP SUBSCRIPTION s CASCADE", DropSubscription("s")),
+    ("DROP SUBSCRIPTION IF EXISTS s RESTRICT;", DropSubscription("s", missing_ok=True)),
+    ("DROP SUBSCRIPTION if", DropSubscription("if")),
+    ("SELECT * FROM pg_subscription", Select("pg_subscription")),
+    (
+        'select subname, "subenabled" from pg_catalog.pg_subscription -- all',
+        Select("pg_subscription", ("subname", "subenabled")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "statement"), STATEMENTS, ids=[text for text, _ in STATEMENTS])
+def test_statement_is_read(text: str, statement: Statement) -> None:
+    assert parse(text) == statement
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        (r"E'a\nb\t\'\\\x41\101\u00e9\U0001F600\q'", "a\nb\t'\\AAé😀q"),
+        (r"E'\ud83d\ude00'", "😀"),
+        (r"U&'d\0061t\+00010'", None),
+        (r"U&'d\0061t\\'", "dat\\"),
+        (r"'a\b'", r"a\b"),
+        ("'a' -- comment\n 'b'", "ab"),
+        ("$x$ $$ it's $x$", " $$ it's "),
+        ("'/* no comment */'", "/* no comment */"),
+        ("/* a /* nested */ comment */ 'x'", "x"),
+    ],
+)
+def test_string_constants(literal: str, value: str | None) -> None:
+    text = f"ALTER SUBSCRIPTION s CONNECTION {literal}"
+    if value is None:
+        with pytest.raises(SqlSyntaxError):
+            parse(text)
+    else:
+        assert parse(text) == AlterSubscriptionConnection("s", value)
+
+
+def test_only_ascii_letters_are_folded() -> None:
+    assert parse("DROP SUBSCRIPTION ÄBc") == DropSubscription("Äbc")
+
+
+def test_long_names_are_cut_at_a_character_with_a_notice() -> None:
+    statement = parse("DROP SUBSCRIPTION " + "a" * 62 + "éb")
+    assert statement == DropSubscription("a" * 62)
+    assert statement.notices == (f'identifier "{"a" * 62}éb" will be truncated to "{"a" * 62}"',)
+
+
+def test_a_script_is_split_at_semicolons() -> None:
+    script = '; DROP SUBSCRIPTION a; ;\nDROP SUBSCRIPTION "b;" ; -- end;'
+    assert parse_script(script) == [DropSubscription("a"), DropSubscription("b;")]
+    assert parse_script("") == []
+    assert parse_script("/* ; */") == []
+
+
+def test_parse_wants_exactly_one_statement() -> None:
+    with pytest.raises(SqlSyntaxError, match="syntax error at end of input"):
+        parse(" ; ")
+    with pytest.raises(SqlSyntaxError, match="multiple commands"):
+        parse("DROP SUBSCRIPTION a; DROP SUBSCRIPTION b")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ALTER SUBSCRIPTION s SET PUBLICATION p WITH (refresh)", "SET PUBLICATION"),
+        ("ALTER SUBSCRIPTION s ADD PUBLICATION p, q", "ADD PUBLICATION"),
+        ("ALTER SUBSCRIPTION s DROP PUBLICATION p", "DROP PUBLICATION"),
+        ("ALTER SUBSCRIPTION s SKIP (lsn = '0/1')", "SKIP"),
+        ("ALTER SUBSCRIPTION s OWNER TO CURRENT_USER", "OWNER TO"),
+        ("ALTER SUBSCRIPTION s RENAME TO t", "RENAME TO"),
+        ("CREATE PUBLICATION p FOR ALL TABLES", "CREATE PUBLICATION"),
+        ("ALTER PUBLICATION p ADD TABLE t", "ALTER PUBLICATION"),
+        ("DROP PUBLICATION p", "DROP PUBLICATION"),
+        ("INSERT INTO t VALUES (1)", "INSERT"),
+        ("SELECT 1", "SELECT"),
+        ("SELECT * FROM pg_subscription WHERE subenabled", "SELECT"),
+    ],
+)
+def test_what_postgresql_has_and_we_have_not_is_refused_by_name(text: str, name: str) -> None:
+    with pytest.raises(FeatureNotSupported, match=name) as raised:
+        parse(text)
+    assert raised.value.sqlstate == "0A000"
+    assert raised.value.hint
+
+
+SECRET = "host=h password=tops3cret"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"CREATE SUBSCRIPTION s '{SECRET}'",
+        f"CREATE SUBSCRIPTION s CONNECTION 'x' '{SECRET}'",
+        f"CREATE SUBSCRIPTION s '{SECRET}",
+        f"CREATE SUBSCRIPTION s ${SECRET}$",
+        "CREATE SUBSCRIPTION s $$postgresql://u:tops3cret@h/d$$",
+    ],
+)
+def test_no_error_shows_a_connection_string(text: str) -> None:
+    with pytest.raises(SqlSyntaxError) as raised:
+        parse(text)
+    assert "tops3cret" not in raised.value.report()
+
+
+def test_no_repr_shows_a_connection_string() -> None:
+    for text in (
+        f"CREATE SUBSCRIPTION s CONNECTION '{SECRET}' PUBLICATION p",
+        f"ALTER SUBSCRIPTION s CONNECTION '{SECRET}'",
+    ):
+        assert "tops3cret" not in repr(parse(text))
