@@ -1,42 +1,67 @@
-"""Cuts."""
+"""The cuts table: {table -> version} at which a subscription's tables hold exactly one LSN (law 3).
+
+In: an LSN with the versions of all tables. Out: one commit per cut, durable when ``append``
+returns, so that only then the publisher hears of it (law 1); and the last whole cut, in any
+process.
+
+One row per table and cut. ``cut_time`` grows strictly within a subscription, so the last cut of
+subscription s is the rows with the greatest cut_time where subscription = s. The table is a plain
+Delta table (reader version 1) that any reader understands. It is ours alone, therefore old rows,
+log entries and files are removed here, without VACUUM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from penstock.lakehouse.log import LogStore
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import CommitConflict
+from penstock.lakehouse import actions, statistics
+from penstock.lakehouse.actions import Action
+from penstock.lakehouse.checkpoint import interval_seconds
+from penstock.lakehouse.cut_rows import SCHEMA, Cut, CutTable, last_cut, newest_cuts, rows_of
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.delta_types import TIMESTAMP, delta_type
+from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
+from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
+__all__ = ["Cut", "CutTable", "Cuts"]
 
-@dataclass(frozen=True)
-class CutTable:
-    """A table of a cut: where it lies, and the version to read."""
+log = logging.getLogger(__name__)
 
-    uri: str
-    version: int
-
-
-@dataclass(frozen=True)
-class Cut:
-    """All tables of a subscription at one LSN. Table names are ``schema.table``."""
-
-    subscription: str
-    lsn: Lsn
-    commit_time: datetime | None
-    tables: Mapping[str, CutTable]
-    cut_time: datetime
+RETENTION: Final = "interval 10 minutes"
+"""How long removed files and old log entries serve readers that have just loaded the table."""
+_TRIES: Final = 100
+_TICK: Final = timedelta(microseconds=1)
 
 
 class Cuts:
-    """The cuts table."""
+    """The cuts table of a warehouse, created with the first cut. Safe for use by several threads.
+
+    Several processes may append; each cut is one commit, retried when another cut came first.
+    """
 
     def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
-        self.uri = uri
+        self.uri: Final = uri
         self._storage = storage
         self._store = store
+        self._lock = threading.Lock()
+        self._state: TableState | None = None
+        self._loaded = 0.0
+        self._newest: dict[str, datetime] = {}
 
     def append(
         self,
@@ -45,13 +70,180 @@ class Cuts:
         commit_time_us: int | None,
         tables: Mapping[str, CutTable],
     ) -> int:
-        """Record a cut; durable on return. Returns the cuts table's version."""
-        raise NotImplementedError
+        """Record a cut, durable on return; the cuts table's version. Raises StorageError.
+
+        ``commit_time_us``: the publisher's time of the last transaction's commit, in microseconds
+        since the Unix epoch.
+        """
+        with self._lock:
+            self._current_state()
+            cut_time = self._next_time(subscription)
+            rows = rows_of(subscription, lsn, commit_time_us, cut_time, tables)
+            (file,) = self._write(rows)
+            self._commit("CUT", lambda state: ([], [file]))
+            self._newest[subscription] = cut_time
+            return self._current_state().version
 
     def last(self, subscription: str) -> Cut | None:
-        """The newest cut."""
-        raise NotImplementedError
+        """The newest cut of a subscription, whoever wrote it; None when there is none."""
+        state = load(self._storage, self.uri)
+        return None if state is None else self._last(state, subscription)
 
     def prune(self, keep: int) -> None:
-        """Keep the last ``keep`` cuts of each subscription."""
-        raise NotImplementedError
+        """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""
+        self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
+
+    def forget(self, subscription: str) -> None:
+        """Remove all cuts of a subscription (DROP SUBSCRIPTION)."""
+        self._rewrite(
+            "FORGET CUTS",
+            lambda rows: rows.filter(pc.not_equal(rows["subscription"], subscription)),
+        )
+        self._newest.pop(subscription, None)
+
+    def _rewrite(self, operation: str, change: Callable[[pa.Table], pa.Table]) -> None:
+        with self._lock:
+            if load(self._storage, self.uri) is None:
+                return
+
+            def replace(state: TableState) -> tuple[list[DataFile], list[WrittenFile]]:
+                before = list(state.files.values())
+                rows = pa.concat_tables([self._read(file.path) for file in before])
+                return before, self._write(change(rows))
+
+            if self._current_state().files:
+                self._commit(operation, replace)
+            properties = self._current_state().properties
+            self._store.checkpoint(self.uri, properties)
+            self._remove_unreferenced()
+
+    def _commit(
+        self,
+        operation: str,
+        change: Callable[[TableState], tuple[list[DataFile], list[WrittenFile]]],
+    ) -> None:
+        """Put the next entry; when another process was first, follow it and try again."""
+        for _ in range(_TRIES):
+            state = self._current_state()
+            removed, written = change(state)
+            now = actions.now_ms()
+            entry = _entry(operation, state.version, removed, written, now)
+            try:
+                self._store.put(self.uri, state.version + 1, actions.lines(entry))
+            except CommitConflict:
+                refresh(self._storage, self.uri, state)
+                continue
+            except BaseException:
+                self._state = None  # whether the entry is there is unknown
+                raise
+            state.apply(state.version + 1, entry)
+            self._loaded = time.time()
+            return
+        raise CommitConflict(f'other writers keep committing to the cuts table "{self.uri}"')
+
+    def _current_state(self) -> TableState:
+        # Entries that another process has removed by now must not be missed, nor their names taken
+        # a second time: a state that has seen no commit for a while is loaded again.
+        if self._state is None or time.time() - self._loaded > interval_seconds(RETENTION) / 2:
+            self._state = load(self._storage, self.uri) or self._create()
+            self._loaded = time.time()
+            self._newest.clear()
+        return self._state
+
+    def _create(self) -> TableState:
+        self._storage.create_folder(log_folder(self.uri))
+        entry = _first_entry(actions.now_ms())
+        try:
+            self._store.put(self.uri, 0, actions.lines(entry))
+        except CommitConflict:
+            log.debug("another process has created %s", self.uri)
+        state = load(self._storage, self.uri)
+        assert state is not None
+        return state
+
+    def _next_time(self, subscription: str) -> datetime:
+        state = self._current_state()
+        if subscription not in self._newest:
+            last = self._last(state, subscription)
+            self._newest[subscription] = last.cut_time if last else datetime.min.replace(tzinfo=UTC)
+        return max(datetime.now(UTC), self._newest[subscription] + _TICK)
+
+    def _last(self, state: TableState, subscription: str) -> Cut | None:
+        found: Cut | None = None
+        for newest, file in _by_time(state, subscription):
+            if found is not None and newest < found.cut_time:
+                break
+            rows = self._read(file.path)
+            cut = last_cut(rows.filter(pc.equal(rows["subscription"], subscription)))
+            if cut is not None and (found is None or cut.cut_time > found.cut_time):
+                found = cut
+        return found
+
+    def _write(self, rows: pa.Table) -> list[WrittenFile]:
+        return FileWriter(self._storage, self.uri, SCHEMA).write([rows])
+
+    def _read(self, path: str) -> pa.Table:
+        with open_parquet(self.uri, path) as parquet:
+            return parquet.read()
+
+    def _remove_unreferenced(self) -> None:
+        """Remove data files that no reader can still want."""
+        horizon = datetime.now(UTC) - timedelta(seconds=interval_seconds(RETENTION))
+        files = self._current_state().files
+        for info in self._storage.list(self.uri):
+            old = info.is_file and info.mtime is not None and info.mtime < horizon
+            if old and info.base_name.endswith(".parquet") and info.base_name not in files:
+                self._storage.remove(f"{self.uri}/{info.base_name}")
+
+
+def _by_time(state: TableState, subscription: str) -> list[tuple[datetime, DataFile]]:
+    """Files that may hold cuts of a subscription with their newest cut_time, newest first."""
+    found = []
+    for file in state.files.values():
+        names = statistics.bounds(file.stats, "subscription", pa.string())
+        if names is not None and not names[0] <= subscription <= names[1]:
+            continue
+        times = statistics.bounds(file.stats, "cut_time", TIMESTAMP)
+        found.append((times[1] if times else datetime.max.replace(tzinfo=UTC), file))
+    return sorted(found, key=lambda pair: pair[0], reverse=True)
+
+
+def _entry(
+    operation: str,
+    version: int,
+    removed: list[DataFile],
+    written: list[WrittenFile],
+    now: int,
+) -> list[Action]:
+    info = actions.commit_info(
+        operation, now=now, user_metadata={}, blind_append=not removed, read_version=version
+    )
+    removes = [actions.remove(file, now=now, data_change=True) for file in removed]
+    adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
+    return [info, *removes, *adds]
+
+
+def _first_entry(now: int) -> list[Action]:
+    fields = [
+        {"name": f.name, "type": delta_type(f.type), "nullable": True, "metadata": {}}
+        for f in SCHEMA
+    ]
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": {
+            "delta.logRetentionDuration": RETENTION,
+            "delta.deletedFileRetentionDuration": RETENTION,
+        },
+        "createdTime": now,
+    }
+    info = actions.commit_info(
+        "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
+    )
+    return [
+        info,
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": metadata},
+    ]

@@ -35,7 +35,7 @@ _DECIMAL: Final = re.compile(r"^decimal\((\d+),\s*(\d+)\)$")
 
 
 def delta_type(arrow: pa.DataType) -> Any:
-    """Delta's type of an Arrow type: a string, or an object for arrays. Raises FeatureNotSupported."""
+    """Delta's type of an Arrow type: a string, an object for arrays; or FeatureNotSupported."""
     name = _NAMES.get(arrow)
     if name is not None:
         return name

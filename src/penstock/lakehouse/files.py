@@ -42,7 +42,7 @@ def data_file_name() -> str:
 
 
 def file_uri(table_uri: str, path: str) -> str:
-    """The URI of a file by its ``path`` in the log (percent-encoded; absolute in shallow clones)."""
+    """The URI of a file by its ``path`` in the log: percent-encoded, absolute in shallow clones."""
     path = unquote(path)
     return path if ":/" in path.split("?")[0] else f"{table_uri}/{path}"
 

@@ -1,10 +1,7 @@
-"""The log of one table: names of its files, reading entries, putting the next one if it is absent.
+"""The log of one table: names of its files, listing it, reading entries (protocol: "File Types").
 
-In: a table's URI, lines of actions. Out: entries; a put that exactly one writer of a version wins
-(compare-and-swap), durable on return. What actions mean is left to ``state`` and ``actions``.
-
-A local warehouse is put by link(2), which fails when the name exists. Object stores have no such
-call in common, so there Delta's own LogStore does it, through the session's JVM.
+In: a table's URI. Out: versions, checkpoints, the actions of an entry. Writing is ``log_store``,
+what actions mean is left to ``state`` and ``actions``.
 """
 
 from __future__ import annotations
@@ -13,33 +10,15 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-
-from penstock.errors import CommitConflict, ConfigurationError, StorageError
-from penstock.lakehouse.storage import (
-    Storage,
-    fsync_folder,
-    is_local,
-    local_path,
-    storage_errors,
-    write_temporary,
-)
+from penstock.errors import StorageError
+from penstock.lakehouse.storage import Storage, is_local, local_path, storage_errors
 
 _ENTRY: Final = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
-
-
-class LogStore(Protocol):
-    """Puts log entries."""
-
-    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Put one entry, durable on return. Raises CommitConflict when it exists already."""
 
 
 @dataclass(frozen=True)
@@ -48,65 +27,6 @@ class LogListing:
 
     entries: tuple[int, ...]
     checkpoints: dict[int, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class LocalLogStore:
-    """Entries of a local warehouse."""
-
-    fsync: bool = True
-
-    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Write beside, sync, link to the name, sync the folder."""
-        path = Path(local_path(entry_uri(table_uri, version)))
-        with storage_errors("write file", str(path)):
-            temporary = write_temporary(path, _content(lines), fsync=self.fsync)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                raise _lost(table_uri, version) from None
-            finally:
-                temporary.unlink(missing_ok=True)
-            if self.fsync:
-                fsync_folder(str(path.parent))
-
-
-@dataclass(frozen=True)
-class SparkLogStore:
-    """Entries of any store that Spark reaches, through Delta's LogStore for its scheme."""
-
-    spark: SparkSession
-
-    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """LogStore.write without overwriting."""
-        jvm: Any = self.spark._jvm
-        session: Any = self.spark._jsparkSession
-        java = jvm.java.util.ArrayList()
-        for line in lines:
-            java.add(line)
-        content = jvm.scala.jdk.javaapi.CollectionConverters.asScala(java.iterator())
-        store = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, table_uri).store()
-        path = jvm.org.apache.hadoop.fs.Path(entry_uri(table_uri, version))
-        try:
-            store.write(path, content, False, session.sessionState().newHadoopConf())
-        except Py4JJavaError as error:
-            kind = error.java_exception.getClass().getName()
-            if kind.endswith("FileAlreadyExistsException"):
-                raise _lost(table_uri, version) from None
-            raise StorageError(
-                f'could not write file "{path.toString()}": {error.java_exception.getMessage()}'
-            ) from error
-
-
-def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
-    """The store that fits a warehouse. Raises ConfigurationError when it needs a SparkSession."""
-    if storage.is_local:
-        return LocalLogStore(storage.fsync)
-    if spark is None:
-        raise ConfigurationError(
-            f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
-        )
-    return SparkLogStore(spark)
 
 
 def log_folder(table_uri: str) -> str:
@@ -159,14 +79,3 @@ def _names(storage: Storage, folder: str) -> Iterator[str]:
         os.scandir(local_path(folder)) as found,
     ):
         yield from (entry.name for entry in found)
-
-
-def _content(lines: Sequence[str]) -> bytes:
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _lost(table_uri: str, version: int) -> CommitConflict:
-    return CommitConflict(
-        f'another writer has committed version {version} of table "{table_uri}"',
-        hint="Load the table again and retry.",
-    )

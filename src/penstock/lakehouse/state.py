@@ -160,10 +160,20 @@ def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
 def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
     for kind in table.column_names:
         rows = table.column(kind)
-        for body in rows.filter(rows.is_valid()).to_pylist(maps_as_pydicts="strict"):
+        for body in rows.filter(rows.is_valid()).to_pylist():
             # a struct of NULLs only stands for "no such action" in some writers' files
             if any(value is not None for value in body.values()):
-                yield {kind: body}
+                yield {kind: _with_maps(body)}
+
+
+def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
+    """Arrow gives maps as lists of pairs."""
+    for key in ("tags", "configuration", "options"):
+        if key in body:
+            body[key] = dict(body[key] or ())
+    if isinstance(body.get("format"), dict):
+        body["format"] = _with_maps(body["format"])
+    return body
 
 
 def _data_file(body: Mapping[str, Any]) -> DataFile:

@@ -229,7 +229,7 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn the operating system's and pyarrow's errors into StorageError, as PostgreSQL words them."""
+    """Turn errors of the system and of pyarrow into StorageError, worded as PostgreSQL's."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -20,11 +20,11 @@ from pyroaring import BitMap
 from penstock.errors import CommitConflict, DuplicateObject, PenstockError, UndefinedObject
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
-from penstock.lakehouse.checkpoint import write_checkpoint
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.log import LogStore, log_folder
+from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -229,7 +229,7 @@ class DeltaTable:
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the current version and drop log entries past their retention."""
-        write_checkpoint(self.storage, self._store, self.uri, self.version, self.properties)
+        self._store.checkpoint(self.uri, self.properties)
 
     def _put_entry(self, entry: Sequence[Action]) -> None:
         self._unknown = True

@@ -13,7 +13,7 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse.cuts import Cuts
-from penstock.lakehouse.log import LogStore, log_store
+from penstock.lakehouse.log_store import LogStore, log_store
 from penstock.lakehouse.names import folder_name
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import Storage, resolve

@@ -1,0 +1,132 @@
+"""Putting log entries if they are absent (compare-and-swap), and checkpoints.
+
+In: lines of actions for a version. Out: an entry that exactly one writer of that version puts,
+durable on return (law 1); CommitConflict for all others.
+
+A local warehouse is put by link(2), which fails when the name exists. Object stores have no such
+call in common, so there Delta's own LogStore does it, through the session's JVM.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from penstock.errors import CommitConflict, ConfigurationError, StorageError
+from penstock.lakehouse.checkpoint import remove_expired_entries, write_local_checkpoint
+from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.storage import (
+    Storage,
+    fsync_folder,
+    local_path,
+    storage_errors,
+    write_temporary,
+)
+
+
+class LogStore(Protocol):
+    """Puts log entries."""
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        """Put one entry, durable on return. Raises CommitConflict when it exists already."""
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """Write a checkpoint of the newest version and drop log files past their retention."""
+
+
+@dataclass(frozen=True)
+class LocalLogStore:
+    """Entries of a local warehouse."""
+
+    storage: Storage
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        """Write beside, sync, link to the name, sync the folder."""
+        path = Path(local_path(entry_uri(table_uri, version)))
+        with storage_errors("write file", str(path)):
+            temporary = write_temporary(path, _content(lines), fsync=self.storage.fsync)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise _lost(table_uri, version) from None
+            finally:
+                temporary.unlink(missing_ok=True)
+            if self.storage.fsync:
+                fsync_folder(str(path.parent))
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """By delta-rs."""
+        write_local_checkpoint(self.storage, table_uri)
+        remove_expired_entries(self.storage, table_uri, properties)
+
+
+@dataclass(frozen=True)
+class SparkLogStore:
+    """Entries of any store that Spark reaches, through Delta's LogStore for its scheme."""
+
+    spark: SparkSession
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        """LogStore.write without overwriting."""
+        jvm: Any = self.spark._jvm
+        java = jvm.java.util.ArrayList()
+        for line in lines:
+            java.add(line)
+        content = jvm.scala.jdk.javaapi.CollectionConverters.asScala(java.iterator())
+        path = jvm.org.apache.hadoop.fs.Path(entry_uri(table_uri, version))
+        try:
+            hadoop = self.spark._jsparkSession.sessionState().newHadoopConf()
+            self._delta_log(table_uri).store().write(path, content, False, hadoop)
+        except Py4JJavaError as error:
+            kind = error.java_exception.getClass().getName()
+            if kind.endswith("FileAlreadyExistsException"):
+                raise _lost(table_uri, version) from None
+            raise StorageError(
+                f'could not write file "{path.toString()}": {error.java_exception.getMessage()}'
+            ) from error
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """By Delta, which reads the properties itself."""
+        try:
+            delta_log = self._delta_log(table_uri)
+            none = self._none()
+            delta_log.checkpoint(delta_log.update(False, none, none), none)
+        except Py4JJavaError as error:
+            raise StorageError(
+                f'could not write checkpoint of "{table_uri}": {error.java_exception.getMessage()}'
+            ) from error
+
+    def _delta_log(self, table_uri: str) -> Any:
+        delta: Any = self.spark._jvm.org.apache.spark.sql.delta
+        return delta.DeltaLog.forTable(self.spark._jsparkSession, table_uri)
+
+    def _none(self) -> Any:
+        return self.spark._jvm.scala.Option.empty()
+
+
+def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
+    """The store that fits a warehouse. Raises ConfigurationError when it needs a SparkSession."""
+    if storage.is_local:
+        return LocalLogStore(storage)
+    if spark is None:
+        raise ConfigurationError(
+            f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
+        )
+    return SparkLogStore(spark)
+
+
+def _content(lines: Sequence[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _lost(table_uri: str, version: int) -> CommitConflict:
+    return CommitConflict(
+        f'another writer has committed version {version} of table "{table_uri}"',
+        hint="Load the table again and retry.",
+    )
