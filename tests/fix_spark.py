@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def _jars() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with Delta, UTC, two cores and little memory."""
     folder = tmp_path_factory.mktemp("spark")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers without an active venv
     builder = SparkSession.builder.master("local[2]").appName("penstock-tests")
     builder = builder.config("spark.jars", _jars())
     builder = builder.config("spark.sql.warehouse.dir", str(folder))

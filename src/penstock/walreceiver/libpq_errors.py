@@ -112,8 +112,8 @@ def _shorten(text: str) -> str:
 def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
     """The error for a failed command. ``prefix``: PostgreSQL's words before the server's message.
 
-    The server going away (57P01, 57P02, 57P03, class 08, or no SQLSTATE at all, which is libpq's
-    own report of a broken socket) is a ConnectionFailure; anything else is the server's answer.
+    The server going away (``is_connection_sqlstate``; none at all is libpq's own report of a
+    broken socket) is a ConnectionFailure; anything else is the server's answer.
     """
     sqlstate = _field(result, DiagnosticField.SQLSTATE)
     primary = _field(result, DiagnosticField.MESSAGE_PRIMARY)
@@ -132,16 +132,24 @@ def hint_for(sqlstate: str | None) -> str | None:
     return _HINTS.get(sqlstate or "")
 
 
+def is_connection_sqlstate(sqlstate: str | None) -> bool:
+    """The server goes away or never answered, so another try may find it again."""
+    return sqlstate is None or sqlstate.startswith("08") or sqlstate in _GOING_AWAY
+
+
 def _kind(sqlstate: str | None) -> type[PenstockError]:
-    if sqlstate is None or sqlstate.startswith("08") or sqlstate in ("57P01", "57P02", "57P03"):
+    if is_connection_sqlstate(sqlstate):
         return ConnectionFailure
-    return _CLASSES.get(sqlstate, PublisherError)
+    return _CLASSES.get(sqlstate or "", PublisherError)
 
 
 def _field(result: PGresult, field: DiagnosticField) -> str | None:
     value = result.error_field(field)
     return value.decode(errors="replace") if value is not None else None
 
+
+_GOING_AWAY: Final = ("57P01", "57P02", "57P03", "25P03", "57P05")
+"""Shutdowns, and the server's own time limits on idle sessions."""
 
 _CLASSES: Final[dict[str, type[PenstockError]]] = {
     "42704": UndefinedObject,

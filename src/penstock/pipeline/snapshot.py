@@ -1,0 +1,209 @@
+"""The initial copy: all tables of a round at one exported snapshot, side by side in Spark.
+
+In: published tables, their Delta tables, and the name of a snapshot that another session holds open
+(``walreceiver.snapshot_holder``). Out: the copied files staged on each table, one table after the
+other as they are complete, to be committed by the caller. Nothing is visible before that. What a
+unit of work is decides ``snapshot_units``, how it is done ``snapshot_task``; rows never touch the
+driver.
+
+PostgreSQL copies with one worker and one slot per table (tablesync.c); here the tables of a round
+share one consistent point, and a large table is cut by ctid.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.failpoint import INSIDE_COPY, failpoint
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.snapshot_job import CopyJob
+from penstock.pipeline.snapshot_task import CopyFailed, CopyTask, Result
+from penstock.pipeline.snapshot_units import units_of
+from penstock.relation import Attribute
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.table_info import PublishedTable
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int, int, int], None]
+"""table, rows, bytes of data files, finished units, all units."""
+
+_UNITS_PER_CORE: Final = 8
+_LARGEST_UNIT: Final = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """``unit_bytes``: heap (with TOAST) that a task reads at least, more of large tables, so that
+    their files get large too. ``connections``: sessions on the publisher at the same time at most.
+    ``batch_bytes``: what a task reads at once. ``target_file_bytes``: size of data files.
+    """
+
+    unit_bytes: int = 64 << 20
+    connections: int = 16
+    batch_bytes: int = 8 << 20
+    target_file_bytes: int = TARGET_FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A published table and the Delta table that it is copied into."""
+
+    info: PublishedTable
+    table: DeltaTable
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """``bytes``: of the data files."""
+
+    table: str
+    rows: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One table's state while the round runs."""
+
+    source: CopySource
+    units: int = 0
+    done: int = 0
+    rows: int = 0
+    bytes: int = 0
+    files: list[WrittenFile] = field(default_factory=list)
+
+    @property
+    def result(self) -> CopyResult:
+        return CopyResult(self.source.table.name, self.rows, self.bytes)
+
+
+def run_copy(
+    spark: SparkSession,
+    sources: Sequence[CopySource],
+    *,
+    conninfo: ConnInfo,
+    snapshot_name: str,
+    options: CopyOptions,
+    progress: Progress,
+    finished: Callable[[CopySource], object] = lambda source: None,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[CopyResult, ...]:
+    """Copy the tables; stage each and call ``finished`` for it (to commit) once it is complete.
+
+    ``check`` is called about every second and raises when the snapshot is lost. All callbacks run
+    in the calling thread. Raises the first unit's error, which names table and column
+    (ConnectionFailure, PublisherError, ValueNotRepresentable, StorageError): tables that were not
+    finished have nothing staged then, and their files are removed as far as they are known.
+    """
+    copies = [_Copy(source) for source in sources]
+    owners: dict[int, _Copy] = {}
+    tasks = _tasks(spark, copies, owners, conninfo, snapshot_name, options)
+    for copy in copies:
+        if not copy.units:  # a table without columns has nothing that a file could hold
+            finished(copy.source)
+    job = CopyJob(spark, tasks, options.connections, _description(sources))
+    try:
+        with job:
+            for result in job.results(check):
+                _take(owners[result.number], result, progress, finished)
+                failpoint(INSIDE_COPY)
+    except BaseException:
+        for late in job.late():
+            owners[late.number].files += late.files
+        for copy in copies:
+            _abandon(copy)
+        raise
+    return tuple(copy.result for copy in copies)
+
+
+def _take(
+    copy: _Copy, result: Result, progress: Progress, finished: Callable[[CopySource], object]
+) -> None:
+    if isinstance(result, CopyFailed):
+        raise result.error
+    copy.done += 1
+    copy.files += result.files
+    copy.rows += sum(file.rows for file in result.files)
+    copy.bytes += sum(file.size for file in result.files)
+    progress(copy.source.table.name, copy.rows, copy.bytes, copy.done, copy.units)
+    if copy.done == copy.units:
+        copy.source.table.stage(written=copy.files)
+        copy.files = []
+        try:
+            finished(copy.source)
+        except BaseException:
+            copy.source.table.discard()
+            raise
+        log.info(
+            'copied table "%s": %d rows, %d bytes in %d units',
+            copy.source.table.name,
+            copy.rows,
+            copy.bytes,
+            copy.units,
+        )
+
+
+def _abandon(copy: _Copy) -> None:
+    """Remove files that nothing will name; those of killed tasks are left to VACUUM."""
+    table = copy.source.table
+    for file in copy.files:
+        table.storage.remove(f"{table.uri}/{file.path}")
+    copy.files = []
+
+
+def _tasks(
+    spark: SparkSession,
+    copies: Sequence[_Copy],
+    owners: dict[int, _Copy],
+    conninfo: ConnInfo,
+    snapshot_name: str,
+    options: CopyOptions,
+) -> list[CopyTask]:
+    """All units of all tables, the largest first, so that the last ones to end are short."""
+    cores = min(spark.sparkContext.defaultParallelism, options.connections)
+    session = conninfo.for_sql("penstock copy", options="-c search_path=")
+    sized: list[tuple[int, CopyTask]] = []
+    for copy in copies:
+        table, columns = copy.source.table, _columns(copy.source)
+        share = copy.source.info.size // (cores * _UNITS_PER_CORE)
+        unit_bytes = max(options.unit_bytes, min(share, _LARGEST_UNIT))
+        units = units_of(copy.source.info, columns, unit_bytes)
+        copy.units = len(units)
+        for unit in units:
+            task = CopyTask(
+                number=len(sized),
+                table=copy.source.info.relation.qualified_name,
+                conninfo=session,
+                snapshot_name=snapshot_name,
+                queries=unit.queries,
+                columns=columns,
+                schema=table.schema.arrow(),
+                storage=table.storage,
+                table_uri=table.uri,
+                batch_bytes=options.batch_bytes,
+                target_file_bytes=options.target_file_bytes,
+            )
+            owners[task.number] = copy
+            sized.append((unit.size, task))
+    return [task for _, task in sorted(sized, key=lambda pair: -pair[0])]
+
+
+def _columns(source: CopySource) -> tuple[Attribute, ...]:
+    """The published columns in the order of the target's."""
+    attributes = {attribute.name: attribute for attribute in source.info.relation.attributes}
+    return tuple(
+        attributes[column.source]
+        for column in source.table.schema.columns
+        if column.source in attributes
+    )
+
+
+def _description(sources: Sequence[CopySource]) -> str:
+    return f"penstock: copy {', '.join(source.table.name for source in sources)}"[:200]

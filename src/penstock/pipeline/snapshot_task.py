@@ -1,0 +1,219 @@
+"""What a task of the initial copy does, in an executor: publisher to Parquet by Arrow.
+
+In: a ``CopyTask``, a frozen value that crosses to executors. Out: data files that no log entry
+names, or the error that stopped it, as a value. Each task opens its own connection through the ADBC
+driver (COPY BINARY to Arrow in C), imports the exported snapshot and streams batch by batch: memory
+is one batch, and one row group of the file.
+
+ADBC hangs in a process that was forked after it was used: nothing here runs in the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import adbc_driver_manager
+import pyarrow as pa
+from adbc_driver_postgresql import StatementOptions, dbapi
+
+import penstock.pgtypes as pgtypes
+from penstock.errors import ConnectionFailure, PenstockError, PublisherError, ValueNotRepresentable
+from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.storage import Storage
+from penstock.relation import Attribute
+from penstock.walreceiver.connection import quote_literal
+from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
+from penstock.walreceiver.snapshot_holder import SESSION_SETTINGS, lost_snapshot
+
+_BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """``number``: of the unit in its round; ``columns``: in the order of ``schema``.
+
+    ``conninfo`` holds the password and is never printed. ``batch_bytes``: of PostgreSQL's binary
+    format, read at once. ``target_file_bytes``: where a file ends and the next begins.
+    """
+
+    number: int
+    table: str
+    conninfo: str = field(repr=False)
+    snapshot_name: str
+    queries: tuple[str, ...]
+    columns: tuple[Attribute, ...]
+    schema: pa.Schema
+    storage: Storage
+    table_uri: str
+    batch_bytes: int
+    target_file_bytes: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Files of a unit, durable, not yet in the table."""
+
+    number: int
+    files: tuple[WrittenFile, ...]
+
+
+@dataclass(frozen=True)
+class CopyFailed:
+    """A unit's error; its own files are gone."""
+
+    number: int
+    error: PenstockError
+
+
+Result = Copied | CopyFailed
+
+
+def copy_unit(task: CopyTask) -> Result:
+    """Copy one unit. Raises nothing: an exception would cross to the driver as Java's text."""
+    try:
+        return Copied(task.number, tuple(_copy(task)))
+    except PenstockError as error:
+        return CopyFailed(task.number, error)
+    except Exception as error:
+        return CopyFailed(task.number, _unexpected(error, task))
+
+
+def _copy(task: CopyTask) -> list[WrittenFile]:
+    writer = FileWriter(
+        task.storage, task.table_uri, task.schema, target_file_bytes=task.target_file_bytes
+    )
+    with _session(task) as cursor:
+        return writer.write(
+            _converted(batch, task)
+            for query in task.queries
+            for batch in _read(cursor, query, task)
+        )
+
+
+@contextmanager
+def _session(task: CopyTask) -> Iterator[Any]:
+    """A cursor in a read-only transaction at the exported snapshot."""
+    try:
+        connection = dbapi.connect(task.conninfo, autocommit=True)
+    except adbc_driver_manager.Error as error:
+        raise _named(connect_failure(_libpq_text(error)), task) from None
+    with closing(connection), closing(connection.cursor()) as cursor:
+        with _server_errors(task):
+            cursor.execute(SESSION_SETTINGS)
+            cursor.fetchall()
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
+        except adbc_driver_manager.Error as error:
+            # 22023 up to 16, 42704 later: no such file; 55000: its session has ended
+            if error.sqlstate in ("22023", "42704", "55000"):
+                raise lost_snapshot(_primary(error)) from None
+            raise _server_error(error, task) from None
+        cursor.adbc_statement.set_options(**{_BATCH_BYTES: str(task.batch_bytes)})
+        yield cursor
+
+
+def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
+    with _server_errors(task):
+        cursor.execute(query)
+    try:
+        with cursor.fetch_record_batch() as reader:
+            yield from reader
+    except (OSError, pa.ArrowException) as error:
+        raise _stream_error(error, cursor, task) from None
+
+
+def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
+    """ADBC's batch in the target's types and names."""
+    arrays = [
+        _column(batch.column(position), attribute, task)
+        for position, attribute in enumerate(task.columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
+
+
+def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
+    try:
+        return pgtypes.find(attribute.type_oid).copy_column(array, attribute.typmod)
+    except PenstockError as error:
+        error.detail = " ".join(
+            filter(None, (f'Table "{task.table}", column "{attribute.name}".', error.detail))
+        )
+        raise
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise ValueNotRepresentable(
+            f"could not convert values of the initial copy: {error}",
+            detail=f'Table "{task.table}", column "{attribute.name}".',
+        ) from None
+
+
+@contextmanager
+def _server_errors(task: CopyTask) -> Iterator[None]:
+    try:
+        yield
+    except adbc_driver_manager.Error as error:
+        raise _server_error(error, task) from None
+
+
+def _server_error(error: Any, task: CopyTask) -> PenstockError:
+    prefix = f'could not start initial contents copy for table "{task.table}": '
+    sqlstate = error.sqlstate
+    kind = ConnectionFailure if is_connection_sqlstate(sqlstate) else PublisherError
+    return kind(
+        prefix + _primary(error),
+        detail=_field(error, "PG_DIAG_MESSAGE_DETAIL"),
+        hint=_field(error, "PG_DIAG_MESSAGE_HINT") or hint_for(sqlstate),
+        sqlstate=sqlstate,
+    )
+
+
+def _stream_error(error: Exception, cursor: Any, task: CopyTask) -> PenstockError:
+    """An Arrow stream reports text only: the connection tells whether the server said no or went.
+
+    The reader closes its result when it is left, so the session takes a command again.
+    """
+    text = re.sub(r"^\[libpq\] [^:]*(failed|\[PGRES_\w+\]): (ERROR:  )?", "", str(error)).strip()
+    message = f'could not read initial contents of table "{task.table}": {" ".join(text.split())}'
+    try:
+        cursor.execute("ROLLBACK")
+    except adbc_driver_manager.Error:
+        return ConnectionFailure(message)
+    return PublisherError(message)
+
+
+def _primary(error: Any) -> str:
+    return _field(error, "PG_DIAG_MESSAGE_PRIMARY") or _libpq_text(error)
+
+
+def _field(error: Any, name: str) -> str | None:
+    for key, value in error.details or ():
+        if (key.decode() if isinstance(key, bytes) else key) == name:
+            return bytes(value).decode(errors="replace")
+    return None
+
+
+def _libpq_text(error: Any) -> str:
+    """The message without the driver's own words and without the query."""
+    text = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", str(error))
+    return re.split(r"\s*(Query was:|\. SQLSTATE:)", text)[0].strip()
+
+
+def _named(error: ConnectionFailure, task: CopyTask) -> ConnectionFailure:
+    error.detail = f'Table "{task.table}".'
+    return error
+
+
+def _unexpected(error: Exception, task: CopyTask) -> PenstockError:
+    return PenstockError(
+        f'initial copy of table "{task.table}" failed: {type(error).__name__}: {error}'
+    )
+
+
+def copy_units(tasks: Iterable[CopyTask]) -> Iterator[Result]:
+    """The units of a partition, one after the other."""
+    for task in tasks:
+        yield copy_unit(task)
