@@ -2,8 +2,8 @@
 
     python bench/apply.py [ROWS]
 
-Prints medians of fold, job and commit (with fsync) for batches of 1 to 1,000,000 rows, and the ratio
-to MERGE of the same batches into a copy of the table in the same run.
+Prints medians of fold, job and commit (with fsync) for batches of 1 to 1,000,000 rows, and the
+ratio to MERGE of the same batches into a copy of the table in the same run.
 """
 
 from __future__ import annotations
