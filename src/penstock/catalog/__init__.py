@@ -1,0 +1,23 @@
+"""The node's state: subscriptions, their tables, live numbers (PostgreSQL's catalogs and views).
+
+In: the URL of a state store, SQLite by default. Out: ``Catalog`` and frozen rows. The only importer
+of SQLAlchemy. Nothing here decides: commands change the catalog, workers record their progress.
+"""
+
+from penstock.catalog.catalog import Catalog, CatalogTransaction
+from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_subscription import RecordedError, Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+
+__all__ = [
+    "Catalog",
+    "CatalogTransaction",
+    "NodeInfo",
+    "RecordedError",
+    "Subscription",
+    "SubscriptionRel",
+    "SubscriptionRelState",
+    "SubscriptionStatistics",
+    "TableStatistics",
+]

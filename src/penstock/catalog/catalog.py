@@ -1,0 +1,141 @@
+"""The node's catalog: its tables joined into whole transactions.
+
+In: the URL of a state store. Out: ``Catalog``. What belongs together is done in one transaction::
+
+    with catalog.write() as t:
+        subscription = t.subscriptions.create(...)
+        t.relations.add(subscription.oid, tables, SubscriptionRelState.INIT)
+
+Single steps have methods of their own. Every change moves ``generation()``, which other processes
+poll.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_stat_subscription import StatisticsStore
+from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
+from penstock.catalog.pg_subscription_rel import (
+    PgSubscriptionRel,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
+from penstock.catalog.store import Store
+from penstock.errors import PenstockError
+from penstock.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTransaction:
+    """All catalogs at one state."""
+
+    subscriptions: PgSubscription
+    relations: PgSubscriptionRel
+
+
+class Catalog:
+    """An open catalog, for several threads; a context manager that closes it."""
+
+    def __init__(self, store: Store, statistics: StatisticsStore) -> None:
+        self._store = store
+        self.statistics = statistics
+
+    @classmethod
+    def create(cls, url: str) -> Catalog:
+        """Make a new node's catalog. Raises DuplicateObject, ConfigurationError, StorageError."""
+        return cls._with_statistics(Store.create(url), url)
+
+    @classmethod
+    def open(cls, url: str) -> Catalog:
+        """Open a node's catalog. Raises ConfigurationError, StorageError."""
+        return cls._with_statistics(Store.open(url), url)
+
+    @classmethod
+    def _with_statistics(cls, store: Store, url: str) -> Catalog:
+        try:
+            return cls(store, StatisticsStore(url))
+        except BaseException:
+            store.close()
+            raise
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.statistics.close()
+        self._store.close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def node_info(self) -> NodeInfo:
+        """Who this node is."""
+        return self._store.node_info()
+
+    def generation(self) -> int:
+        """Grows with every change by any process; cheap enough to poll ten times a second."""
+        return self._store.generation()
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[CatalogTransaction]:
+        """A transaction that sees one state."""
+        with self._store.read() as connection:
+            yield _transaction(connection)
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[CatalogTransaction]:
+        """A transaction that changes things; durable when it ends, nothing when it raises."""
+        with self._store.write() as connection:
+            yield _transaction(connection)
+
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """All subscriptions in the order of creation."""
+        with self.read() as transaction:
+            return transaction.subscriptions.all()
+
+    def relations(self, subid: int | None = None) -> tuple[SubscriptionRel, ...]:
+        """Tables of one subscription, or of all."""
+        with self.read() as transaction:
+            return transaction.relations.all(subid)
+
+    def set_state(
+        self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
+    ) -> SubscriptionRel:
+        """Record a table's transition. Raises UndefinedObject, NotInPrerequisiteState."""
+        with self.write() as transaction:
+            return transaction.relations.set_state(rel, state, lsn)
+
+    def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
+        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None:
+                changed = replace(subscription, stopped=stopped, error=_recorded(error))
+                transaction.subscriptions.save(changed)
+
+    def clear_error(self, subid: int) -> None:
+        """Forget the error, so that a worker is started again."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None:
+                transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+
+
+def _transaction(connection: Connection) -> CatalogTransaction:
+    return CatalogTransaction(PgSubscription(connection), PgSubscriptionRel(connection))
+
+
+def _recorded(error: BaseException) -> RecordedError:
+    if isinstance(error, PenstockError):
+        return RecordedError(error.message, error.detail, error.hint, error.sqlstate, time.time())
+    message = f"{type(error).__name__}: {error}"
+    return RecordedError(message, None, None, PenstockError.default_sqlstate, time.time())

@@ -1,0 +1,210 @@
+"""Subscriptions (pg_subscription.h).
+
+In: a connection inside a transaction. Out: frozen ``Subscription`` rows. Column names are
+PostgreSQL's; ``subappid`` and what comes behind it is ours. Checks of options and names belong to
+``penstock.commands``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    select,
+)
+
+from penstock.catalog import pg_control
+from penstock.catalog.metadata import METADATA
+from penstock.errors import DuplicateObject, UndefinedObject
+
+_TABLE = Table(
+    "penstock_subscription",
+    METADATA,
+    Column("oid", BigInteger, primary_key=True, autoincrement=False),
+    Column("subname", String(64), nullable=False, unique=True),
+    Column("subenabled", Boolean, nullable=False),
+    Column("subbinary", Boolean, nullable=False),
+    Column("subconninfo", Text, nullable=False),
+    Column("subslotname", String(64)),
+    Column("subsynccommit", String, nullable=False),
+    Column("subpublications", Text, nullable=False),
+    Column("subappid", String, nullable=False, unique=True),
+    Column("substopped", Boolean, nullable=False),
+    Column("subdropping", Boolean, nullable=False),
+    Column("suberror", Text),
+    Column("suberrordetail", Text),
+    Column("suberrorhint", Text),
+    Column("suberrorsqlstate", String(5)),
+    Column("suberrortime", Float(53)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedError:
+    """What went wrong last. ``time``: seconds since 1970."""
+
+    message: str
+    detail: str | None
+    hint: str | None
+    sqlstate: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One subscription. Two are equal when a worker would do the same for both.
+
+    ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
+    never used again. ``stopped``: an error that a retry cannot heal has ended its worker, and
+    ENABLE is what starts it again. ``dropping``: DROP SUBSCRIPTION waits for the slot.
+    """
+
+    oid: int
+    name: str
+    enabled: bool
+    binary: bool
+    conninfo: str = field(repr=False)
+    slot_name: str | None
+    synchronous_commit: str
+    publications: tuple[str, ...]
+    app_id: str
+    stopped: bool = field(default=False, compare=False)
+    dropping: bool = field(default=False, compare=False)
+    error: RecordedError | None = field(default=None, compare=False)
+
+    @property
+    def should_run(self) -> bool:
+        """Whether a node is to run a worker for it."""
+        return (
+            self.enabled and not self.stopped and not self.dropping and self.slot_name is not None
+        )
+
+
+class PgSubscription:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> tuple[Subscription, ...]:
+        """Every subscription in the order of creation."""
+        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
+        return tuple(_subscription(row) for row in rows.mappings())
+
+    def find(self, name: str) -> Subscription | None:
+        """The subscription of that name, or None."""
+        row = self._connection.execute(select(_TABLE).where(_TABLE.c.subname == name))
+        found = row.mappings().one_or_none()
+        return None if found is None else _subscription(found)
+
+    def get(self, name: str) -> Subscription:
+        """The subscription of that name. Raises UndefinedObject (42704)."""
+        found = self.find(name)
+        if found is None:
+            raise UndefinedObject(f'subscription "{name}" does not exist')
+        return found
+
+    def find_oid(self, oid: int) -> Subscription | None:
+        """The subscription with that oid, or None."""
+        row = self._connection.execute(select(_TABLE).where(_TABLE.c.oid == oid))
+        found = row.mappings().one_or_none()
+        return None if found is None else _subscription(found)
+
+    def create(
+        self,
+        name: str,
+        *,
+        conninfo: str,
+        publications: Sequence[str],
+        slot_name: str | None,
+        enabled: bool = True,
+        binary: bool = False,
+        synchronous_commit: str = "off",
+    ) -> Subscription:
+        """Insert one. Raises DuplicateObject (42710)."""
+        if self.find(name) is not None:
+            raise DuplicateObject(f'subscription "{name}" already exists')
+        subscription = Subscription(
+            oid=pg_control.new_oid(self._connection),
+            name=name,
+            enabled=enabled,
+            binary=binary,
+            conninfo=conninfo,
+            slot_name=slot_name,
+            synchronous_commit=synchronous_commit,
+            publications=tuple(publications),
+            app_id=f"penstock-{uuid.uuid4()}",
+        )
+        self._connection.execute(_TABLE.insert().values(**_values(subscription)))
+        return subscription
+
+    def save(self, subscription: Subscription) -> None:
+        """Write a changed row back (same oid); no effect when it is gone."""
+        self._connection.execute(
+            _TABLE.update().where(_TABLE.c.oid == subscription.oid).values(**_values(subscription))
+        )
+
+    def delete(self, oid: int) -> None:
+        """Remove the row; its tables are ``PgSubscriptionRel.delete_all``'s."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
+
+
+def _values(subscription: Subscription) -> dict[str, Any]:
+    error = subscription.error
+    return {
+        "oid": subscription.oid,
+        "subname": subscription.name,
+        "subenabled": subscription.enabled,
+        "subbinary": subscription.binary,
+        "subconninfo": subscription.conninfo,
+        "subslotname": subscription.slot_name,
+        "subsynccommit": subscription.synchronous_commit,
+        "subpublications": json.dumps(subscription.publications, ensure_ascii=False),
+        "subappid": subscription.app_id,
+        "substopped": subscription.stopped,
+        "subdropping": subscription.dropping,
+        "suberror": error and error.message,
+        "suberrordetail": error and error.detail,
+        "suberrorhint": error and error.hint,
+        "suberrorsqlstate": error and error.sqlstate,
+        "suberrortime": error and error.time,
+    }
+
+
+def _subscription(row: RowMapping) -> Subscription:
+    error = None
+    if row["suberror"] is not None:
+        error = RecordedError(
+            message=row["suberror"],
+            detail=row["suberrordetail"],
+            hint=row["suberrorhint"],
+            sqlstate=row["suberrorsqlstate"],
+            time=row["suberrortime"],
+        )
+    return Subscription(
+        oid=row["oid"],
+        name=row["subname"],
+        enabled=row["subenabled"],
+        binary=row["subbinary"],
+        conninfo=row["subconninfo"],
+        slot_name=row["subslotname"],
+        synchronous_commit=row["subsynccommit"],
+        publications=tuple(json.loads(row["subpublications"])),
+        app_id=row["subappid"],
+        stopped=row["substopped"],
+        dropping=row["subdropping"],
+        error=error,
+    )

@@ -1,0 +1,145 @@
+"""The state store: its schema and version, its transactions, its change counter.
+
+In: an SQLAlchemy URL. Out: connections inside transactions, for the catalogs to work on. Writers
+run one after the other (the row of ``pg_control`` is their lock); readers see one state and never
+wait. Rows are on disk when a writing transaction ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from sqlalchemy import Connection, Engine, inspect
+
+from penstock.catalog import pg_control, pg_subscription, pg_subscription_rel
+from penstock.catalog.engine import (
+    errors_mapped,
+    make_private_file,
+    open_engine,
+    parse_url,
+    sqlite_path,
+    transaction,
+)
+from penstock.catalog.metadata import METADATA
+from penstock.catalog.pg_control import NodeInfo
+from penstock.errors import ConfigurationError, DuplicateObject
+
+SCHEMA_VERSION: Final = 1
+
+_UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {}
+"""By version: what makes a schema of that version one of the next."""
+
+_TABLES: Final = (pg_control, pg_subscription, pg_subscription_rel)
+"""Importing them has put their tables into METADATA."""
+
+
+class Store:
+    """An open state store. ``close`` it; it may be used by several threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def create(cls, url: str) -> Store:
+        """Make the tables of a new node. Raises DuplicateObject when there is a node already."""
+        parsed = parse_url(url)
+        path = sqlite_path(parsed)
+        if path is not None:
+            make_private_file(path)
+        store = cls(open_engine(parsed, durable=True))
+        try:
+            with transaction(store.engine, write=True) as connection:
+                if _is_initialized(connection):
+                    raise DuplicateObject(
+                        "the state store holds a node already",
+                        hint="Use that node, or give the new one a store of its own.",
+                    )
+                METADATA.create_all(connection)
+                pg_control.initialize(
+                    connection,
+                    schema_version=SCHEMA_VERSION,
+                    created_by=importlib.metadata.version("penstock"),
+                    now=int(time.time()),
+                )
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Open a node's store and bring its schema up to date.
+
+        Raises ConfigurationError: no node there, or one of a newer Penstock.
+        """
+        parsed = parse_url(url)
+        path = sqlite_path(parsed)
+        if path is not None and not path.is_file():
+            raise _no_node()
+        store = cls(open_engine(parsed, durable=True))
+        try:
+            store._upgrade()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state."""
+        with transaction(self.engine, write=False) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that changes the catalog; counts as a change even if it changes nothing."""
+        with transaction(self.engine, write=True) as connection:
+            pg_control.advance_generation(connection)
+            yield connection
+
+    def generation(self) -> int:
+        """The change counter: two equal answers mean that nothing has changed. Cheap."""
+        with self.read() as connection:
+            return pg_control.generation(connection)
+
+    def node_info(self) -> NodeInfo:
+        """Who this node is."""
+        with self.read() as connection:
+            return pg_control.node_info(connection)
+
+    def _upgrade(self) -> None:
+        with self.read() as connection:
+            if not _is_initialized(connection):
+                raise _no_node()
+            version = pg_control.schema_version(connection)
+        if version == SCHEMA_VERSION:
+            return
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"the state store has schema version {version}, this Penstock knows up to "
+                f"{SCHEMA_VERSION}",
+                hint="Install the version of Penstock that used it last, or a newer one.",
+            )
+        with self.write() as connection:
+            for step in range(pg_control.schema_version(connection), SCHEMA_VERSION):
+                _UPGRADES[step](connection)
+            pg_control.set_schema_version(connection, SCHEMA_VERSION)
+
+
+def _is_initialized(connection: Connection) -> bool:
+    with errors_mapped():
+        return inspect(connection).has_table("penstock_control")
+
+
+def _no_node() -> ConfigurationError:
+    return ConfigurationError(
+        "the state store holds no node", hint="Make the node first: penstock init DIR"
+    )

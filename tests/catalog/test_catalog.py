@@ -1,0 +1,216 @@
+"""The catalog on SQLite and on PostgreSQL: rows, transitions, transactions, versions."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from fix_postgres import Database
+from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
+from penstock.catalog.pg_subscription_rel import may_follow
+from penstock.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    DuplicateObject,
+    NotInPrerequisiteState,
+    StorageError,
+    UndefinedObject,
+)
+from penstock.lsn import Lsn
+
+INIT, D, F, S, R = SubscriptionRelState
+CONNINFO = "host=h user=u password=tops3cret"
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'state.db'}"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with Catalog.create(sqlite_url(tmp_path)) as catalog:
+        yield catalog
+
+
+def subscribe(catalog: Catalog, name: str = "s") -> Subscription:
+    with catalog.write() as t:
+        return t.subscriptions.create(
+            name, conninfo=CONNINFO, publications=["p", "Q,'\"é"], slot_name=name
+        )
+
+
+def add(catalog: Catalog, subid: int, *tables: str) -> tuple[SubscriptionRel, ...]:
+    with catalog.write() as t:
+        return t.relations.add(subid, [("public", table) for table in tables], INIT)
+
+
+def test_subscriptions_come_back_as_they_were_written(catalog: Catalog) -> None:
+    first, second = subscribe(catalog, "b"), subscribe(catalog, "a")
+    assert catalog.subscriptions() == (first, second)
+    assert (first.oid, second.oid) == (16384, 16385)
+    assert first.publications == ("p", "Q,'\"é")
+    assert first.app_id != second.app_id
+    assert first.should_run
+
+
+def test_oids_and_app_ids_are_never_used_again(catalog: Catalog) -> None:
+    first = subscribe(catalog)
+    with catalog.write() as t:
+        t.subscriptions.delete(first.oid)
+    again = subscribe(catalog)
+    assert again.oid > first.oid
+    assert again.app_id != first.app_id
+
+
+def test_names_are_unique(catalog: Catalog) -> None:
+    subscribe(catalog)
+    with pytest.raises(DuplicateObject, match='subscription "s" already exists') as raised:
+        subscribe(catalog)
+    assert raised.value.sqlstate == "42710"
+    with catalog.read() as t, pytest.raises(UndefinedObject, match='"x" does not exist'):
+        t.subscriptions.get("x")
+
+
+def test_no_repr_shows_the_connection_string(catalog: Catalog) -> None:
+    assert "tops3cret" not in repr(subscribe(catalog))
+
+
+def test_only_the_owner_reads_the_files(catalog: Catalog, tmp_path: Path) -> None:
+    subscribe(catalog)
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("state")]
+    assert len(files) > 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_an_error_is_kept_until_it_is_cleared(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    error = ConnectionFailure("no route", detail="d", hint="h", sqlstate="08001")
+    catalog.record_error(subscription.oid, error, stopped=True)
+    (stopped,) = catalog.subscriptions()
+    assert stopped == subscription, "the same for a worker"
+    assert not stopped.should_run
+    assert stopped.error is not None
+    assert (stopped.error.message, stopped.error.detail) == ("no route", "d")
+    assert (stopped.error.hint, stopped.error.sqlstate) == ("h", "08001")
+    catalog.clear_error(subscription.oid)
+    (cleared,) = catalog.subscriptions()
+    assert cleared.should_run
+    assert cleared.error is None
+    catalog.record_error(1, ValueError("of nobody"), stopped=True)
+
+
+def test_tables_go_through_their_states(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    (rel,) = add(catalog, subscription.oid, "t")
+    for state, lsn in ((D, None), (INIT, None), (D, None), (D, None), (F, Lsn(5)), (S, Lsn(7))):
+        now = catalog.set_state(rel, state, lsn)
+        assert (now.state, now.lsn) == (state, lsn)
+        assert catalog.relations(subscription.oid) == (now,)
+    assert catalog.set_state(rel, R, Lsn.parse("FF/FFFFFFFF")).lsn == Lsn.parse("FF/FFFFFFFF")
+    with pytest.raises(NotInPrerequisiteState, match='from state "r" to "i"'):
+        catalog.set_state(rel, INIT, None)
+
+
+def test_the_transitions_that_there_are() -> None:
+    allowed = {(a, b) for a in SubscriptionRelState for b in SubscriptionRelState if a is not b}
+    allowed = {(a, b) for a, b in allowed if may_follow(a, b)}
+    assert allowed == {(INIT, D), (D, F), (F, S), (S, R), (D, INIT), (F, INIT)}
+
+
+def test_a_table_that_was_added_again_is_another_one(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    (old,) = add(catalog, subscription.oid, "t")
+    with catalog.write() as t:
+        t.relations.remove(old)
+    (new,) = add(catalog, subscription.oid, "t")
+    assert new.sync_id != old.sync_id
+    with pytest.raises(UndefinedObject, match="no longer part"):
+        catalog.set_state(old, D, None)
+    with catalog.write() as t:
+        t.relations.remove(old)
+    assert catalog.relations() == (new,)
+
+
+def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog) -> None:
+    seen = [catalog.generation()]
+    assert catalog.generation() == seen[0]
+    subscription = subscribe(catalog)
+    seen.append(catalog.generation())
+    (rel,) = add(catalog, subscription.oid, "t")
+    seen.append(catalog.generation())
+    catalog.set_state(rel, D, None)
+    seen.append(catalog.generation())
+    catalog.record_error(subscription.oid, ValueError("x"), stopped=False)
+    seen.append(catalog.generation())
+    assert seen == sorted(set(seen))
+    with pytest.raises(NotInPrerequisiteState):
+        catalog.set_state(rel, R, None)
+    assert catalog.generation() == seen[-1]
+
+
+def test_a_transaction_that_raises_leaves_nothing(catalog: Catalog) -> None:
+    before = catalog.generation()
+    with pytest.raises(RuntimeError), catalog.write() as t:
+        t.subscriptions.create("s", conninfo="", publications=["p"], slot_name=None)
+        raise RuntimeError
+    assert catalog.subscriptions() == ()
+    assert catalog.generation() == before
+
+
+def test_reopening(tmp_path: Path) -> None:
+    with Catalog.create(sqlite_url(tmp_path)) as catalog:
+        node, subscription = catalog.node_info, subscribe(catalog)
+    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        assert catalog.node_info == node
+        assert catalog.subscriptions() == (subscription,)
+    with pytest.raises(DuplicateObject):
+        Catalog.create(sqlite_url(tmp_path))
+
+
+def test_a_store_without_a_node_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no node") as raised:
+        Catalog.open(sqlite_url(tmp_path))
+    assert "penstock init" in (raised.value.hint or "")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigurationError, match="malformed"):
+        Catalog.open("no url")
+    with pytest.raises(ConfigurationError, match="driver"):
+        Catalog.open("nodatabase://h/d")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    Catalog.create(sqlite_url(tmp_path)).close()
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE penstock_control SET schema_version = 99"))
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="schema version 99"):
+        Catalog.open(sqlite_url(tmp_path))
+
+
+def test_a_damaged_store_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(StorageError, match="state store"):
+        Catalog.open(sqlite_url(tmp_path))
+
+
+def test_the_same_on_postgresql(database_on: Callable[..., Database]) -> None:
+    database = database_on(18)
+    port = database.server.port
+    url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/{database.name}"
+    with Catalog.create(url) as catalog:
+        subscription = subscribe(catalog)
+        rels = add(catalog, subscription.oid, "b", "a")
+        catalog.set_state(rels[0], D, None)
+        catalog.set_state(rels[0], F, Lsn(1 << 40))
+    with Catalog.open(url) as catalog:
+        assert catalog.subscriptions() == (subscription,)
+        a, b = catalog.relations()
+        assert (a.table, b) == ("a", replace(rels[0], state=F, lsn=Lsn(1 << 40)))
+        with pytest.raises(DuplicateObject):
+            Catalog.create(url)

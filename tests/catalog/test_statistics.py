@@ -1,0 +1,82 @@
+"""Live numbers: what was reported last comes back, and a damaged file costs nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.catalog import Catalog, SubscriptionStatistics, TableStatistics
+from penstock.lsn import Lsn
+
+NUMBERS = SubscriptionStatistics(
+    subid=16384,
+    pid=4711,
+    state="streaming",
+    updated_at=1.5,
+    received_lsn=Lsn.parse("1/5"),
+    cut_lsn=Lsn.parse("1/2"),
+    publisher_lsn=Lsn.parse("1/A"),
+    lag_seconds=0.25,
+    tables=(TableStatistics("public.t", rows_copied=3, rows_total=9, version=2),),
+)
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'state.db'}"
+
+
+def test_the_last_report_counts(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        other = replace(NUMBERS, subid=16385)
+        catalog.statistics.report([NUMBERS, other])
+        newer = replace(NUMBERS, state="copying", pid=None, tables=())
+        catalog.statistics.report([newer])
+        catalog.statistics.report([])
+        assert catalog.statistics.all() == {16384: newer, 16385: other}
+        catalog.statistics.keep_only([16385])
+        assert catalog.statistics.all() == {16385: other}
+        catalog.statistics.keep_only([])
+        assert catalog.statistics.all() == {}
+
+
+def test_positions_are_positions_and_lag_is_from_the_cut(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        catalog.statistics.report([NUMBERS])
+        (numbers,) = catalog.statistics.all().values()
+    assert numbers == NUMBERS
+    assert str(numbers.received_lsn) == "1/5"
+    assert numbers.lag_bytes == 8
+    assert replace(numbers, publisher_lsn=None).lag_bytes is None
+
+
+def test_a_report_is_no_change_of_the_catalog(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        before = catalog.generation()
+        catalog.statistics.report([NUMBERS])
+        assert catalog.generation() == before
+
+
+def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        catalog.statistics.report([NUMBERS])
+    (tmp_path / "state-stat.db").write_bytes(b"garbage" * 1000)
+    with Catalog.open(url(tmp_path)) as catalog:
+        assert catalog.statistics.all() == {}
+        catalog.statistics.report([NUMBERS])
+        assert catalog.statistics.all() == {16384: NUMBERS}
+
+
+def test_fields_of_another_version_are_left_out(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        catalog.statistics.report([NUMBERS])
+        with catalog.statistics._write() as connection:
+            (text,) = connection.exec_driver_sql(
+                "SELECT numbers FROM penstock_stat_subscription"
+            ).one()
+            numbers = {**json.loads(text), "of_tomorrow": 1}
+            numbers["tables"][0]["of_tomorrow"] = 1
+            connection.exec_driver_sql(
+                "UPDATE penstock_stat_subscription SET numbers = ?", (json.dumps(numbers),)
+            )
+        assert catalog.statistics.all() == {16384: NUMBERS}
