@@ -16,7 +16,6 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -28,6 +27,7 @@ from penstock.errors import CommitConflict
 from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
+from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.cut_rows import SCHEMA, Cut, CutTable, last_cut, newest_cuts, rows_of
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, delta_type
@@ -152,7 +152,7 @@ class Cuts:
 
     def _create(self) -> TableState:
         self._storage.create_folder(log_folder(self.uri))
-        entry = _first_entry(actions.now_ms())
+        entry = _first_entry()
         try:
             self._store.put(self.uri, 0, actions.lines(entry))
         except CommitConflict:
@@ -223,27 +223,14 @@ def _entry(
     return [info, *removes, *adds]
 
 
-def _first_entry(now: int) -> list[Action]:
+def _first_entry() -> list[Action]:
     fields = [
         {"name": f.name, "type": delta_type(f.type), "nullable": True, "metadata": {}}
         for f in SCHEMA
     ]
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-        "partitionColumns": [],
-        "configuration": {
-            "delta.logRetentionDuration": RETENTION,
-            "delta.deletedFileRetentionDuration": RETENTION,
-        },
-        "createdTime": now,
+    properties = {
+        "delta.logRetentionDuration": RETENTION,
+        "delta.deletedFileRetentionDuration": RETENTION,
     }
-    info = actions.commit_info(
-        "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
-    )
-    return [
-        info,
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": metadata},
-    ]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    return first_entry(json.dumps({"type": "struct", "fields": fields}), protocol, properties)

@@ -1,8 +1,8 @@
 """The Spark session: built with Delta, or checked when the caller brings one.
 
 In: master, memory, extra settings; or a session. Out: a session whose jobs are small and many, with
-Delta's classes, in UTC. A zone other than UTC would make Delta verify every file at each commit, and
-shows timestamps in a way that the publisher does not.
+Delta's classes, in UTC. A zone other than UTC would make Delta verify every file at each commit,
+and shows timestamps in a way that the publisher does not.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ A bound may be wider than the truth, never narrower.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -119,7 +120,9 @@ def _parse(value: Any, arrow: pa.DataType) -> Any:
     if pa.types.is_decimal(arrow):
         return Decimal(value)
     if pa.types.is_floating(arrow):
-        return float(value)
+        if math.isnan(number := float(value)):
+            raise ValueError("NaN compares with nothing")
+        return number
     if pa.types.is_integer(arrow):
         return int(value)
     if pa.types.is_string(arrow) and isinstance(value, str):

@@ -10,28 +10,32 @@ to ``pipeline``.
 from __future__ import annotations
 
 import json
-import uuid
+import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, DuplicateObject, PenstockError, UndefinedObject
+from penstock.errors import CommitConflict, DuplicateObject, UndefinedObject
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
+from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile
+from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema
+from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
 
 RETENTION: Final = "interval 2 days"
 """How long old log entries and removed files of new tables serve readers of old cuts. A table with
 several commits a second has hundreds of thousands of both in a week, Delta's default."""
+_TRUSTED_SECONDS: Final = 3600.0
+"""How long a loaded state is taken for complete without a look at the log's names; far less than
+any log retention, after which a later entry could have come and gone."""
 
 
 class DeltaTable:
@@ -64,29 +68,17 @@ class DeltaTable:
     ) -> DeltaTable:
         """Create version 0 without rows. Raises DuplicateObject when there is a table."""
         storage.create_folder(log_folder(uri))
-        now = actions.now_ms()
-        properties = {
-            protocol.ENABLE_VECTORS: "true",
-            "delta.logRetentionDuration": RETENTION,
-            "delta.deletedFileRetentionDuration": RETENTION,
-            KEY: json.dumps(schema.key),
-            SOURCE: name,
-        }
-        metadata = {
-            "id": str(uuid.uuid4()),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema.delta_json(),
-            "partitionColumns": [],
-            "configuration": properties,
-            "createdTime": now,
-        }
-        entry: list[Action] = [
-            actions.commit_info(
-                "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
-            ),
-            {"protocol": protocol.for_new_table(timestamp_ntz=schema.needs_timestamp_ntz)},
-            {"metaData": metadata},
-        ]
+        entry = first_entry(
+            schema.delta_json(),
+            protocol.for_new_table(timestamp_ntz=schema.needs_timestamp_ntz),
+            {
+                protocol.ENABLE_VECTORS: "true",
+                "delta.logRetentionDuration": RETENTION,
+                "delta.deletedFileRetentionDuration": RETENTION,
+                KEY: json.dumps(schema.key),
+                SOURCE: name,
+            },
+        )
         try:
             store.put(uri, 0, actions.lines(entry))
         except CommitConflict:
@@ -99,11 +91,11 @@ class DeltaTable:
         protocol.check_writable(self.name, state.protocol, state.metadata)
         load_vectors(self.storage, self.uri, state)
         self._state = state
-        self._files = state.files
+        self._staging = Staging(self.name, state.files)
         self._staged_schema: TableSchema | None = None
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
-        self._before: dict[str, DataFile | None] = {}
         self._unknown = False
+        self._seen = time.time()
 
     @property
     def version(self) -> int:
@@ -118,12 +110,12 @@ class DeltaTable:
     @property
     def files(self) -> Mapping[str, DataFile]:
         """path -> file, staged changes included."""
-        return MappingProxyType(self._files)
+        return self._staging.files
 
     @property
     def rows(self) -> int:
         """Rows that readers of the next version will see."""
-        return sum(file.live_rows for file in self._files.values())
+        return sum(file.live_rows for file in self.files.values())
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -138,7 +130,7 @@ class DeltaTable:
     @property
     def has_staged(self) -> bool:
         """True when the next commit changes files or columns."""
-        return bool(self._before) or self._staged_schema is not None
+        return self._staging.changed or self._staged_schema is not None
 
     def transaction_version(self, app_id: str) -> int | None:
         """The marker of an app id: the LSN up to which its changes are in this version."""
@@ -157,15 +149,12 @@ class DeltaTable:
         files staged earlier count too. A file without rows left is removed.
         """
         if remove_all:
-            for path in list(self._files):
-                self._put(path, None)
+            self._staging.remove_all()
         for path, positions in (deleted or {}).items():
-            self._delete(path, positions)
+            self._staging.delete(path, positions)
         now = actions.now_ms()
         for file in written:
-            if file.path in self._files:
-                raise PenstockError(f'file "{file.path}" is staged twice')
-            self._put(file.path, DataFile.of_written(file, now))
+            self._staging.add(DataFile.of_written(file, now))
 
     def add_columns(self, columns: Sequence[Column]) -> None:
         """Stage added columns; rows from before hold NULL."""
@@ -174,13 +163,9 @@ class DeltaTable:
 
     def discard(self) -> None:
         """Forget what is staged. Its data files are removed unless a commit may have named them."""
-        staged = [path for path, before in self._before.items() if before is None]
-        for path, before in self._before.items():
-            self._restore(path, before)
-        self._before = {}
         self._staged_schema = None
-        if not self._unknown:
-            for path in staged:
+        for path in self._staging.discard():
+            if not self._unknown:
                 self.storage.remove(f"{self.uri}/{path}")
 
     def reload(self) -> None:
@@ -210,35 +195,57 @@ class DeltaTable:
                 f'it is unknown whether the last commit to table "{self.name}" took place',
                 hint="Load the table again.",
             )
+        self._check_current()
         now = actions.now_ms()
         markers = {app_id: version_marker, **(extra_markers or {})}
-        info = actions.commit_info(
-            operation,
-            now=now,
-            user_metadata=user_metadata or {},
-            blind_append=all(before is None for before in self._before.values()),
-            read_version=self.version,
-        )
-        described = self._write_vectors()
-        entry = [info, *self._metadata_actions()]
-        entry += [actions.txn(app, marker, now=now) for app, marker in markers.items()]
-        entry += self._file_actions(described, now=now, data_change=data_change)
+        vectors = VectorFile()
+        described = self._staging.describe(vectors)
+        if not vectors.empty:
+            self.storage.write(f"{self.uri}/{vectors.name}", bytes(vectors.content))
+        entry = [
+            actions.commit_info(
+                operation,
+                now=now,
+                user_metadata=user_metadata or {},
+                blind_append=self._staging.appends_only,
+                read_version=self.version,
+            ),
+            *self._metadata_actions(),
+            *(actions.txn(app, marker, now=now) for app, marker in markers.items()),
+            *self._staging.actions(described, now=now, data_change=data_change),
+        ]
         self._put_entry(entry)
         self._committed(entry, described, app_id, markers)
         return self.version
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the current version and drop log entries past their retention."""
+        """Write a checkpoint of the newest version and drop log entries past their retention."""
         self._store.checkpoint(self.uri, self.properties)
 
+    def _check_current(self) -> None:
+        """Refuse to take the name of an entry that was there, and was cleaned up since."""
+        if time.time() - self._seen < _TRUSTED_SECONDS:
+            return
+        listing = list_log(self.storage, self.uri)
+        newest = max((*listing.entries, *listing.checkpoints), default=-1)
+        if newest != self.version:
+            raise CommitConflict(
+                f'table "{self.name}" is at version {newest}, loaded was {self.version}',
+                hint="Load the table again and retry.",
+            )
+        self._seen = time.time()
+
     def _put_entry(self, entry: Sequence[Action]) -> None:
-        self._unknown = True
+        version = self.version + 1
         try:
-            self._store.put(self.uri, self.version + 1, actions.lines(entry))
+            self._store.put(self.uri, version, actions.lines(entry))
         except CommitConflict:
-            self._unknown = False
             raise
-        self._unknown = False
+        except BaseException:
+            # in an object store a put may take effect after it has failed
+            local = self.storage.is_local
+            self._unknown = not local or self.storage.exists(entry_uri(self.uri, version))
+            raise
 
     def _committed(
         self,
@@ -247,7 +254,8 @@ class DeltaTable:
         app_id: str,
         markers: Mapping[str, int],
     ) -> None:
-        self._files.update(described)
+        for path in self._staging.committed(described):
+            self.storage.remove(f"{self.uri}/{path}")
         self._state.version += 1
         self._state.transactions.update(markers)
         self._state.last_app_id = app_id
@@ -258,42 +266,7 @@ class DeltaTable:
                 self._state.protocol = dict(action["protocol"])
         self._schema = self.schema
         self._staged_schema = None
-        self._before = {}
-
-    def _delete(self, path: str, positions: BitMap) -> None:
-        file = self._files.get(path)
-        if file is None:
-            raise CommitConflict(f'table "{self.name}" has no file "{path}" any more')
-        gone = file.positions_deleted() | positions
-        if gone and gone.max() >= file.rows:
-            raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
-        if len(gone) == file.rows:
-            self._put(path, None)
-        elif len(gone) > file.deleted:
-            self._put(path, file.with_deleted(gone))
-
-    def _put(self, path: str, file: DataFile | None) -> None:
-        self._before.setdefault(path, self._files.get(path))
-        self._restore(path, file)
-
-    def _restore(self, path: str, file: DataFile | None) -> None:
-        if file is None:
-            self._files.pop(path, None)
-        else:
-            self._files[path] = file
-
-    def _write_vectors(self) -> dict[str, DataFile]:
-        """Write all new vectors to one file; the files concerned, with their descriptors."""
-        vectors = VectorFile()
-        described: dict[str, DataFile] = {}
-        for path in self._before:
-            file = self._files.get(path)
-            if file is not None and file.deleted and file.descriptor is None:
-                descriptor: Descriptor = vectors.add(file.positions_deleted())
-                described[path] = file.with_descriptor(descriptor)
-        if not vectors.empty:
-            self.storage.write(f"{self.uri}/{vectors.name}", bytes(vectors.content))
-        return described
+        self._seen = time.time()
 
     def _metadata_actions(self) -> list[Action]:
         if self._staged_schema is None:
@@ -309,16 +282,3 @@ class DeltaTable:
         }
         found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
         return found
-
-    def _file_actions(
-        self, described: Mapping[str, DataFile], *, now: int, data_change: bool
-    ) -> list[Action]:
-        removes: list[Action] = []
-        adds: list[Action] = []
-        for path, before in self._before.items():
-            file = described.get(path) or self._files.get(path)
-            if before is not None:
-                removes.append(actions.remove(before, now=now, data_change=data_change))
-            if file is not None:
-                adds.append(actions.add(file, file.descriptor, data_change=data_change))
-        return removes + adds

@@ -1,0 +1,122 @@
+"""What the next version of a table changes in its files, gathered by one or many stages.
+
+In: files written, positions deleted, removals, in their order. Out: the view of files with all of
+it, and in the end remove and add actions with one vector file. A file that was staged and loses
+rows by a later stage is added with a vector; a file that loses rows in several stages gets one
+vector of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from pyroaring import BitMap
+
+from penstock.errors import CommitConflict, PenstockError
+from penstock.lakehouse import actions
+from penstock.lakehouse.actions import Action
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import VectorFile
+
+
+class Staging:
+    """The files of a table: those of the current version, changed in place, with the way back."""
+
+    def __init__(self, table: str, files: dict[str, DataFile]) -> None:
+        self._table = table
+        self._files = files
+        self._before: dict[str, DataFile | None] = {}
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """path -> file, staged changes included."""
+        return MappingProxyType(self._files)
+
+    @property
+    def changed(self) -> bool:
+        """True when the next version differs in its files."""
+        return bool(self._before)
+
+    @property
+    def appends_only(self) -> bool:
+        """True when no file of the current version is touched."""
+        return all(before is None for before in self._before.values())
+
+    def add(self, file: DataFile) -> None:
+        """Stage a new file. Raises PenstockError when its path is there already."""
+        if file.path in self._files:
+            raise PenstockError(f'file "{file.path}" is staged twice')
+        self._put(file.path, file)
+
+    def remove_all(self) -> None:
+        """Stage the removal of all files, those staged before included."""
+        for path in list(self._files):
+            self._put(path, None)
+
+    def delete(self, path: str, positions: BitMap) -> None:
+        """Stage deletions in a file, in addition to what is deleted; without rows left it goes.
+
+        Raises CommitConflict when there is no such file.
+        """
+        file = self._files.get(path)
+        if file is None:
+            raise CommitConflict(
+                f'table "{self._table}" has no file "{path}" any more',
+                hint="Load the table again and retry.",
+            )
+        gone = file.positions_deleted() | positions
+        if gone and gone.max() >= file.rows:
+            raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
+        if len(gone) == file.rows:
+            self._put(path, None)
+        elif len(gone) > file.deleted:
+            self._put(path, file.with_deleted(gone))
+
+    def discard(self) -> list[str]:
+        """Go back to the current version; the paths of staged files, which nobody needs now."""
+        staged = [path for path, before in self._before.items() if before is None]
+        for path, before in self._before.items():
+            self._set(path, before)
+        self._before = {}
+        return staged
+
+    def describe(self, vectors: VectorFile) -> dict[str, DataFile]:
+        """Add all new vectors to a file; the files that they belong to, with descriptors."""
+        described = {}
+        for path in self._before:
+            file = self._files.get(path)
+            if file is not None and file.deleted and file.descriptor is None:
+                described[path] = file.with_descriptor(vectors.add(file.positions_deleted()))
+        return described
+
+    def actions(
+        self, described: Mapping[str, DataFile], *, now: int, data_change: bool
+    ) -> Iterable[Action]:
+        """Remove and add actions. ``described``: the result of ``describe``."""
+        removes: list[Action] = []
+        adds: list[Action] = []
+        for path, before in self._before.items():
+            file = described.get(path) or self._files.get(path)
+            if before is not None:
+                removes.append(actions.remove(before, now=now, data_change=data_change))
+            if file is not None:
+                adds.append(actions.add(file, file.descriptor, data_change=data_change))
+        return removes + adds
+
+    def committed(self, described: Mapping[str, DataFile]) -> list[str]:
+        """What was staged is the current version now; the paths of files staged and then removed."""
+        self._files.update(described)
+        dropped = [p for p, before in self._before.items() if not before and p not in self._files]
+        self._before = {}
+        return dropped
+
+    def _put(self, path: str, file: DataFile | None) -> None:
+        self._before.setdefault(path, self._files.get(path))
+        self._set(path, file)
+
+    def _set(self, path: str, file: DataFile | None) -> None:
+        if file is None:
+            self._files.pop(path, None)
+        else:
+            self._files[path] = file
