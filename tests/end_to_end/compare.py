@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,20 +59,34 @@ def publisher_rows(
     table: str,
     *,
     columns: Sequence[str] = (),
+    as_text: Collection[str] = (),
     where: str = "true",
 ) -> list[Row]:
     """Rows of ``schema.table`` at the publisher; ``columns``: a column list, ``where``: a filter.
 
-    Types that Penstock keeps as PostgreSQL's text come as that text.
+    ``as_text``: columns of types that Penstock keeps as PostgreSQL's text.
     """
     set_json_loads(_text, connection)
-    names = sql.SQL(", ").join(map(sql.Identifier, columns)) if columns else sql.SQL("*")
+    selected = sql.SQL(", ").join(
+        sql.SQL("{}::text" if name in as_text else "{}").format(sql.Identifier(name))
+        for name in columns or column_names(connection, table)
+    )
     statement = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-        names,
+        selected,
         sql.Identifier(*table.split(".")),
         sql.SQL(where),  # type: ignore[arg-type]
     )
     return [tuple(map(_plain, row)) for row in connection.execute(statement)]
+
+
+def column_names(connection: psycopg.Connection[Any], table: str) -> list[str]:
+    """Columns of ``schema.table`` at the publisher, in order."""
+    rows = connection.execute(
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema || '.' || table_name = %s ORDER BY ordinal_position",
+        (table,),
+    )
+    return [str(name) for (name,) in rows]
 
 
 def difference(table: str, publisher: Sequence[Row], delta: Sequence[Row]) -> Difference:

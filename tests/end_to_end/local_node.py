@@ -1,0 +1,98 @@
+"""A node inside the test's process, on the shared Spark session, for tests that need no kill.
+
+In: a folder, a Spark session, parameters. Out: subscriptions that are waited for; rows at the last
+cut, read by delta-rs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from end_to_end.compare import Row, delta_rows
+from fix_postgres import Database
+from penstock import Node
+from penstock.node.status import SubscriptionStatus
+
+
+class LocalNode:
+    """Wraps ``penstock.Node`` with waiting."""
+
+    def __init__(
+        self, folder: Path, spark: Any, parameters: Mapping[str, Any] | None = None
+    ) -> None:
+        Node.init(folder)
+        values = {
+            "warehouse": str(folder / "warehouse"),
+            "wal_receiver_status_interval": "1s",
+            **(parameters or {}),
+        }
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        (folder / "penstock.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.folder = folder
+        self.warehouse = folder / "warehouse"
+        self.node = Node(folder, spark=spark)
+
+    def __enter__(self) -> LocalNode:
+        self.node.__enter__()
+        self.node.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.node.__exit__(*error)
+
+    def subscribe(self, name: str, database: Database, publication: str, options: str = "") -> None:
+        """CREATE SUBSCRIPTION to a database of a test server."""
+        self.node.sql(
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{database.conninfo}' PUBLICATION {publication}"
+            + (f" WITH ({options})" if options else "")
+        )
+
+    def status(self, name: str) -> SubscriptionStatus:
+        """The status of one subscription."""
+        (found,) = [status for status in self.node.status() if status.name == name]
+        return found
+
+    def caught_up(self, name: str, database: Database, timeout: float = 90) -> None:
+        """Wait until all tables are in a cut that holds what is committed now."""
+        target = int(database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+
+        def state(status: SubscriptionStatus) -> bool:
+            joined = bool(status.tables) and all(t.state == "r" for t in status.tables)
+            return joined and status.cut_lsn is not None and status.cut_lsn >= target
+
+        self.wait_for(name, f"catching up to {target}", state, timeout)
+
+    def new_cut(self, name: str) -> None:
+        """Wait until there is a cut newer than the last one of now."""
+        before = self.status(name).cut_lsn or 0
+        self.wait_for(name, "a new cut", lambda status: (status.cut_lsn or 0) > before)
+
+    def stopped(self, name: str, timeout: float = 60) -> SubscriptionStatus:
+        """Wait until the subscription has stopped with an error."""
+        self.wait_for(name, "an error", lambda status: status.stopped, timeout, fails=False)
+        return self.status(name)
+
+    def wait_for(
+        self,
+        name: str,
+        what: str,
+        state: Callable[[SubscriptionStatus], bool],
+        timeout: float = 60,
+        *,
+        fails: bool = True,
+    ) -> None:
+        """Wait for a state; ``fails``: an error that stops the subscription fails the test."""
+        deadline = time.monotonic() + timeout
+        while not state(status := self.status(name)):
+            assert not (fails and status.stopped), f"waiting for {what}: {status}"
+            assert time.monotonic() < deadline, f"no {what} in {timeout} s: {status}"
+            time.sleep(0.05)
+
+    def rows(self, table: str, *, schema: str = "public") -> list[Row]:
+        """Rows at the last cut."""
+        pin = self.node.cut().tables[f"{schema}.{table}"]
+        return delta_rows(pin.uri, pin.version)

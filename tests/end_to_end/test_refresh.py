@@ -1,0 +1,153 @@
+"""A live subscription whose tables change: more tables, added and changed columns, any key."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from end_to_end.compare import delta_rows, difference, publisher_rows
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+
+def assert_equal(node: LocalNode, database: Database, *tables: str) -> None:
+    with database.connect() as connection:
+        for table in tables:
+            wanted = publisher_rows(connection, f"public.{table}")
+            assert not (lack := difference(table, wanted, node.rows(table))), str(lack)
+
+
+def test_tables_join_while_the_others_go_on(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE counter (id integer PRIMARY KEY, n integer NOT NULL);"
+        "INSERT INTO counter VALUES (1, 0);"
+        "CREATE TABLE late (id integer PRIMARY KEY, n integer NOT NULL, filler text);"
+        "INSERT INTO late SELECT i, 0, repeat('x', 200) FROM generate_series(1, 20000) i;"
+        "CREATE PUBLICATION p FOR TABLE counter"
+    )
+    node = local_node(copy_unit_size="1MB")
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    ended = threading.Event()
+
+    def write() -> None:
+        rng = random.Random(1)
+        with psycopg.connect(database.conninfo) as connection:
+            while not ended.wait(0.01):
+                connection.execute("UPDATE counter SET n = n + 1")
+                key = rng.randint(1, 20_000)
+                connection.execute("UPDATE late SET n = n + 1 WHERE id = %s", (key,))
+                connection.commit()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        database.execute("ALTER PUBLICATION p ADD TABLE late")
+        node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        node.caught_up("s", database)
+        for _ in range(5):
+            # Every transaction adds 1 to the counter and 1 to a row of the late table.
+            pins = node.node.cut().tables
+            added = {
+                table: sum(row[1] for row in delta_rows(pin.uri, pin.version))
+                for table, pin in pins.items()
+            }
+            assert added["public.late"] == added["public.counter"] > 0
+            node.new_cut("s")
+    finally:
+        ended.set()
+        writer.join()
+    node.caught_up("s", database)
+    assert_equal(node, database, "counter", "late")
+
+
+def test_an_added_column_is_added(local_node: Callable[..., LocalNode], database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 100) i;"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("UPDATE t SET v = 'before' WHERE id = 1")
+    database.execute("ALTER TABLE t ADD COLUMN n integer, ADD COLUMN at timestamp")
+    database.execute("UPDATE t SET n = 5, at = '2024-02-29 12:00:00' WHERE id BETWEEN 2 AND 10")
+    database.execute("INSERT INTO t VALUES (1000, 'new', 6)")
+    node.caught_up("s", database)
+    assert_equal(node, database, "t")
+
+
+def test_a_changed_type_stops_and_names_table_column_types_and_remedy(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, n integer);"
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 10) i;"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    before = node.rows("t")
+    database.execute("ALTER TABLE t ALTER COLUMN n TYPE text")
+    database.execute("UPDATE t SET n = 'x' WHERE id = 1")
+    status = node.stopped("s")
+    said = f"{status.error} {status.error_detail} {status.error_hint}"
+    for word in ("public.t", '"n"', "int", "text", status.error_hint or "no hint"):
+        assert word in said
+    assert node.rows("t") == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "moved"),
+    [
+        ("a integer, b text, PRIMARY KEY (a, b)", "i % 10, 'b' || i", "a = a + 100"),
+        ("a text PRIMARY KEY", "'k' || i", "a = a || 'é '"),
+        ("a uuid PRIMARY KEY", "md5(i::text)::uuid", "a = md5(a::text)::uuid"),
+        ("a numeric PRIMARY KEY", "i / 7.0", "a = a + 1000.50"),
+        ("a numeric(30,5) PRIMARY KEY", "i / 7.0", "a = a + 1e20"),
+        (
+            "a timestamptz PRIMARY KEY",
+            "timestamptz 'epoch' + i * interval '1 us'",
+            "a = a + interval '1 year'",
+        ),
+        (
+            "a bytea, b date, PRIMARY KEY (b, a)",
+            "decode(md5(i::text), 'hex'), date '2000-1-1' + i % 9",
+            "b = b - 1000",
+        ),
+        ("a bigint, b boolean, c smallint, PRIMARY KEY (a, b, c)", "i, i % 2 = 0, i % 3", "a = -a"),
+        ("a double precision PRIMARY KEY", "i / 7.0", "a = -a"),
+    ],
+)
+def test_any_key(
+    local_node: Callable[..., LocalNode], database: Database, columns: str, keys: str, moved: str
+) -> None:
+    database.execute(
+        f"CREATE TABLE t ({columns}, v text);"
+        f"INSERT INTO t SELECT {keys}, repeat(md5(i::text), 300) FROM generate_series(1, 200) i;"
+        "ALTER TABLE t ADD COLUMN n integer;"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    some = "ctid IN (SELECT ctid FROM t LIMIT 20)"
+    database.execute(f"UPDATE t SET n = 1 WHERE {some}")
+    database.execute(f"UPDATE t SET {moved} WHERE {some}")
+    database.execute(f"DELETE FROM t WHERE {some}")
+    database.execute(
+        f"BEGIN; CREATE TEMP TABLE kept AS SELECT * FROM t WHERE {some};"
+        f"DELETE FROM t WHERE {some}; INSERT INTO t SELECT * FROM kept; UPDATE t SET n = 2; COMMIT"
+    )
+    node.caught_up("s", database)
+    assert_equal(node, database, "t")
