@@ -1,12 +1,13 @@
 """The Spark session: built with Delta, or checked when the caller brings one.
 
 In: master, memory, extra settings; or a session. Out: a session whose jobs are small and many, with
-Delta's classes, in UTC. A zone other than UTC would make Delta verify every file at each commit,
-and shows timestamps in a way that the publisher does not.
+Delta's classes, in UTC. In a zone other than UTC Delta verifies all files at each of its commits, and
+timestamps would be shown in another way than at the publisher. Jars are left to ``jars``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -17,23 +18,35 @@ from pyspark.sql import SparkSession
 from penstock.errors import ConfigurationError
 from penstock.lakehouse.jars import delta_jars
 
+log = logging.getLogger(__name__)
+
+_EXTENSIONS: Final = "spark.sql.extensions"
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG: Final = "spark.sql.catalog.spark_catalog"
+_DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
+_UTC: Final = "-Duser.timezone=UTC"
+_SPARK: Final = ("4", "2")
+"""Delta's classes fit one minor version of Spark (delta.toml)."""
+
 _SETTINGS: Final = {
-    "spark.sql.extensions": _EXTENSION,
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
-    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    _EXTENSIONS: _EXTENSION,
+    _CATALOG: _DELTA_CATALOG,
+    _TIME_ZONE: "UTC",
+    "spark.driver.extraJavaOptions": _UTC,
+    "spark.executor.extraJavaOptions": _UTC,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
     "spark.log.level": "ERROR",
 }
-"""Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not
-hold up the stream."""
+"""Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not hold
+up the stream."""
 
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -44,8 +57,11 @@ _LOCAL_SETTINGS: Final = {
 def build_session(
     *, master: str, driver_memory: str, conf: Mapping[str, str], app_name: str = "penstock"
 ) -> SparkSession:
-    """Start a session. ``conf`` wins over everything here. Raises ConfigurationError."""
-    # Executors on this machine run the interpreter that has the node's packages.
+    """Start a session, or return the one that this process has already, once it is found fit.
+
+    ``conf`` wins over everything here. Raises ConfigurationError.
+    """
+    # executors on this machine run the interpreter that has the node's packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = {
@@ -58,15 +74,39 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    check_session(session)
+    return session
 
 
 def check_session(spark: SparkSession) -> None:
-    """Whether a given session can do the node's work. Raises ConfigurationError with the remedy."""
-    if _EXTENSION not in spark.conf.get("spark.sql.extensions", ""):
+    """Make sure that a given session can do the node's work; its time zone is set to UTC.
+
+    Raises ConfigurationError with the remedy.
+    """
+    if not hasattr(spark, "sparkContext") or not hasattr(spark, "_jvm"):
         raise ConfigurationError(
-            "the SparkSession has no Delta Lake",
-            detail=f'spark.sql.extensions does not name "{_EXTENSION}".',
-            hint="Build it with Delta's extension, catalog and jars, or give no session to Node.",
+            "the SparkSession is a Spark Connect client",
+            hint="Run the node in a process with a classic session (SparkSession.builder.master).",
         )
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    if tuple(spark.version.split(".")[:2]) != _SPARK:
+        raise ConfigurationError(
+            f"Spark {spark.version} does not fit",
+            hint=f"Use pyspark {'.'.join(_SPARK)}; penstock doctor shows the known matrix.",
+        )
+    if _EXTENSION not in (spark.conf.get(_EXTENSIONS, "") or ""):
+        raise _without_delta(f'{_EXTENSIONS} does not name "{_EXTENSION}".')
+    if spark.conf.get(_CATALOG, "") != _DELTA_CATALOG:
+        raise _without_delta(f'{_CATALOG} is not "{_DELTA_CATALOG}".')
+    if spark.conf.get(_TIME_ZONE) not in ("UTC", "Etc/UTC"):
+        log.info('parameter "%s" of the Spark session set to UTC', _TIME_ZONE)
+        spark.conf.set(_TIME_ZONE, "UTC")
+
+
+def _without_delta(detail: str) -> ConfigurationError:
+    return ConfigurationError(
+        "the SparkSession has no Delta Lake",
+        detail=detail,
+        hint=f"Build it with {_EXTENSIONS}={_EXTENSION}, {_CATALOG}={_DELTA_CATALOG} and the jars "
+        'of "python -m penstock.lakehouse.jars", or let the node build its own.',
+    )

@@ -8,6 +8,7 @@ PostgreSQL's units (``ms s min h d``, ``B kB MB GB``).
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -110,6 +111,16 @@ def default_text() -> str:
     lines.append(f'# driver_memory = "{defaults.driver_memory}"')
     lines += ["", "# [spark.conf]", '# "spark.executor.memory" = "2g"', ""]
     return "\n".join(lines)
+
+
+def with_value(text: str, name: str, value: str) -> str:
+    """A parameter file's text with one parameter set to a string."""
+    written = f"{name} = {json.dumps(value)}"
+    lines = [
+        written if line.removeprefix("# ").partition(" = ")[0] == name else line
+        for line in text.splitlines()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:

@@ -27,6 +27,7 @@ from penstock.relation import Relation
 from penstock.subscription import origin
 from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.timing import Phases
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Applier:
         self._options = options
         self._decoder = ColumnarDecoder()
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
+        self._phases = Phases()
         self.last_cut = last_cut
 
     def close(self) -> None:
@@ -80,6 +82,7 @@ class Applier:
         again.
         """
         relations = dict(self._decoder.relations)
+        self._phases = Phases()
         for _ in range(_MOST_RACES):
             try:
                 rows = self._stage_and_commit(batch)
@@ -94,8 +97,12 @@ class Applier:
                 hint="Let one writer at a time commit to a replicated table.",
             )
         failpoint(BEFORE_CUT)
-        joined = self.cut(batch.end_lsn, batch.commit_time)
+        with self._phases.phase("cut"):
+            joined = self.cut(batch.end_lsn, batch.commit_time)
         failpoint(AFTER_CUT)
+        self._phases.report(
+            "batch", transactions=batch.transactions, rows=rows, pieces=len(batch.pieces)
+        )
         return Applied(rows, None if joined is None else batch.end_lsn, joined or ())
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
@@ -125,11 +132,13 @@ class Applier:
             for target in touched.values():
                 target.table.discard()
             raise
-        self._commit(list(touched.values()), batch.end_lsn)
+        with self._phases.phase("commit"):
+            self._commit(list(touched.values()), batch.end_lsn)
         return rows
 
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
-        decoded = self._decoder.decode(piece.chunk())
+        with self._phases.phase("decode"):
+            decoded = self._decoder.decode(piece.chunk())
         works: list[TableWork] = []
         rows = 0
         for relation in _relations(decoded, self._decoder.relations):
@@ -149,13 +158,20 @@ class Applier:
             touched[target.table.name] = target
             for change in changes:
                 self._targets.follow(target, change.relation)
-            net = fold(changes, target.table.schema, truncates=truncated, from_sequence=first)
+            with self._phases.phase("fold"):
+                net = fold(
+                    changes,
+                    target.table.schema,
+                    truncates=truncated,
+                    from_sequence=first,
+                )
             foreign = target.table.last_app_id != self._app_id
             works.append(TableWork(target.table, net, check_absent=foreign))
             target.rows_applied += fresh
             rows += fresh
         if works:
-            run_batch(self._spark, works, self._options)
+            with self._phases.phase("job"):
+                run_batch(self._spark, works, self._options)
         return rows
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:

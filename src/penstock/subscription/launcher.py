@@ -83,6 +83,11 @@ class Launcher:
             self.workers[oid] = worker
             worker.start()
 
+    @property
+    def has_dead_workers(self) -> bool:
+        """Whether a worker has ended since the last step."""
+        return any(not worker.alive for worker in self.workers.values())
+
     def stop(self) -> None:
         """Ask every worker for the end after its current cut."""
         for worker in self.workers.values():

@@ -128,7 +128,7 @@ class Streaming:
                 status_interval_s=self._options.status_interval,
                 timeout_s=self._options.receiver_timeout,
             )
-            stream.start(subscription.slot_name, start, options.text())
+            stream.start(subscription.slot_name or "", start, options.text())
             self._acknowledge(stream)
         except BaseException:
             connection.close()

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState
+from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
@@ -43,7 +43,9 @@ _OPERATION: Final = "COPY"
 class RelStates(Protocol):
     """The part of the catalog that a copy writes."""
 
-    def set_state(self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None) -> None:
+    def set_state(
+        self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
+    ) -> object:
         """Record a transition."""
 
 
@@ -57,6 +59,8 @@ class CopyRound:
     subscription: Subscription
     options: CopyOptions
     progress: Callable[[str, int, int, int, int], None]
+    cancelled: Callable[[], bool]
+    """Whether the worker stops: the copy is given up, and made again at the next start."""
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
@@ -81,6 +85,12 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         snapshot_name, point = holder.open()
         sources: list[CopySource] = []
         by_name = {}
+
+        def check() -> None:
+            if work.cancelled():
+                raise PenstockError("canceling the copy because the worker stops", sqlstate="57014")
+            holder.check()
+
         for rel in rels:
             info = publisher.table_info(subscription.publications, rel.schema, rel.table)
             table = ensure_table(work.warehouse, info, must_be_empty=True)
@@ -95,7 +105,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
             options=work.options,
             progress=work.progress,
             finished=lambda source: _finish(work, by_name[source.table.name], source.table, point),
-            check=holder.check,
+            check=check,
         )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from penstock.errors import CommitConflict
 from penstock.lakehouse.cuts import Cuts
-from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
 from penstock.subscription.targets import Target, Targets
 
@@ -28,7 +27,6 @@ class UpkeepOptions:
     """
 
     compact: CompactOptions
-    apply: ApplyOptions
     checkpoint_commits: int
     cuts_kept: int
 

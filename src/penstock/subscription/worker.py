@@ -41,7 +41,7 @@ class CatalogAccess:
     """What a worker reads and writes of the node's state; ``node`` makes it from the catalog."""
 
     rels: Callable[[], Sequence[SubscriptionRel]]
-    set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], None]
+    set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -109,6 +109,7 @@ class ApplyWorker:
                     if not self._again_after(error):
                         return
         finally:
+            # A running copy sees that the worker stops, and ends with an error that nobody needs.
             self._copies.shutdown(cancel_futures=True)
             self.status.state = "stopped"
 
@@ -191,6 +192,7 @@ class ApplyWorker:
             subscription=self.subscription,
             options=self._copy_options,
             progress=self.status.copying,
+            cancelled=self._stopping.is_set,
         )
         self._copy = self._copies.submit(run_round, work, waiting)
 

@@ -1,0 +1,1 @@
+"""The command line: arguments in, node's public functions, text out. Nothing is decided here."""

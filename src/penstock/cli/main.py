@@ -1,0 +1,51 @@
+"""``penstock``: one command per file, errors printed as psql prints them.
+
+In: arguments. Out: exit status 0, or 1 with ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines on standard
+error; 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+from penstock.cli import doctor, init, run, sql, start, status
+from penstock.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="PostgreSQL-compatible logical replication for Spark lakehouses.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("init")(init.init)
+app.command("start")(start.start)
+app.command("run")(run.run)
+app.command("sql")(sql.sql)
+app.command("status")(status.status)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "INFO"),
+        format="%(asctime)s %(levelname)s  %(message)s",
+        stream=sys.stderr,
+    )
+    for noisy in ("py4j", "sqlglot", "deltalake"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        app()
+    except PenstockError as error:
+        print(error.report(), file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""``penstock status``: every subscription and table, once, again and again, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.options import NodeDir
+from penstock.node import Node
+from penstock.node.status import SubscriptionStatus, as_json
+
+_WATCH_INTERVAL: Final = 1.0
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+
+
+def status(
+    directory: NodeDir = Path(),
+    watch: Annotated[bool, typer.Option("--watch", help="Draw it again every second.")] = False,
+    as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show state, positions, lag, rows, errors and retained WAL of every subscription."""
+    node = Node(directory)
+    if as_json_text:
+        typer.echo(json.dumps(as_json(node.status()), indent=2))
+        return
+    console = Console()
+    if not watch:
+        console.print(picture(node.status()))
+        return
+    with Live(picture(node.status()), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(_WATCH_INTERVAL)
+            live.update(picture(node.status()), refresh=True)
+
+
+def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
+    """A table of subscriptions, and one of tables for each."""
+    if not subscriptions:
+        return Text('no subscriptions; make one with: penstock sql "CREATE SUBSCRIPTION ..."')
+    parts: list[RenderableType] = []
+    for subscription in subscriptions:
+        parts += [_overview(subscription), _tables(subscription), Text("")]
+    return Group(*parts)
+
+
+def _overview(s: SubscriptionStatus) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    lag_seconds = "" if s.lag_seconds is None else f" ({s.lag_seconds:.1f} s)"
+    rows = [
+        ("subscription", f"{s.name}  [{s.state}]"),
+        ("publications", ", ".join(s.publications)),
+        ("received / cut", f"{s.received_lsn or '-'} / {s.cut_lsn or '-'}"),
+        ("lag", f"{amount(s.lag_bytes)}{lag_seconds}"),
+        ("rows applied", f"{s.rows_applied:,}  ({s.rows_per_second:,.0f}/s)"),
+        ("retained WAL", f"{amount(s.retained_wal_bytes)}  (slot {s.slot_name or 'none'})"),
+    ]
+    if s.error:
+        rows.append(("last error", s.error))
+        rows += [("detail", s.error_detail)] if s.error_detail else []
+        rows += [("hint", s.error_hint)] if s.error_hint else []
+    for name, value in rows:
+        lines.add_row(Text(name, style="bold"), Text(value))
+    return lines
+
+
+def _tables(subscription: SubscriptionStatus) -> RenderableType:
+    table = Table(show_edge=False)
+    for column in ("table", "state", "lsn", "rows copied", "rows applied", "version"):
+        justify = "right" if column not in ("table", "state", "lsn") else "left"
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for t in subscription.tables:
+        copied = f"{t.rows_copied:,}"
+        if t.state == "d" and t.units_total:
+            copied += f" ({100 * t.units_copied // t.units_total} %)"
+        table.add_row(
+            t.name,
+            t.state,
+            str(t.lsn or ""),
+            copied,
+            f"{t.rows_applied:,}",
+            "" if t.version is None else str(t.version),
+        )
+    return table
+
+
+def amount(size: int | None) -> str:
+    """Bytes as PostgreSQL's pg_size_pretty prints them; - when unknown."""
+    if size is None:
+        return "-"
+    value, unit = float(size), 0
+    while value >= 10 * 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}"

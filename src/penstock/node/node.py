@@ -1,0 +1,291 @@
+"""``Node``: the public object of the library, and the one place that joins the rooms.
+
+In: a node's folder, and the caller's SparkSession where there is one. Out: statements run, workers
+started and stopped, tables read at a cut. What the rooms need from one another they declare; here
+it is handed to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog.catalog import Catalog
+from penstock.commands.subscriptioncmds import CommandResult, execute
+from penstock.errors import (
+    ConfigurationError,
+    DuplicateObject,
+    NotInPrerequisiteState,
+    PenstockError,
+    UndefinedObject,
+)
+from penstock.lakehouse.cuts import Cut
+from penstock.lakehouse.session import build_session, check_session
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.node import doctor, guc, reading
+from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.publisher import connect_publisher
+from penstock.node.running import RunningNode
+from penstock.node.status import SubscriptionStatus, read_status
+from penstock.sql import parse_script
+
+log = logging.getLogger(__name__)
+
+_POLL: Final = 0.05
+
+
+class Node:
+    """A node in a folder. A context manager that stops and closes it.
+
+    ``spark``: a session with Delta, as in a notebook; without one the node builds its own when it
+    needs it. Raises ConfigurationError when the folder is not a node.
+    """
+
+    def __init__(self, path: str | Path, spark: SparkSession | None = None) -> None:
+        self.folder: Final = Path(path).resolve()
+        self.parameters: Final = guc.load(self.folder)
+        self._given_spark = spark
+        self._built_spark: SparkSession | None = None
+        self._running: RunningNode | None = None
+        self._lock: LockFile | None = None
+        self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
+        self._warehouse = self._make_warehouse(None)
+
+    @classmethod
+    def init(cls, path: str | Path, *, warehouse: str | None = None) -> Node:
+        """Make a node in an empty or new folder. Raises DuplicateObject when there is one."""
+        folder = Path(path).resolve()
+        file = folder / guc.FILE_NAME
+        if file.exists():
+            raise DuplicateObject(
+                f'"{folder}" is a Penstock node already',
+                hint=f"Start it with: penstock start -D {folder}",
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        text = guc.default_text()
+        if warehouse is not None:
+            text = guc.with_value(text, "warehouse", warehouse)
+        file.write_text(text, encoding="utf-8")
+        parameters = guc.load(folder)
+        Catalog.create(_state_url(folder, parameters)).close()
+        return cls(folder)
+
+    def _warehouse_uri(self) -> str:
+        uri = self.parameters.warehouse
+        return uri if ":" in uri else str(self.folder / uri)
+
+    def _make_warehouse(self, spark: SparkSession | None) -> Warehouse:
+        return Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=spark)
+
+    # Statements
+
+    def execute(self, text: str) -> list[CommandResult]:
+        """Run one or more SQL statements, separated by semicolons; each result has its notices.
+
+        Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold.
+        """
+        return [
+            execute(statement, self._catalog, connect_publisher) for statement in parse_script(text)
+        ]
+
+    def sql(self, text: str) -> CommandResult:
+        """Run statements, log their notices, return the last result."""
+        results = self.execute(text)
+        for result in results:
+            for notice in result.notices:
+                log.info("%s", notice.report())
+        return results[-1] if results else CommandResult(tag="")
+
+    # Running
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session that the node works with. Raises ConfigurationError."""
+        if self._given_spark is not None:
+            check_session(self._given_spark)
+            return self._given_spark
+        doctor.require()
+        self._built_spark = build_session(
+            master=self.parameters.spark.master,
+            driver_memory=self.parameters.spark.driver_memory,
+            conf=self.parameters.spark.conf,
+        )
+        return self._built_spark
+
+    def start(self) -> None:
+        """Start the workers in the background; the caller goes on.
+
+        Raises ObjectInUse when another process runs this node, ConfigurationError.
+        """
+        if self._running is not None:
+            return
+        self._lock = LockFile(self.folder)
+        try:
+            self._warehouse = self._make_warehouse(self.spark)
+            self._running = RunningNode(
+                self.folder, self.parameters, self.spark, self._warehouse, self._catalog
+            )
+            self._running.start()
+        except BaseException:
+            self._running = None
+            self._lock.release()
+            self._lock = None
+            raise
+        log.info("node %s has started", self.folder)
+
+    def stop(self) -> None:
+        """Stop the workers after their current cuts."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+            log.info("node %s has stopped", self.folder)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def close(self) -> None:
+        """Stop, and end the Spark session that the node has built."""
+        self.stop()
+        self._catalog.close()
+        if self._built_spark is not None:
+            self._built_spark.stop()
+            self._built_spark = None
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Waiting
+
+    def wait_until(self, stop: threading.Event) -> None:
+        """Run until ``stop`` is set. Raises the error that ended the launcher, if one did."""
+        while not stop.wait(_POLL):
+            if self._running is not None:
+                self._running.check()
+
+    def wait_for(
+        self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
+    ) -> Cut:
+        """Wait until the last cut is at or behind ``lsn``; the cut.
+
+        Works beside the process that runs the node too. Raises the error that has stopped the
+        subscription, NotInPrerequisiteState after ``timeout`` seconds.
+        """
+        wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
+        name = self._name(subscription)
+        deadline = time.monotonic() + timeout
+        while True:
+            cut = self.cut(name)
+            if cut is not None and cut.lsn >= wanted and self._all_ready(name):
+                return cut
+            self._raise_if_stopped(name)
+            if time.monotonic() >= deadline:
+                raise NotInPrerequisiteState(
+                    f'subscription "{name}" has not reached {wanted} within {timeout:g} s',
+                    detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
+                    hint="Look at: penstock status",
+                )
+            time.sleep(_POLL)
+
+    def wait_until_caught_up(self, timeout: float, stop: threading.Event | None = None) -> None:
+        """Wait until every enabled subscription has a cut at its publisher's present position."""
+        deadline = time.monotonic() + timeout
+        for subscription in self._catalog.subscriptions():
+            if not subscription.enabled:
+                continue
+            self._raise_if_stopped(subscription.name)
+            with connect_publisher(subscription.conninfo, subscription.name) as publisher:
+                wanted = publisher.current_wal_lsn()
+            while True:
+                if stop is not None and stop.is_set():
+                    return
+                step = min(1.0, max(0.0, deadline - time.monotonic()))
+                try:
+                    self.wait_for(wanted, subscription=subscription.name, timeout=step)
+                    break
+                except NotInPrerequisiteState:
+                    if time.monotonic() >= deadline:
+                        raise
+
+    def _raise_if_stopped(self, name: str) -> None:
+        for status in self.status():
+            if status.name == name and status.stopped:
+                raise PenstockError(
+                    f'subscription "{name}" has stopped: {status.error}',
+                    detail=status.error_detail,
+                    hint=status.error_hint,
+                )
+
+    def _all_ready(self, name: str) -> bool:
+        return all(t.state == "r" for s in self.status() if s.name == name for t in s.tables)
+
+    # Reading
+
+    def cut(self, subscription: str | None = None) -> Cut | None:
+        """The last cut of a subscription; of the only one when none is named."""
+        return self._warehouse.cuts.last(self._name(subscription))
+
+    def read(self, table: str, *, subscription: str | None = None) -> DataFrame:
+        """A table (``schema.table``) at the last cut. Raises UndefinedObject."""
+        return reading.read(self.spark, self._cut_of(subscription, table), table)
+
+    def views(
+        self, spark: SparkSession | None = None, *, subscription: str | None = None
+    ) -> dict[str, str]:
+        """Register every table of one cut as a temporary view; table name -> view name."""
+        cut = self._cut_of(subscription, None)
+        return reading.register_views(spark or self.spark, cut)
+
+    def status(self) -> Sequence[SubscriptionStatus]:
+        """Every subscription and its tables, from any process."""
+        return read_status(self._catalog, running=running_pid(self.folder) is not None)
+
+    def _cut_of(self, subscription: str | None, table: str | None) -> Cut:
+        names = [s.name for s in self._catalog.subscriptions()]
+        if subscription is None and table is not None and len(names) > 1:
+            cuts = [self._warehouse.cuts.last(name) for name in names]
+            holding = [cut for cut in cuts if cut is not None and table in cut.tables]
+            if len(holding) == 1:
+                return holding[0]
+        name = self._name(subscription)
+        cut = self._warehouse.cuts.last(name)
+        if cut is None:
+            raise NotInPrerequisiteState(
+                f'subscription "{name}" has no cut yet',
+                detail="The initial copy of its tables has not finished.",
+                hint="Look at: penstock status",
+            )
+        return cut
+
+    def _name(self, subscription: str | None) -> str:
+        names = [s.name for s in self._catalog.subscriptions()]
+        if subscription is not None:
+            if subscription not in names:
+                raise UndefinedObject(f'subscription "{subscription}" does not exist')
+            return subscription
+        if len(names) == 1:
+            return names[0]
+        raise ConfigurationError(
+            "the node has no subscription" if not names else "the node has several subscriptions",
+            hint="Name one: subscription=..." if names else "CREATE SUBSCRIPTION first.",
+        )
+
+
+def _state_url(folder: Path, parameters: guc.Parameters) -> str:
+    return parameters.state or f"sqlite:///{folder / 'state.db'}"

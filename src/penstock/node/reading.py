@@ -1,0 +1,54 @@
+"""Tables at a cut as Spark DataFrames and views.
+
+In: a cut. Out: DataFrames pinned to the cut's Delta versions, so that all of them show the
+publisher at one LSN. Readers without Penstock do the same with the cuts table
+(docs/reading-at-a-cut.md).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.lakehouse.cuts import Cut
+
+_NOT_A_WORD: Final = re.compile(r"\W")
+
+
+def read(spark: SparkSession, cut: Cut, table: str) -> DataFrame:
+    """``table`` (``schema.table``) as of the cut. Raises UndefinedObject (42P01)."""
+    name = table if "." in table else f"public.{table}"
+    pinned = cut.tables.get(name)
+    if pinned is None:
+        raise UndefinedObject(
+            f'table "{name}" is not in the cut at {cut.lsn}',
+            detail="Tables in it: " + ", ".join(sorted(cut.tables)) + ".",
+            sqlstate="42P01",
+        )
+    return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
+
+
+def view_name(table: str) -> str:
+    """``public.t`` becomes ``t``, ``schema.t`` becomes ``schema_t``; other characters ``_``."""
+    schema, _, name = table.partition(".")
+    return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
+
+
+def register_views(spark: SparkSession, cut: Cut) -> dict[str, str]:
+    """Register all tables of the cut as temporary views. Raises DuplicateObject before any."""
+    names: dict[str, str] = {}
+    for table in sorted(cut.tables):
+        name = view_name(table)
+        clash = next((t for t, n in names.items() if n.lower() == name.lower()), None)
+        if clash is not None:
+            raise DuplicateObject(
+                f'tables "{clash}" and "{table}" would both become the view "{name}"',
+                hint="Read them with node.read(...) instead.",
+            )
+        names[table] = name
+    for table, name in names.items():
+        read(spark, cut, table).createOrReplaceTempView(name)
+    return names

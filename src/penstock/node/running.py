@@ -1,0 +1,201 @@
+"""A node that runs: the launcher's loop and the reports about its workers.
+
+In: parameters, a session, a warehouse, a catalog. Out: threads that keep workers in step with the
+catalog and write their numbers down about once a second, until ``stop``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import PenstockError
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.guc import Parameters
+from penstock.node.worker_options import copy_options, stream_options
+from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.spool import empty_folder
+from penstock.subscription.worker import ApplyWorker, CatalogAccess
+from penstock.subscription.worker_status import WorkerSnapshot
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+_LOOK_INTERVAL: Final = 0.2
+"""Seconds between two looks at the catalog's change counter."""
+
+_REPORT_INTERVAL: Final = 1.0
+_SLOT_INTERVAL: Final = 10.0
+"""Seconds between two questions to a publisher about what its slot retains."""
+
+
+class RunningNode:
+    """Threads of a started node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Parameters,
+        spark: SparkSession,
+        warehouse: Warehouse,
+        catalog: Catalog,
+    ) -> None:
+        self._parameters = parameters
+        self._spark = spark
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._spool = folder / "spool"
+        self._launcher = Launcher(self._wanted, self._make_worker)
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
+        self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
+        self._reports = _Reports(catalog)
+
+    def start(self) -> None:
+        """Start the threads."""
+        empty_folder(self._spool)
+        self._thread.start()
+        self._reporter.start()
+
+    def stop(self) -> None:
+        """Stop every worker after its current cut, and the threads."""
+        self._stopping.set()
+        self._thread.join()
+        self._reporter.join()
+
+    def check(self) -> None:
+        """Raise what has ended the launcher, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        generation = -1
+        try:
+            while not self._stopping.wait(_LOOK_INTERVAL):
+                now = self._catalog.generation()
+                if now != generation or self._launcher.has_dead_workers:
+                    generation = now
+                    self._launcher.step()
+        except BaseException as error:
+            log.exception("the launcher has ended")
+            self._error = error
+        finally:
+            self._launcher.stop()
+            self._launcher.join()
+
+    def _wanted(self) -> Iterable[Wanted]:
+        with self._catalog.read() as catalog:
+            rels = catalog.relations.all()
+            return [
+                Wanted(s, frozenset(r.sync_id for r in rels if r.subid == s.oid))
+                for s in catalog.subscriptions.all()
+                if s.should_run
+            ]
+
+    def _make_worker(self, subscription: Subscription) -> ApplyWorker:
+        oid = subscription.oid
+        return ApplyWorker(
+            subscription,
+            spark=self._spark,
+            warehouse=self._warehouse,
+            catalog=CatalogAccess(
+                rels=lambda: self._catalog.relations(oid),
+                set_state=self._catalog.set_state,
+                record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
+            ),
+            copy_options=copy_options(self._parameters),
+            stream_options=stream_options(self._parameters, self._spool),
+        )
+
+    def _report_all(self) -> None:
+        while not self._stopping.is_set():
+            self._reports.write(dict(self._launcher.workers))
+            self._stopping.wait(_REPORT_INTERVAL)
+        self._thread.join()
+        self._reports.write(dict(self._launcher.workers))
+
+
+class _Reports:
+    """Turns workers' snapshots into rows of pg_stat_subscription."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._before: dict[int, tuple[float, int]] = {}
+        self._retained: dict[int, tuple[float, int | None]] = {}
+
+    def write(self, workers: dict[int, ApplyWorker]) -> None:
+        """One round; a failure is logged, the numbers are worth no more."""
+        try:
+            reports = [self._statistics(oid, worker) for oid, worker in workers.items()]
+            self._catalog.statistics.report(reports)
+        except PenstockError as error:
+            log.warning("could not write statistics: %s", error.message)
+
+    def _statistics(self, oid: int, worker: ApplyWorker) -> SubscriptionStatistics:
+        snapshot = worker.status.snapshot()
+        now = time.time()
+        at, rows = self._before.get(oid, (now - _REPORT_INTERVAL, snapshot.rows_applied))
+        self._before[oid] = (now, snapshot.rows_applied)
+        return SubscriptionStatistics(
+            subid=oid,
+            pid=os.getpid(),
+            state=snapshot.state,
+            updated_at=now,
+            received_lsn=snapshot.received_lsn or None,
+            applied_lsn=snapshot.applied_lsn or None,
+            cut_lsn=snapshot.cut_lsn or None,
+            publisher_lsn=snapshot.publisher_lsn or None,
+            commit_time=snapshot.commit_time,
+            cut_time=snapshot.cut_time,
+            lag_seconds=_lag(snapshot, now),
+            retained_bytes=self._retained_bytes(oid, worker.subscription, now),
+            rows_applied=snapshot.rows_applied,
+            rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
+            error=snapshot.error,
+            tables=tuple(
+                TableStatistics(
+                    name=t.name,
+                    rows_copied=t.rows_copied,
+                    bytes_copied=t.bytes_copied,
+                    units_copied=t.units_copied,
+                    units_total=t.units_total,
+                    rows_applied=t.rows_applied,
+                    version=t.version,
+                )
+                for t in snapshot.tables.values()
+            ),
+        )
+
+    def _retained_bytes(self, oid: int, subscription: Subscription, now: float) -> int | None:
+        asked, known = self._retained.get(oid, (0.0, None))
+        if now - asked < _SLOT_INTERVAL or subscription.slot_name is None:
+            return known
+        try:
+            conninfo = ConnInfo.parse(subscription.conninfo)
+            with Publisher.connect(conninfo, subscription.name) as publisher:
+                slot = publisher.slot_state(subscription.slot_name)
+            known = None if slot is None else slot.retained_bytes
+        except PenstockError as error:
+            log.debug("could not ask the publisher about its slot: %s", error.message)
+        self._retained[oid] = (now, known)
+        return known
+
+
+def _lag(snapshot: WorkerSnapshot, now: float) -> float | None:
+    if snapshot.cut_time is None:
+        return None
+    if not snapshot.transactions_behind:
+        return 0.0
+    return max(0.0, now - (snapshot.commit_time or snapshot.cut_time))
