@@ -1,0 +1,160 @@
+"""Compaction: small files become large ones, files with many dead rows lose them.
+
+In: a table with nothing staged. Out: the decision whether it is due, and the table's next version,
+which holds the same rows in other files (dataChange = false). Readers of older versions keep the
+old files until VACUUM. When to look, and what a lost race means, is ``subscription.upkeep``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyroaring import BitMap
+from pyspark.sql import SparkSession
+
+from penstock.errors import CommitConflict, StorageError
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.job import run_job
+from penstock.pipeline.rewrite import RewriteItem, Source, run_rewrites
+from penstock.pipeline.tasks import Failed, Written
+
+log = logging.getLogger(__name__)
+
+_OPERATION: Final = "OPTIMIZE"
+_APP_ID: Final = "penstock.compaction"
+"""The marker of our commits where the newest one has none of its own."""
+_SECONDS_PER_BYTE: Final = 3e-8
+
+
+@dataclass(frozen=True)
+class CompactOptions:
+    """When a table is compacted, and how much of it at once.
+
+    ``small_files``: so many files of less than ``small_bytes`` of live rows are merged.
+    ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
+    ``most_bytes``: of files in one run, so that the next batch does not wait for long.
+    """
+
+    small_files: int = 32
+    small_bytes: int = 16 << 20
+    dead_ratio: float = 0.3
+    target_file_bytes: int = TARGET_FILE_BYTES
+    most_bytes: int = 512 << 20
+
+
+def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
+    """Whether ``compact`` would rewrite anything now; False while something is staged."""
+    return not table.has_staged and bool(files_to_rewrite(table.files.values(), options))
+
+
+def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list[DataFile]:
+    """The files that are due, in the order of the table, up to ``most_bytes`` but at least one.
+
+    Dead rows do not make a small file due: it would be rewritten with every batch that touches it.
+    """
+    small: list[DataFile] = []
+    dying: list[DataFile] = []
+    for file in files:
+        if _live_bytes(file) < options.small_bytes:
+            small.append(file)
+        elif file.deleted >= options.dead_ratio * file.rows:
+            dying.append(file)
+    due = [*dying, *(small if len(small) >= max(options.small_files, 2) else ())]
+    chosen: list[DataFile] = []
+    size = 0
+    for file in due:
+        if chosen and size + file.size > options.most_bytes:
+            break
+        chosen.append(file)
+        size += file.size
+    return chosen
+
+
+def compact(spark: SparkSession, table: DeltaTable, options: CompactOptions) -> int:
+    """Rewrite what is due in one Spark job and commit it; returns the number of files rewritten.
+
+    The newest commit's marker is repeated, because the rows and their position stay what they are.
+    Raises CommitConflict when another writer was first and StorageError; the table is unharmed
+    then, nothing is staged and the new files are removed.
+    """
+    chosen = files_to_rewrite(table.files.values(), options)
+    if not chosen or table.has_staged:
+        return 0
+    items = [
+        (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(table, group, options))
+        for group in _groups(chosen, options)
+    ]
+    results = run_job(spark, items, run_rewrites, f"penstock: compact {table.name}")
+    written = _check(table, chosen, results)
+    deleted = {file.path: BitMap(range(file.rows)) for file in chosen}
+    table.stage(written=written, deleted=deleted)
+    try:
+        _commit(table)
+    except (CommitConflict, StorageError):
+        table.discard()
+        raise
+    log.debug("compacted %d files of %s to %d", len(chosen), table.name, len(written))
+    return len(chosen)
+
+
+def _commit(table: DeltaTable) -> None:
+    app_id = table.last_app_id
+    marker = None if app_id is None else table.transaction_version(app_id)
+    if app_id is None or marker is None:
+        app_id, marker = _APP_ID, table.version + 1
+    table.commit(app_id=app_id, version_marker=marker, operation=_OPERATION, data_change=False)
+
+
+def _live_bytes(file: DataFile) -> float:
+    return file.size * file.live_rows / max(file.rows, 1)
+
+
+def _groups(files: Sequence[DataFile], options: CompactOptions) -> list[list[DataFile]]:
+    """Runs of files that make up about one new file each."""
+    groups: list[list[DataFile]] = []
+    size = float(options.target_file_bytes)
+    for file in files:
+        if size >= options.target_file_bytes:
+            groups.append([])
+            size = 0.0
+        groups[-1].append(file)
+        size += _live_bytes(file)
+    return groups
+
+
+def _item(table: DeltaTable, group: Sequence[DataFile], options: CompactOptions) -> RewriteItem:
+    return RewriteItem(
+        table.storage,
+        table.uri,
+        table.schema.arrow(),
+        tuple(Source(file.path, file.deletion_vector) for file in group),
+        options.target_file_bytes,
+    )
+
+
+def _check(
+    table: DeltaTable, chosen: Sequence[DataFile], results: Sequence[Written | Failed]
+) -> list[WrittenFile]:
+    """The new files, which must hold as many rows as the old ones had alive."""
+    written = [file for result in results if isinstance(result, Written) for file in result.files]
+    failed = [result.error for result in results if isinstance(result, Failed)]
+    expected = sum(file.live_rows for file in chosen)
+    found = sum(file.rows for file in written)
+    if not failed and found == expected:
+        return written
+    for file in written:
+        table.storage.remove(f"{table.uri}/{file.path}")
+    raise (
+        failed[0]
+        if failed
+        else StorageError(
+            f'compaction of table "{table.name}" read {found} rows where there are {expected}',
+            hint="Data files are damaged. RESTORE the table to an older version or copy it again.",
+            sqlstate="XX001",
+        )
+    )

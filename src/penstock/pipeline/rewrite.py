@@ -1,0 +1,93 @@
+"""Rewrite: data files without their dead rows, in new files. Runs inside tasks.
+
+In: some files of one table with their deletion vectors. Out: new files with the live rows, in the
+same order. Memory: a run of rows of one file and the row group that is being gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.files import FileWriter, open_parquet
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.tasks import Failed, Written
+
+_ROWS_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to be rewritten. ``deletion_vector``: as in DataFile."""
+
+    path: str
+    deletion_vector: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class RewriteItem:
+    """Files of one table that become new files of ``target_file_bytes`` each."""
+
+    storage: Storage
+    table_uri: str
+    schema: pa.Schema
+    sources: tuple[Source, ...]
+    target_file_bytes: int
+
+
+def run_rewrites(partitions: Iterable[tuple[RewriteItem, ...]]) -> Iterator[Written | Failed]:
+    """One task: its rewrites one after the other; an expected error comes back as a value."""
+    for items in partitions:
+        for item in items:
+            try:
+                yield rewrite(item)
+            except PenstockError as error:
+                yield Failed(0, error)
+                return
+
+
+def rewrite(item: RewriteItem) -> Written:
+    """Write the live rows of all sources. Raises StorageError; nothing is left behind then."""
+    writer = FileWriter(
+        item.storage, item.table_uri, item.schema, target_file_bytes=item.target_file_bytes
+    )
+    return Written(0, tuple(writer.write(_live_rows(item))))
+
+
+def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
+    for source in item.sources:
+        vector = source.deletion_vector
+        gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
+        start = 0
+        with open_parquet(item.table_uri, source.path) as parquet:
+            held = [name for name in item.schema.names if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_ROWS_AT_A_TIME, columns=held, use_threads=False):
+                end = start + batch.num_rows
+                here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
+                yield _conform(_without(batch, here), item.schema)
+                start = end
+
+
+def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
+    if not len(gone):
+        return batch
+    live = np.ones(batch.num_rows, bool)
+    live[gone] = False
+    return batch.filter(pa.array(live))
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
+    names = batch.schema.names
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
