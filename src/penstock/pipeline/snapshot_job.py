@@ -64,9 +64,9 @@ class CopyJob:
 
     def __exit__(self, *_: object) -> None:
         self._cancelled = True
-        if self._thread.is_alive():
+        while self._thread.is_alive():  # the job may just be about to begin
             self._context.cancelJobGroup(self._group)
-        self._thread.join()
+            self._thread.join(_CHECK_INTERVAL_S)
 
     def results(self, check: Callable[[], None]) -> Iterator[Result]:
         """Each unit's result once, as it comes. Raises what Spark raises."""
@@ -122,8 +122,7 @@ class CopyJob:
 
     def _waves(self) -> Iterator[Sequence[CopyTask]]:
         """One job where the cluster cannot do more than ``at_once`` units anyway."""
-        if self._context.defaultParallelism <= self._at_once:
-            yield self._tasks
-        else:
-            for start in range(0, len(self._tasks), self._at_once):
-                yield self._tasks[start : start + self._at_once]
+        narrow = self._context.defaultParallelism <= self._at_once
+        step = len(self._tasks) if narrow else self._at_once
+        for start in range(0, len(self._tasks), step or 1):
+            yield self._tasks[start : start + step]

@@ -38,7 +38,7 @@ _KEEPALIVE_BODY: Final = struct.Struct("!xQq?")
 _RECEIVE_PREFIX: Final = "could not receive data from WAL stream: "
 _SEND_TIMEOUT_S: Final = 60.0
 
-_BUSY_FRAMES: Final = 64
+_BUSY_S: Final = 0.005
 _PAUSE_S: Final = 0.001
 _LINGER_S: Final = 0.02
 
@@ -64,6 +64,7 @@ class ReplicationStream:
         self._feedback = Feedback(time.monotonic())
         self._streaming = False
         self._failure: PenstockError | None = None
+        self._last_data_at = 0.0
         self.latest_end_lsn = Lsn(0)
         """The publisher's position as its last keepalive or message told."""
         self.last_send_time_us = 0
@@ -216,12 +217,14 @@ class ReplicationStream:
     def _drain(self, max_bytes: int, max_frames: int) -> list[bytes]:
         """Frames that libpq has or that the socket holds.
 
-        A busy stream is given a millisecond to fill the socket again: the walsender writes message
-        by message, and reading each by itself costs a system call and both sides' time.
+        A stream that brought something just before is given milliseconds to fill the socket again:
+        the walsender writes message by message, and reading each by itself costs system calls.
         """
         frames: list[bytes] = []
-        until = time.monotonic() + _LINGER_S
-        size, fresh = 0, False
+        now = time.monotonic()
+        busy = now - self._last_data_at < _BUSY_S
+        until = now + _LINGER_S
+        size, fresh, paused_at = 0, False, 0
         get = self._pgconn.get_copy_data
         try:
             while size < max_bytes and len(frames) < max_frames:
@@ -238,9 +241,10 @@ class ReplicationStream:
                 elif not fresh:
                     self._pgconn.consume_input()
                     fresh = True
-                elif len(frames) < _BUSY_FRAMES or time.monotonic() >= until:
+                elif not busy or len(frames) == paused_at or time.monotonic() >= until:
                     break
                 else:
+                    paused_at = len(frames)
                     time.sleep(_PAUSE_S)
                     fresh = False
         except psycopg.Error as error:
@@ -268,8 +272,9 @@ class ReplicationStream:
             start, end, sent = _HEADER.unpack_from(frame)
             if end:
                 break
+        self._last_data_at = time.monotonic()
         with self._lock:
-            self._feedback.arrived(time.monotonic(), Lsn(max(start, end)), len(frames))
+            self._feedback.arrived(self._last_data_at, Lsn(max(start, end)), len(frames))
         self.last_send_time_us = sent + POSTGRES_EPOCH_US
         self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
 
