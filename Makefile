@@ -40,8 +40,10 @@ $(STAMPS)/servers: src/penstock/embedded/servers.toml $(STAMPS)/python
 	@$(BIN)/python -m penstock.embedded || true
 	@touch $@
 
+# SOURCE and PUBLICATION reach the demo in the environment, where no process list shows them.
+export SOURCE PUBLICATION
 demo: $(STAMPS)/jars
-	@SOURCE='$(SOURCE)' PUBLICATION='$(PUBLICATION)' $(BIN)/python -m penstock.demo
+	@$(BIN)/python -m penstock.demo $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
