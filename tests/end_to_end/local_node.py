@@ -15,6 +15,7 @@ from typing import Any
 from end_to_end.compare import Row, delta_rows
 from fix_postgres import Database
 from penstock import Node
+from penstock.lakehouse.cuts import Cut
 from penstock.node.status import SubscriptionStatus
 
 
@@ -92,7 +93,13 @@ class LocalNode:
             assert time.monotonic() < deadline, f"no {what} in {timeout} s: {status}"
             time.sleep(0.05)
 
-    def rows(self, table: str, *, schema: str = "public") -> list[Row]:
+    def cut(self, subscription: str = "s") -> Cut:
+        """The last cut, which must exist."""
+        cut = self.node.cut(subscription)
+        assert cut is not None
+        return cut
+
+    def rows(self, table: str, *, schema: str = "public", subscription: str = "s") -> list[Row]:
         """Rows at the last cut."""
-        pin = self.node.cut().tables[f"{schema}.{table}"]
+        pin = self.cut(subscription).tables[f"{schema}.{table}"]
         return delta_rows(pin.uri, pin.version)

@@ -55,7 +55,7 @@ def test_tables_join_while_the_others_go_on(
         node.caught_up("s", database)
         for _ in range(5):
             # Every transaction adds 1 to the counter and 1 to a row of the late table.
-            pins = node.node.cut().tables
+            pins = node.cut().tables
             added = {
                 table: sum(row[1] for row in delta_rows(pin.uri, pin.version))
                 for table, pin in pins.items()

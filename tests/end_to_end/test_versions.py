@@ -81,5 +81,5 @@ def assert_equal(node: LocalNode, database: Database, schema: str, *, filtered: 
                 as_text=_AS_TEXT if table == "items" else (),
                 where=_FILTER if table == "items" and filtered else "true",
             )
-            found = node.rows(table, schema=schema)
+            found = node.rows(table, schema=schema, subscription=schema)
             assert not (lack := difference(table, wanted, found)), str(lack)

@@ -48,17 +48,25 @@ class NodeProcess:
         self.folder = folder
         self.warehouse = warehouse or folder / "warehouse"
         self.starts = 0
+        self.environment: dict[str, str] = {}
+        """Added to the environment of ``penstock start``."""
         self._process: subprocess.Popen[bytes] | None = None
 
-    def init(self, parameters: Mapping[str, str | int | bool] | None = None) -> None:
+    def init(
+        self,
+        parameters: Mapping[str, str | int | bool] | None = None,
+        *,
+        master: str = "local[2]",
+        spark: Mapping[str, str] | None = None,
+    ) -> None:
         """``penstock init``, then parameters for small machines and short waits."""
         self.command("init", str(self.folder))
         values = {"warehouse": str(self.warehouse), **_PARAMETERS, **(parameters or {})}
         # Blocks of a killed node's Spark stay behind; they go with the test's folder.
-        spark = {**_SPARK, "spark.local.dir": str(self.folder / "spark")}
+        conf = {**_SPARK, "spark.local.dir": str(self.folder / "spark"), **(spark or {})}
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-        lines += ["[spark]", 'master = "local[2]"', 'driver_memory = "1g"', "[spark.conf]"]
-        lines += [f'"{name}" = {json.dumps(value)}' for name, value in spark.items()]
+        lines += ["[spark]", f'master = "{master}"', 'driver_memory = "1g"', "[spark.conf]"]
+        lines += [f'"{name}" = {json.dumps(value)}' for name, value in conf.items()]
         (self.folder / "penstock.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def command(self, *arguments: str, timeout: float = 120) -> str:
@@ -98,16 +106,16 @@ class NodeProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, failpoint: str = "", *, prefix: tuple[str, ...] = ()) -> None:
-        """``penstock start``; returns at once. ``prefix``: a program that starts it (strace)."""
+    def start(self, failpoint: str = "") -> None:
+        """``penstock start``; returns at once."""
         assert not self.running
         self.starts += 1
-        environment = _environment()
+        environment = _environment() | self.environment
         if failpoint:
             environment["PENSTOCK_FAILPOINT"] = failpoint
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*prefix, *_PENSTOCK, "start", "-D", str(self.folder)],
+                [*_PENSTOCK, "start", "-D", str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,263 @@
+"""What goes wrong in daily life: one clear message with the remedy each, and no harm to the data.
+
+Statements fail with exit status 1 and PostgreSQL's lines; a running subscription stops (or goes on
+trying) with its error in the status, and goes on after the remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from end_to_end.compare import difference, publisher_rows
+from end_to_end.local_node import LocalNode
+from faults.node_process import CommandFailed, NodeProcess
+from fix_postgres import Database
+from penstock.embedded import EmbeddedPostgres, clients
+from penstock.node.status import SubscriptionStatus
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_SECRET = "s3cr3t-passw0rd"
+_SETUP = (
+    "CREATE TABLE t (id integer PRIMARY KEY, v text);"
+    "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i;"
+    "CREATE PUBLICATION p FOR TABLE t"
+)
+
+
+@pytest.fixture
+def node_process(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node that is run by the command line."""
+    with contextlib.closing(NodeProcess(tmp_path / "node")) as node:
+        node.init()
+        yield node
+
+
+def refused(node: NodeProcess, statement: str) -> str:
+    """What ``penstock sql`` says about a statement that it refuses."""
+    with pytest.raises(CommandFailed) as failed:
+        node.sql(statement)
+    assert failed.value.status == 1
+    said = failed.value.output
+    assert said.count("ERROR:") == 1
+    assert "Traceback" not in said
+    assert "HINT:  " in said
+    return said
+
+
+def assert_equal(node: LocalNode, database: Database, *tables: str) -> None:
+    with database.connect() as connection:
+        for table in tables:
+            wanted = publisher_rows(connection, f"public.{table}")
+            assert not (lack := difference(table, wanted, node.rows(table))), str(lack)
+
+
+def test_a_wrong_password_is_refused_and_never_shown(node_process: NodeProcess) -> None:
+    with EmbeddedPostgres(18, hba=["host all bob all scram-sha-256"]) as server:
+        server.psql("CREATE ROLE bob LOGIN REPLICATION PASSWORD 'right'; CREATE PUBLICATION p")
+        said = refused(
+            node_process,
+            f"CREATE SUBSCRIPTION s CONNECTION '{server.conninfo(user='bob')} password={_SECRET}'"
+            " PUBLICATION p",
+        )
+    assert 'password authentication failed for user "bob"' in said
+    assert "Check user name and password" in said
+    assert _SECRET not in said
+
+
+def test_a_password_that_has_become_wrong_stops_and_goes_on_after_the_remedy(
+    local_node: Callable[..., LocalNode], caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedPostgres(18, hba=["host all bob all scram-sha-256"]) as server:
+        database = Database(server, "postgres")
+        database.execute(
+            f"CREATE ROLE bob LOGIN SUPERUSER REPLICATION PASSWORD '{_SECRET}';" + _SETUP
+        )
+        node = local_node()
+        conninfo = f"{server.conninfo(user='bob')} password={_SECRET}"
+        node.node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p")
+        node.caught_up("s", database)
+        database.execute("ALTER ROLE bob PASSWORD 'another'")
+        database.execute("INSERT INTO t VALUES (1000, 'later')")
+        server.restart()
+        status = node.stopped("s")
+        assert "password authentication failed" in str(status.error)
+        assert status.error_hint
+        said = f"{status} {caplog.text}"
+        assert _SECRET not in said
+        assert "another" not in said
+        database.execute(f"ALTER ROLE bob PASSWORD '{_SECRET}'")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        node.caught_up("s", database)
+        assert_equal(node, database, "t")
+
+
+def test_a_missing_publication(node_process: NodeProcess, database: Database) -> None:
+    database.execute(_SETUP)
+    create = f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION "
+    output = node_process.sql(create + "nothing")
+    # As PostgreSQL: a warning, since the publication may be made later.
+    assert 'publication "nothing" does not exist on the publisher' in output
+    assert "WARNING" in output
+
+
+def test_a_publication_that_is_dropped_stops_with_the_publishers_message(
+    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
+) -> None:
+    # PostgreSQL 18 only warns in its own log and goes on without the publication's changes.
+    database = database_on(17)
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    before = node.rows("t")
+    database.execute("DROP PUBLICATION p")
+    database.execute("INSERT INTO t VALUES (1000, 'later')")
+    status = node.stopped("s")
+    assert 'publication "p" does not exist' in str(status.error)
+    assert status.error_hint
+    assert node.rows("t") == before
+
+
+def test_a_publisher_with_wal_level_replica(node_process: NodeProcess) -> None:
+    with EmbeddedPostgres(18, settings={"wal_level": "replica"}) as server:
+        server.psql("CREATE PUBLICATION p")
+        said = refused(
+            node_process, f"CREATE SUBSCRIPTION s CONNECTION '{server.conninfo()}' PUBLICATION p"
+        )
+    assert "wal_level" in said
+    assert "ALTER SYSTEM SET wal_level = logical" in said
+
+
+def test_a_slot_in_use_is_told_and_waited_for(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(_SETUP)
+    database.execute("SELECT pg_create_logical_replication_slot('busy', 'pgoutput')")
+    other = subprocess.Popen(
+        [
+            *(clients().program("pg_recvlogical"), "-d", database.conninfo, "--slot", "busy"),
+            *("--start", "-f", "/dev/null", "-o", "proto_version=1", "-o", "publication_names=p"),
+        ]
+    )
+    try:
+        slot = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'busy' AND active"
+        while not database.value(slot):
+            assert other.poll() is None
+        node = local_node()
+        node.subscribe("s", database, "p", "slot_name = 'busy', create_slot = false")
+
+        def told(status: SubscriptionStatus) -> bool:
+            return 'replication slot "busy" is active for PID' in str(status.error)
+
+        node.wait_for("s", "the error", told)
+        assert node.status("s").error_hint
+    finally:
+        other.terminate()
+        other.wait()
+    node.caught_up("s", database)
+    assert_equal(node, database, "t")
+
+
+def test_a_table_without_replica_identity(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE log (v text); INSERT INTO log SELECT 'v' FROM generate_series(1, 10);"
+        "CREATE PUBLICATION p FOR TABLE log"
+    )
+    node = local_node()
+    result = node.node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+    told = "\n".join(notice.report() for notice in result.notices)
+    assert "log" in told
+    assert "REPLICA IDENTITY" in told
+    # The publisher itself refuses updates; inserts are replicated.
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        database.execute("UPDATE log SET v = 'x'")
+    database.execute("INSERT INTO log VALUES ('v')")
+    node.caught_up("s", database)
+    assert_equal(node, database, "log")
+    database.execute("ALTER TABLE log REPLICA IDENTITY FULL; UPDATE log SET v = 'x'")
+    node.caught_up("s", database)
+    assert_equal(node, database, "log")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"mount is not permitted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_under_the_warehouse(
+    local_node: Callable[..., LocalNode], database: Database, small_disk: Path
+) -> None:
+    database.execute(_SETUP)
+    node = local_node(warehouse=str(small_disk / "warehouse"))
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    at = node.cut().lsn
+    before = node.rows("t")
+    database.execute(
+        "INSERT INTO t SELECT i, string_agg(md5(random()::text), '')"
+        " FROM generate_series(1000, 41000) i, generate_series(1, 30) GROUP BY i"
+    )
+
+    def full(status: SubscriptionStatus) -> bool:
+        return "No space left on device" in str(status.error)
+
+    node.wait_for("s", "a full disk", full, timeout=120, fails=False)
+    assert "Free disk space" in str(node.status("s").error_hint)
+    # An idle cut may still have found room, but none with a part of the transaction.
+    assert node.cut().lsn >= at
+    assert node.rows("t") == before
+    subprocess.run(["mount", "-o", "remount,size=256m", small_disk], check=True)
+    if node.status("s").stopped:
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    assert_equal(node, database, "t")
+
+
+def test_a_second_start_is_refused_and_does_no_harm(
+    node_process: NodeProcess, database: Database
+) -> None:
+    database.execute(_SETUP)
+    node_process.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+    node_process.start()
+
+    def ready() -> bool:
+        (status,) = node_process.status()
+        return [table["state"] for table in status["tables"]] == ["r"]
+
+    node_process.wait_for("the first cut", ready)
+    for command in (("start",), ("run", "--until-caught-up")):
+        with pytest.raises(CommandFailed) as failed:
+            node_process.command(*command, "-D", str(node_process.folder))
+        assert failed.value.status == 1
+        assert "is already running (PID" in failed.value.output
+        assert "HINT:" in failed.value.output
+        assert "Traceback" not in failed.value.output
+    # Other commands work beside it.
+    assert "s" in node_process.command("status", "-D", str(node_process.folder))
+    assert node_process.running
+    assert node_process.stop() == 0
