@@ -9,12 +9,13 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test faults lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
+	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1): lost, doubled'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
@@ -47,6 +48,10 @@ demo: $(STAMPS)/jars
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: setup
+	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
+		$(BIN)/python -m pytest tests/faults $(ARGS)
 
 lint: $(STAMPS)/python
 	$(BIN)/ruff check .
