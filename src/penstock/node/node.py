@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
-from penstock.commands.subscriptioncmds import CommandResult, execute
+from penstock.commands import CommandResult, execute
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -37,6 +37,7 @@ from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.sql import parse_script
+from penstock.sql.statements import CreateSubscription, Statement
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +94,15 @@ class Node:
 
         Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold.
         """
-        return [
-            execute(statement, self._catalog, connect_publisher) for statement in parse_script(text)
-        ]
+        return [self._execute(statement) for statement in parse_script(text)]
+
+    def _execute(self, statement: Statement) -> CommandResult:
+        if isinstance(statement, CreateSubscription):
+            names = [subscription.name for subscription in self._catalog.subscriptions()]
+            if statement.name not in names:
+                # Cuts of a dropped subscription stay readable; one of the same name begins anew.
+                self._warehouse.cuts.forget(statement.name)
+        return execute(statement, self._catalog, connect_publisher)
 
     def sql(self, text: str) -> CommandResult:
         """Run statements, log their notices, return the last result."""

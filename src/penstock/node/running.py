@@ -117,6 +117,7 @@ class RunningNode:
             ),
             copy_options=copy_options(self._parameters),
             stream_options=stream_options(self._parameters, self._spool),
+            retry_interval=self._parameters.wal_retrieve_retry_interval,
         )
 
     def _report_all(self) -> None:

@@ -22,7 +22,10 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
     return StreamOptions(
         apply=ApplyOptions(),
         upkeep=UpkeepOptions(
-            compact=CompactOptions(),
+            compact=CompactOptions(
+                small_files=parameters.compact_small_files,
+                dead_ratio=parameters.compact_dead_ratio,
+            ),
             checkpoint_commits=parameters.checkpoint_commits,
             cuts_kept=parameters.cuts_kept,
         ),

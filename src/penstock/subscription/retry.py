@@ -24,7 +24,6 @@ from penstock.errors import (
 )
 
 FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 30.0
 
 _RETRYABLE_SQLSTATES: Final = ("08", "53300", "57P01", "57P02", "57P03", "57P05", "55006", "40001")
 """Connection trouble, too many clients, shutdown and start-up, an object in use, serialization."""
@@ -57,7 +56,7 @@ def most_tries(error: BaseException) -> int | None:
             return None
         case ObjectInUse():
             # A walsender of a killed node keeps its slot until wal_sender_timeout (60 s).
-            return 12
+            return 20
         case PublisherError():
             return None if error.sqlstate.startswith(_RETRYABLE_SQLSTATES) else 0
         case CommitConflict():
@@ -70,16 +69,18 @@ def most_tries(error: BaseException) -> int | None:
             return 3
 
 
-def decide(error: BaseException, failures: int, draw: float | None = None) -> Decision:
-    """``failures``: how often in a row it failed, this one included. ``draw``: 0..1, for the
-    jitter.
+def decide(
+    error: BaseException, failures: int, longest_pause: float, draw: float | None = None
+) -> Decision:
+    """``failures``: how often in a row it failed, this one included.
 
-    The pause doubles from 0.2 s to 30 s, and half of it is random, so that many nodes do not come
-    back to a restarted server at once.
+    ``longest_pause``: wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. The
+    pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back to a
+    restarted server at once.
     """
     most = most_tries(error)
     if most is not None and failures > most:
         return STOP
-    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
+    pause = min(longest_pause, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     jitter = random.random() if draw is None else draw
     return Decision(Verdict.RETRY, pause / 2 + pause / 2 * jitter)

@@ -58,6 +58,7 @@ class ApplyWorker:
         catalog: CatalogAccess,
         copy_options: CopyOptions,
         stream_options: StreamOptions,
+        retry_interval: float,
     ) -> None:
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name)
@@ -66,6 +67,7 @@ class ApplyWorker:
         self._catalog = catalog
         self._copy_options = copy_options
         self._stream_options = stream_options
+        self._retry_interval = retry_interval
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -118,7 +120,7 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
-        decision = decide(error, self._failures)
+        decision = decide(error, self._failures, self._retry_interval)
         self.status.failed(error)
         unknown = None if isinstance(error, PenstockError) else error
         text = error.report() if isinstance(error, PenstockError) else f"ERROR:  {error}"
