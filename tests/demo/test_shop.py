@@ -1,0 +1,67 @@
+"""The shop of the demo: it loads, every kind of work runs, the pace is kept and ends cleanly."""
+
+from __future__ import annotations
+
+import random
+import time
+from importlib import resources
+
+import pytest
+
+from fix_postgres import Database
+from penstock.demo import traffic
+
+SHOP = resources.files("penstock.demo").joinpath("shop.sql").read_text("utf-8")
+
+
+@pytest.fixture
+def shop(database: Database) -> Database:
+    database.server.psql(SHOP, database.name)
+    return database
+
+
+def changes(shop: Database) -> tuple[int, ...]:
+    tables = ("customers", "products", "orders", "order_items", "payments", "events", "carts")
+    digest = "SELECT coalesce(sum(hashtext(t::text)), 0) FROM {} AS t"
+    return tuple(shop.value(digest.format(table)) for table in tables)
+
+
+def test_every_kind_of_work_runs_and_changes_rows(shop: Database) -> None:
+    connection = shop.connect()
+    for work in traffic.MIX:
+        before = changes(shop)
+        for seed in range(5):
+            try:
+                with connection.transaction(), connection.cursor() as cursor:
+                    work(cursor, random.Random(seed))
+            except traffic.Rollback:
+                assert work is traffic.change_mind
+        assert (changes(shop) != before) == (work is not traffic.change_mind), work.__name__
+
+
+def test_traffic_keeps_its_pace_and_stops(shop: Database) -> None:
+    running = traffic.Traffic(shop.conninfo, per_second=50)
+    running.start()
+    deadline = time.monotonic() + 30
+    while running.counts.transactions < 50:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    running.stop()
+    done = running.counts.transactions
+    assert (
+        shop.value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND state = 'active'"
+        )
+        == 1
+    )
+    assert running.counts.transactions == done
+
+
+def test_traffic_tells_what_it_failed_with(database: Database) -> None:
+    running = traffic.Traffic(database.conninfo, per_second=1000)
+    running.start()
+    for thread in running._threads:
+        thread.join()
+    with pytest.raises(Exception, match="does not exist"):
+        running.stop()
