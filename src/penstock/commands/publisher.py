@@ -1,0 +1,36 @@
+"""What commands ask of the publisher (walreceiver.h, the functions that subscriptioncmds.c uses).
+
+In: nothing. Out: Protocols. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in
+a real node; ``penstock.node`` joins the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Publisher(Protocol):
+    """An open session on the publisher."""
+
+    def missing_publications(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that do not exist."""
+
+    def tables(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """(schema, table) of all tables in the publications."""
+
+    def create_slot(self, name: str) -> object:
+        """Create a persistent logical slot for pgoutput."""
+
+    def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
+        """Drop a slot; waits while somebody streams from it. False: there was none."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+class PublisherFactory(Protocol):
+    """Opens sessions."""
+
+    def __call__(self, conninfo: str, application_name: str) -> Publisher:
+        """Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""

@@ -1,0 +1,177 @@
+"""Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
+
+In: options as written, and the form of statement they stand in. Out: ``SubscriptionOptions``, or
+PostgreSQL's error. Options of PostgreSQL 18 that Penstock has not yet may name what it does anyway;
+any other value is refused by name, after PostgreSQL's own checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.commands.define import (
+    conflicting_options,
+    def_get_boolean,
+    def_get_streaming_mode,
+    def_get_string,
+)
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
+from penstock.sql import DefElem
+
+
+@dataclass(slots=True)
+class SubscriptionOptions:
+    """Values with PostgreSQL's defaults; ``specified`` are the names that were written.
+
+    ``slot_name`` None is NONE where it was specified, else the subscription's name.
+    """
+
+    connect: bool = True
+    enabled: bool = True
+    create_slot: bool = True
+    slot_name: str | None = None
+    copy_data: bool = True
+    binary: bool = False
+    synchronous_commit: str = "off"
+    specified: set[str] = field(default_factory=set)
+    other: dict[str, Any] = field(default_factory=dict)
+    """Values of options that Penstock has not yet."""
+
+
+_SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "off")
+_SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
+
+_NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
+    "streaming": ("off",),
+    "two_phase": (False,),
+    "disable_on_error": (False,),
+    "password_required": (True, False),
+    "run_as_owner": (False,),
+    "failover": (False,),
+    "origin": ("any",),
+}
+"""Options that Penstock has not yet, with the values that name what it does. A node has no roles:
+as for PostgreSQL's superusers, password_required changes nothing."""
+
+CREATE: Final = frozenset(
+    {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
+    | _NOT_YET.keys()
+)
+SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
+REFRESH: Final = frozenset({"copy_data"})
+
+
+def parse_subscription_options(
+    options: Sequence[DefElem], supported: frozenset[str]
+) -> SubscriptionOptions:
+    """Check options in the order written, then their combination.
+
+    Raises SqlSyntaxError, InvalidParameterValue, FeatureNotSupported.
+    """
+    parsed = SubscriptionOptions()
+    for option in options:
+        if option.name not in supported:
+            raise SqlSyntaxError(f'unrecognized subscription parameter: "{option.name}"')
+        if option.name in parsed.specified:
+            raise conflicting_options()
+        parsed.specified.add(option.name)
+        value = _READERS.get(option.name, def_get_boolean)(option)
+        if option.name in _NOT_YET:
+            parsed.other[option.name] = value
+        else:
+            setattr(parsed, option.name, value)
+    if "connect" in supported:
+        _check_connect(parsed)
+        _check_slot_name(parsed)
+    _check_not_yet(parsed)
+    return parsed
+
+
+def _check_connect(options: SubscriptionOptions) -> None:
+    """Without a connection nothing can be enabled, created or copied."""
+    if options.connect:
+        return
+    for name in ("enabled", "create_slot", "copy_data"):
+        if getattr(options, name) and name in options.specified:
+            raise _mutually_exclusive("connect = false", f"{name} = true")
+        setattr(options, name, False)
+
+
+def _check_slot_name(options: SubscriptionOptions) -> None:
+    """NONE leaves nothing to stream from."""
+    if options.slot_name is not None or "slot_name" not in options.specified:
+        return
+    for name in ("enabled", "create_slot"):
+        if not getattr(options, name):
+            continue
+        if name in options.specified:
+            raise _mutually_exclusive("slot_name = NONE", f"{name} = true")
+        raise SqlSyntaxError(f"subscription with slot_name = NONE must also set {name} = false")
+
+
+def _check_not_yet(options: SubscriptionOptions) -> None:
+    for name, value in options.other.items():
+        if value not in _NOT_YET[name]:
+            shown = str(value).lower()
+            usual = " or ".join(str(known).lower() for known in _NOT_YET[name])
+            raise FeatureNotSupported(
+                f"subscription option {name} = {shown} is not supported yet",
+                hint=f"Leave it out, or set {name} = {usual}.",
+            )
+
+
+def _mutually_exclusive(one: str, other: str) -> SqlSyntaxError:
+    return SqlSyntaxError(f"{one} and {other} are mutually exclusive options")
+
+
+def _slot_name(option: DefElem) -> str | None:
+    name = def_get_string(option)
+    if name == "none":
+        return None
+    validate_slot_name(name)
+    return name
+
+
+def _synchronous_commit(option: DefElem) -> str:
+    value = def_get_string(option)
+    if value.lower() not in _SYNCHRONOUS_COMMIT + _SYNCHRONOUS_COMMIT_HIDDEN:
+        raise InvalidParameterValue(
+            f'invalid value for parameter "synchronous_commit": "{value}"',
+            hint=f"Available values: {', '.join(_SYNCHRONOUS_COMMIT)}.",
+        )
+    return value
+
+
+def _origin(option: DefElem) -> str:
+    value = def_get_string(option)
+    if value.lower() not in ("any", "none"):
+        raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
+    return value.lower()
+
+
+_READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
+    "slot_name": _slot_name,
+    "synchronous_commit": _synchronous_commit,
+    "streaming": def_get_streaming_mode,
+    "origin": _origin,
+}
+
+
+def validate_slot_name(name: str) -> None:
+    """ReplicationSlotValidateName (slot.c). Raises InvalidParameterValue (42602, 42622)."""
+    if not name:
+        raise InvalidParameterValue(
+            f'replication slot name "{name}" is too short', sqlstate="42602"
+        )
+    if len(name.encode()) >= 64:
+        raise InvalidParameterValue(f'replication slot name "{name}" is too long', sqlstate="42622")
+    if not re.fullmatch(r"[a-z0-9_]+", name):
+        raise InvalidParameterValue(
+            f'replication slot name "{name}" contains invalid character',
+            hint="Replication slot names may only contain lower case letters, numbers, "
+            "and the underscore character.",
+            sqlstate="42602",
+        )

@@ -1,0 +1,246 @@
+"""CREATE and ALTER SUBSCRIPTION (subscriptioncmds.c); DROP is in ``drop_subscription``.
+
+In: a parsed statement, the catalog, a way to the publisher. Out: rows in the catalog and notices. A
+running node sees the change by the catalog's generation; nothing here waits for it. The publisher
+is asked before the catalog is written, so that no transaction stays open over the network, and what
+was made on the publisher is taken back when the catalog cannot be written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Final
+
+from penstock.catalog import Catalog, CatalogTransaction, Subscription, SubscriptionRelState
+from penstock.commands.publisher import Publisher, PublisherFactory
+from penstock.commands.result import CommandResult, Notice, notice, warning
+from penstock.commands.subscription_options import (
+    CREATE,
+    REFRESH,
+    SET,
+    SubscriptionOptions,
+    parse_subscription_options,
+)
+from penstock.errors import (
+    ConnectionFailure,
+    DuplicateObject,
+    NotInPrerequisiteState,
+    ObjectInUse,
+    PenstockError,
+)
+from penstock.sql import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionSet,
+    CreateSubscription,
+)
+from penstock.walreceiver.conninfo import ConnInfo
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PREFIX: Final = "could not connect to the publisher: "
+"""How walreceiver's message begins; libpq's own words follow."""
+
+_ALTERED: Final = "ALTER SUBSCRIPTION"
+
+
+def create_subscription(
+    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
+    """CreateSubscription. Nothing is left behind on either side when it raises."""
+    options = parse_subscription_options(statement.options, CREATE)
+    if "slot_name" not in options.specified:
+        options.slot_name = statement.name
+    with catalog.read() as transaction:
+        if transaction.subscriptions.find(statement.name) is not None:
+            raise DuplicateObject(f'subscription "{statement.name}" already exists')
+    ConnInfo.parse(statement.conninfo)
+    _check_publications_once(statement.publications)
+    notices = _synchronous_commit_notice(options)
+    if not options.connect:
+        _insert(statement, catalog, options, ())
+        notices.append(
+            warning(
+                "subscription was created, but is not connected",
+                hint="To initiate replication, you must manually create the replication slot, "
+                "enable the subscription, and refresh the subscription.",
+            )
+        )
+        return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
+    with _session(connect, statement.name, statement.conninfo) as publisher:
+        missing = publisher.missing_publications(statement.publications)
+        if missing:
+            notices.append(warning(_missing_message(missing), sqlstate="42704"))
+        tables = publisher.tables(statement.publications)
+        with _new_slot(publisher, options) as created:
+            notices += created
+            _insert(statement, catalog, options, tables)
+    return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
+
+
+def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> CommandResult:
+    """ENABLE and DISABLE; both forget the recorded error."""
+    with catalog.write() as transaction:
+        subscription = _get(transaction, statement.name)
+        if statement.enabled and subscription.slot_name is None:
+            raise NotInPrerequisiteState(
+                "cannot enable subscription that does not have a slot name",
+                hint="Give it one: ALTER SUBSCRIPTION ... SET (slot_name = ...).",
+            )
+        _save_healed(transaction, replace(subscription, enabled=statement.enabled))
+    return CommandResult(_ALTERED)
+
+
+def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -> CommandResult:
+    """CONNECTION; a worker that runs starts again with the new one."""
+    with catalog.write() as transaction:
+        subscription = _get(transaction, statement.name)
+        ConnInfo.parse(statement.conninfo)
+        _save_healed(transaction, replace(subscription, conninfo=statement.conninfo))
+    return CommandResult(_ALTERED)
+
+
+def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandResult:
+    """SET (...)."""
+    with catalog.write() as transaction:
+        subscription = _get(transaction, statement.name)
+        options = parse_subscription_options(statement.options, SET)
+        if "slot_name" in options.specified:
+            if subscription.enabled and options.slot_name is None:
+                raise NotInPrerequisiteState(
+                    "cannot set slot_name = NONE for enabled subscription",
+                    hint="Disable it first: ALTER SUBSCRIPTION ... DISABLE.",
+                )
+            subscription = replace(subscription, slot_name=options.slot_name)
+        if "binary" in options.specified:
+            subscription = replace(subscription, binary=options.binary)
+        if "synchronous_commit" in options.specified:
+            subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
+        _save_healed(transaction, subscription)
+    return CommandResult(_ALTERED, tuple(_synchronous_commit_notice(options)))
+
+
+def alter_refresh(
+    statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
+    """REFRESH PUBLICATION: add tables that are new, remove those that are gone."""
+    with catalog.read() as transaction:
+        subscription = _get(transaction, statement.name)
+    if not subscription.enabled:
+        raise NotInPrerequisiteState(
+            "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
+            hint="Enable it first: ALTER SUBSCRIPTION ... ENABLE.",
+        )
+    options = parse_subscription_options(statement.options, REFRESH)
+    with _session(connect, subscription.name, subscription.conninfo) as publisher:
+        published = publisher.tables(subscription.publications)
+    with catalog.write() as transaction:
+        _get(transaction, statement.name)
+        known = {
+            (rel.schema, rel.table): rel for rel in transaction.relations.all(subscription.oid)
+        }
+        new = [table for table in published if table not in known]
+        transaction.relations.add(subscription.oid, new, _first_state(options))
+        for table in known.keys() - set(published):
+            transaction.relations.remove(known[table])
+    return CommandResult(_ALTERED)
+
+
+def _insert(
+    statement: CreateSubscription,
+    catalog: Catalog,
+    options: SubscriptionOptions,
+    tables: Sequence[tuple[str, str]],
+) -> None:
+    with catalog.write() as transaction:
+        subscription = transaction.subscriptions.create(
+            statement.name,
+            conninfo=statement.conninfo,
+            publications=statement.publications,
+            slot_name=options.slot_name,
+            enabled=options.enabled,
+            binary=options.binary,
+            synchronous_commit=options.synchronous_commit,
+        )
+        transaction.relations.add(subscription.oid, tables, _first_state(options))
+
+
+def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
+    return SubscriptionRelState.INIT if options.copy_data else SubscriptionRelState.READY
+
+
+@contextmanager
+def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Publisher]:
+    """A session on the publisher under the subscription's name."""
+    try:
+        publisher = connect(conninfo, name)
+    except ConnectionFailure as error:
+        raise type(error)(
+            f'subscription "{name}" {error.message}',
+            detail=error.detail,
+            hint=error.hint,
+            sqlstate=error.sqlstate,
+        ) from None
+    with closing(publisher):
+        yield publisher
+
+
+@contextmanager
+def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[list[Notice]]:
+    """Create the slot where it is wanted; drop it again when what follows fails."""
+    name = options.slot_name
+    if name is None or not options.create_slot:
+        yield []
+        return
+    publisher.create_slot(name)
+    try:
+        yield [notice(f'created replication slot "{name}" on publisher')]
+    except BaseException:
+        try:
+            publisher.drop_slot(name, missing_ok=True)
+        except PenstockError as error:
+            logger.warning("replication slot %s is left on the publisher: %s", name, error.message)
+        raise
+
+
+def _get(transaction: CatalogTransaction, name: str) -> Subscription:
+    subscription = transaction.subscriptions.get(name)
+    if subscription.dropping:
+        raise ObjectInUse(
+            f'subscription "{name}" is being dropped',
+            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {name}.",
+        )
+    return subscription
+
+
+def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
+    """Write it back without the recorded error, so that a node tries again."""
+    transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+
+
+def _check_publications_once(names: Sequence[str]) -> None:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise DuplicateObject(f'publication name "{name}" used more than once')
+
+
+def _missing_message(names: Sequence[str]) -> str:
+    shown = ", ".join(f'"{name}"' for name in names)
+    if len(names) == 1:
+        return f"publication {shown} does not exist on the publisher"
+    return f"publications {shown} do not exist on the publisher"
+
+
+def _synchronous_commit_notice(options: SubscriptionOptions) -> list[Notice]:
+    if "synchronous_commit" not in options.specified:
+        return []
+    return [
+        notice(
+            "synchronous_commit has no effect on this node",
+            detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
+        )
+    ]

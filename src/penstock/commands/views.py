@@ -1,0 +1,167 @@
+"""SELECT on the node's catalogs and views (system_views.sql).
+
+In: a ``Select`` and the catalog. Out: rows of Python values, with PostgreSQL's column names where
+it has the column. Connection strings come without secrets (law 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from penstock.catalog import Catalog, Subscription, SubscriptionStatistics
+from penstock.commands.result import CommandResult
+from penstock.errors import PenstockError, UndefinedObject
+from penstock.sql import Select
+from penstock.walreceiver.conninfo import ConnInfo
+
+Row = dict[str, Any]
+
+
+def select(statement: Select, catalog: Catalog) -> CommandResult:
+    """Raises UndefinedObject: 42P01 for an unknown relation, 42703 for an unknown column."""
+    view = _VIEWS.get(statement.relation)
+    if view is None:
+        raise UndefinedObject(
+            f'relation "{statement.relation}" does not exist',
+            hint=f"There are {', '.join(_VIEWS)}.",
+            sqlstate="42P01",
+        )
+    names, rows = view
+    for column in statement.columns or ():
+        if column not in names:
+            raise UndefinedObject(
+                f'column "{column}" does not exist',
+                hint=f"There are {', '.join(names)}.",
+                sqlstate="42703",
+            )
+    columns = names if statement.columns is None else statement.columns
+    found = tuple(tuple(row[column] for column in columns) for row in rows(catalog))
+    return CommandResult(f"SELECT {len(found)}", columns=columns, rows=found)
+
+
+def _pg_subscription(catalog: Catalog) -> list[Row]:
+    return [
+        {
+            "oid": s.oid,
+            "subname": s.name,
+            "subenabled": s.enabled,
+            "subbinary": s.binary,
+            "subconninfo": _without_secrets(s.conninfo),
+            "subslotname": s.slot_name,
+            "subsynccommit": s.synchronous_commit,
+            "subpublications": array_text(s.publications),
+            "subappid": s.app_id,
+            "substopped": s.stopped,
+            "suberror": s.error and s.error.message,
+            "suberrordetail": s.error and s.error.detail,
+            "suberrorhint": s.error and s.error.hint,
+            "suberrortime": _time(s.error.time if s.error else None),
+        }
+        for s in catalog.subscriptions()
+    ]
+
+
+def _pg_subscription_rel(catalog: Catalog) -> list[Row]:
+    return [
+        {
+            "srsubid": rel.subid,
+            "srrelname": rel.qualified_name,
+            "srsubstate": rel.state.value,
+            "srsublsn": rel.lsn,
+            "srsyncid": rel.sync_id,
+        }
+        for rel in catalog.relations()
+    ]
+
+
+def _pg_stat_subscription(catalog: Catalog) -> list[Row]:
+    """One row per subscription; without numbers where no node has reported any."""
+    numbers = catalog.statistics.all()
+    return [_stat_row(s, numbers.get(s.oid)) for s in catalog.subscriptions()]
+
+
+def _stat_row(subscription: Subscription, stat: SubscriptionStatistics | None) -> Row:
+    row: Row = dict.fromkeys(_STAT_COLUMNS)
+    row |= {"subid": subscription.oid, "subname": subscription.name}
+    if stat is None:
+        return row
+    for name in _STAT_COLUMNS:
+        if hasattr(stat, name):
+            row[name] = getattr(stat, name)
+    return row | {
+        "worker_type": None if stat.pid is None else "apply",
+        "last_msg_send_time": _time(stat.last_msg_send_time),
+        "last_msg_receipt_time": _time(stat.last_msg_receipt_time),
+        "latest_end_lsn": stat.cut_lsn,
+        "latest_end_time": _time(stat.cut_time),
+    }
+
+
+def array_text(items: Sequence[str]) -> str:
+    """array_out for text[]."""
+    return "{" + ",".join(_array_item(item) for item in items) + "}"
+
+
+def _array_item(item: str) -> str:
+    if item and item.upper() != "NULL" and not set(item) & set('{}",\\ \t\n\r\v\f'):
+        return item
+    escaped = item.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _without_secrets(conninfo: str) -> str:
+    try:
+        return str(ConnInfo.parse(conninfo))
+    except PenstockError:
+        return "********"
+
+
+_SUBSCRIPTION_COLUMNS: Final = (
+    "oid",
+    "subname",
+    "subenabled",
+    "subbinary",
+    "subconninfo",
+    "subslotname",
+    "subsynccommit",
+    "subpublications",
+    "subappid",
+    "substopped",
+    "suberror",
+    "suberrordetail",
+    "suberrorhint",
+    "suberrortime",
+)
+_REL_COLUMNS: Final = ("srsubid", "srrelname", "srsubstate", "srsublsn", "srsyncid")
+_STAT_COLUMNS: Final = (
+    "subid",
+    "subname",
+    "worker_type",
+    "pid",
+    "received_lsn",
+    "last_msg_send_time",
+    "last_msg_receipt_time",
+    "latest_end_lsn",
+    "latest_end_time",
+    "state",
+    "applied_lsn",
+    "cut_lsn",
+    "publisher_lsn",
+    "lag_bytes",
+    "lag_seconds",
+    "retained_bytes",
+    "rows_applied",
+    "rows_per_second",
+)
+
+_VIEWS: Final[dict[str, tuple[tuple[str, ...], Callable[[Catalog], list[Row]]]]] = {
+    "pg_subscription": (_SUBSCRIPTION_COLUMNS, _pg_subscription),
+    "pg_subscription_rel": (_REL_COLUMNS, _pg_subscription_rel),
+    "pg_stat_subscription": (_STAT_COLUMNS, _pg_stat_subscription),
+}
