@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock import pgtypes
 from penstock.errors import ApplierReplaced, CommitConflict
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
+from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
 from penstock.relation import Relation
@@ -65,7 +67,7 @@ class Applier:
         self._subscription = subscription
         self._app_id = app_id
         self._options = options
-        self._decoder = ColumnarDecoder()
+        self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
         self.last_cut = last_cut
