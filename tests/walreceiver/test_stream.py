@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -188,6 +189,22 @@ def test_reply_requests_are_answered_and_pauses_survived(
             subscriber.stream.tick()
             watch.execute("SELECT pg_sleep(0.05)")
         assert watch.execute(alive).fetchone() == (1,)
+        subscriber.close()
+
+
+def test_reply_requests_alone_keep_the_walsender(
+    database_on: Callable[..., Any], subscribe: Callable[..., Subscriber]
+) -> None:
+    with EmbeddedPostgres(18, settings={"wal_sender_timeout": "1s"}) as server:
+        database = prepared(database_on(server))
+        subscriber = subscribe(database, status_interval_s=0)
+        subscriber.start()
+        subscriber.stream._feedback._heartbeat = math.inf
+        watch = database.connect()
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            subscriber.stream.receive(0.1)
+        assert watch.execute("SELECT count(*) FROM pg_stat_replication").fetchone() == (1,)
         subscriber.close()
 
 
