@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.catalog import Catalog, SubscriptionRelState
 
-WRITERS, ROUNDS = 4, 15
+WRITERS, ROUNDS = 3, 8
 
 # Each round adds a subscription with two tables in one transaction and reports numbers.
 WRITER = """
