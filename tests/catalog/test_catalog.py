@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
+from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState, store
 from penstock.catalog.pg_subscription_rel import may_follow
 from penstock.errors import (
     ConfigurationError,
@@ -191,6 +191,22 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     engine.dispose()
     with pytest.raises(ConfigurationError, match="schema version 99"):
         Catalog.open(sqlite_url(tmp_path))
+
+
+def test_an_older_schema_is_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Catalog.create(sqlite_url(tmp_path)) as catalog:
+        subscription = subscribe(catalog)
+    steps: list[int] = []
+    monkeypatch.setattr(store, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(
+        store, "_UPGRADES", {1: lambda _: steps.append(1), 2: lambda _: steps.append(2)}
+    )
+    for _ in range(2):
+        with Catalog.open(sqlite_url(tmp_path)) as catalog:
+            assert catalog.subscriptions() == (subscription,)
+    assert steps == [1, 2], "each once"
 
 
 def test_a_damaged_store_is_an_error_of_ours(tmp_path: Path) -> None:
