@@ -58,11 +58,11 @@ def table(database: Database, tmp_path: Path) -> tuple[Database, str]:
         "words": pa.list_(pa.string()),
         "sizes": pa.list_(pa.int32()),
         "ratios": pa.list_(pa.float32()),
-        "peers": pa.list_(pa.string()),
     }
-    texts = ("doc", "who", "peer", "any_number")
+    # format() gives what the types' output functions give, and that is what is replicated.
+    texts = ("doc", "who", "peer", "peers", "any_number")
     chosen = ", ".join(
-        f"{name}::text" if name in texts else "peers::text[]" if name == "peers" else name
+        f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END" if name in texts else name
         for name in COLUMNS
     )
     rows = database.rows(f"SELECT {chosen} FROM t ORDER BY id")

@@ -35,7 +35,7 @@ def main() -> int:
     """0: every table is equal; 1: not, or an error; 130: interrupted."""
     options = _parser().parse_args()
     source, publication = os.environ.get("SOURCE", ""), os.environ.get("PUBLICATION", "")
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     if bool(source) != bool(publication):
         console.print("SOURCE and PUBLICATION go together; neither of them: the shop.")
         return 1

@@ -157,16 +157,19 @@ def _expression(field: _Field, type_name: str) -> sql.Composable:
     """The column, as text where the lake holds PostgreSQL's text, and no rounding of real."""
     column = sql.Identifier(field.source)
     element = type_name.removesuffix("[]")
-    list_type = pa.types.is_list(field.type) or pa.types.is_large_list(field.type)
-    kept = field.type.value_type if list_type else field.type
-    cast = ""
+    if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
+        kept, dimensions = field.type.value_type, "[]"
+    else:
+        kept, dimensions = field.type, ""
     if _is_string(kept) and element not in _TEXT_TYPES:
-        cast = "text"
-    elif pa.types.is_float32(kept):
-        cast = "float8"
-    if not cast:
-        return column
-    return sql.SQL("{}::{}").format(column, sql.SQL(cast + ("[]" if list_type else "")))
+        if not dimensions:
+            # The type's output function; a cast to text differs from it for inet, for one.
+            output = "CASE WHEN {0} IS NOT NULL THEN pg_catalog.format('%s', {0}) END"
+            return sql.SQL(output).format(column)
+        return sql.SQL("{}::text[]").format(column)
+    if pa.types.is_float32(kept):
+        return sql.SQL("{}::float8" + dimensions).format(column)
+    return column
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -269,9 +269,9 @@ def _compare_until_equal(scene: Scene) -> list[Result]:
 
 def _show(console: Console, results: list[Result]) -> None:
     table = Table(box=None, padding=(0, 3), header_style="dim")
-    table.add_column("table")
-    table.add_column("publisher", justify="right")
-    table.add_column("Delta at the cut", justify="right")
+    table.add_column("table", no_wrap=True)
+    table.add_column("publisher", justify="right", no_wrap=True)
+    table.add_column("Delta at the cut", justify="right", no_wrap=True)
     table.add_column("")
     for result in results:
         verdict = "[green]equal[/green]" if result.equal else "[red]different[/red]"

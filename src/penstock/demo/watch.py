@@ -171,7 +171,8 @@ class Watch:
             facts.add_row(Text(label, style="dim"), value)
         tables = Table(box=None, padding=(0, 3), header_style="dim")
         for column in ("table", "state", "rows copied", "changes applied", "Delta version"):
-            tables.add_column(column, justify="left" if column in ("table", "state") else "right")
+            left = column in ("table", "state")
+            tables.add_column(column, justify="left" if left else "right", no_wrap=True)
         for table in sample.status.tables if sample.status else ():
             version = sample.cut.tables.get(table.name, ("", ""))[1] if sample.cut else ""
             tables.add_row(
