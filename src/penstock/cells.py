@@ -7,6 +7,7 @@ families. Bytes are never copied here; reading them is ``penstock.pgtypes``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,3 +35,12 @@ class Cells:
             return None
         begin = int(self.start[index])
         return self.buffer[begin : begin + int(self.length[index])].tobytes()
+
+
+def window(buffer: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
+    """View in which element i is the ``dtype`` that starts at byte i, aligned or not.
+
+    Index it with an array only: ``take`` and arithmetic on the whole would copy it many times over.
+    """
+    kind = np.dtype(dtype)
+    return np.ndarray((max(0, len(buffer) - kind.itemsize + 1),), kind, buffer, 0, (1,))

@@ -64,7 +64,7 @@ def test_columns_equal_values_in_both_formats(name: str) -> None:
     kind = KINDS.get(name, OTHER)
 
     @given(st.lists(st.one_of(st.none(), kind.values), max_size=8))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def run(values: list[Any]) -> None:
         text = [None if v is None else kind.text(v) for v in values]
         binary = [None if v is None else kind.binary(v) for v in values] if kind.binary else None
@@ -90,7 +90,7 @@ def test_arrays_equal_their_elements_in_both_formats(name: str) -> None:
         return [None if v is None else encode(v) for v in values]
 
     @given(st.lists(st.one_of(st.none(), array), max_size=30))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def run(values: list[Any]) -> None:
         text = [None if v is None else array_out(each(kind.text, v)) for v in values]
         binary = [None if v is None else array_send(kind.oid, each(binary_of, v)) for v in values]

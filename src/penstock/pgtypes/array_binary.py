@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
-from penstock.pgtypes.gather import window
+from penstock.cells import Cells, window
 
 _HEADER = struct.Struct("!iiI")
 _DIMENSION = struct.Struct("!ii")

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
+from penstock.cells import Cells, window
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import contiguous, strings, validity, window
+from penstock.pgtypes.gather import contiguous, strings, validity
 
 _NOT_HEX = 255
 _NIBBLE = np.full(256, _NOT_HEX, np.uint8)

@@ -12,19 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
+from penstock.cells import Cells, window
 
 MAX_BUFFER = 2**31 - 1
 """Bytes that 32-bit offsets can address."""
-
-
-def window(buffer: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
-    """View in which element i is the ``dtype`` that starts at byte i, aligned or not.
-
-    Index it with an array only: ``take`` and arithmetic on the whole would copy it many times over.
-    """
-    kind = np.dtype(dtype)
-    return np.ndarray((max(0, len(buffer) - kind.itemsize + 1),), kind, buffer, 0, (1,))
 
 
 def validity(null: NDArray[np.bool_] | None) -> pa.Buffer | None:

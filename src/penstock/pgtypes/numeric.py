@@ -99,8 +99,10 @@ class NumericFamily(Family):
         if not _TEXT.fullmatch(text):
             raise self.malformed_text(text.encode())
         exact = Decimal(text)
+        if exact and exact.adjusted() >= precision - scale:
+            raise self.unfit(text)
         fitted = exact.quantize(Decimal(1).scaleb(-scale), context=_CONTEXT)
-        if fitted != exact or len(fitted.as_tuple().digits) > precision:
+        if fitted != exact:
             raise self.unfit(text)
         return fitted
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
-from penstock.pgtypes.gather import validity, window
+from penstock.cells import Cells, window
+from penstock.pgtypes.gather import validity
 
 _HEADER = struct.Struct("!HhHH")
 _NEGATIVE = 0x4000

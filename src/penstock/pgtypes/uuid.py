@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
+from penstock.cells import Cells, window
 from penstock.pgtypes.family import Family, storage
-from penstock.pgtypes.gather import cells_of, contiguous, strings, validity, window
+from penstock.pgtypes.gather import cells_of, contiguous, strings, validity
 
 _SIZE = 16
 _PRINTED = 36

@@ -1,0 +1,118 @@
+"""What goes into the columnar decoder and what comes out.
+
+In: CopyData frames. Out: ``MessageChunk``, ``DecodedChunk`` and their parts. All positions of
+messages ("sequence") count within one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.errors import ProtocolViolation
+from penstock.relation import Relation
+
+XLOGDATA_HEADER: Final = 25
+"""Bytes before the message in a frame: ``w``, start, end, send time (walsender.c)."""
+
+PADDING: Final = 8
+"""Bytes behind the last message, so that fields may be read before their end is checked."""
+
+_XLOGDATA: Final = ord("w")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageChunk:
+    """A run of raw messages, in order: message i is ``buffer[starts[i]:ends[i]]``.
+
+    A buffer that goes on for ``PADDING`` bytes behind the last message is decoded without a copy.
+    It is smaller than 2 GiB.
+    """
+
+    buffer: bytes
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @classmethod
+    def from_copy_data(cls, frames: Sequence[bytes]) -> MessageChunk:
+        """Frames as libpq hands them out, one XLogData each. Joined once, no copy per message.
+
+        Raises ProtocolViolation where a frame is something else or holds no message.
+        """
+        sizes = np.fromiter(map(len, frames), np.int64, len(frames))
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
+        buffer = b"".join((*frames, bytes(PADDING)))
+        if (sizes <= XLOGDATA_HEADER).any():
+            raise ProtocolViolation("insufficient data left in message")
+        if (np.frombuffer(buffer, np.uint8)[begins] != _XLOGDATA).any():
+            raise ProtocolViolation("replication message that is not XLogData among changes")
+        return cls(buffer, begins + XLOGDATA_HEADER, ends)
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[bytes]) -> MessageChunk:
+        """Messages without XLogData headers, as the slot functions return them."""
+        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        ends = np.cumsum(sizes)
+        return cls(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeBatch:
+    """All row changes of one relation (one version of its definition) in a chunk, in order.
+
+    Shapes are (n,) for n changes, and n rows in ``new`` and ``old``.
+
+    - ``sequence``: position of the message, ascending; ``operation``: ``I``, ``U`` or ``D``.
+    - ``new``: the new tuples in the relation's columns; NULL where there is none (``D``) and where
+      the value was not sent, which ``unchanged`` tells from a NULL: column name to mask, only for
+      columns that have any.
+    - ``old``: the old tuples, NULL where none was sent; None where no change has one.
+      ``old_kind``: 0 for none, ``K`` (only the key's columns mean something), ``O`` (all).
+    """
+
+    relation: Relation
+    sequence: NDArray[np.int64]
+    operation: NDArray[np.uint8]
+    new: pa.RecordBatch
+    unchanged: Mapping[str, NDArray[np.bool_]]
+    old: pa.RecordBatch | None
+    old_kind: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateEvent:
+    """A Truncate message."""
+
+    sequence: int
+    relation_oids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedChunk:
+    """Everything in a chunk that an applier needs.
+
+    ``changes`` are ordered by their first message. One entry per Commit message in
+    ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
+    Unix epoch, UTC).
+    """
+
+    changes: tuple[ChangeBatch, ...]
+    truncates: tuple[TruncateEvent, ...]
+    commit_sequence: NDArray[np.int64]
+    commit_lsn: NDArray[np.int64]
+    end_lsn: NDArray[np.int64]
+    commit_time: NDArray[np.int64]
