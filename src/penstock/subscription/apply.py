@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock import pgtypes
 from penstock.errors import ApplierReplaced, CommitConflict
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cuts, CutTable
