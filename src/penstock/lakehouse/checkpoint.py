@@ -47,7 +47,7 @@ def write_local_checkpoint(storage: Storage, table_uri: str) -> None:
     (folder / f".{_LAST}.crc").unlink(missing_ok=True)
     with storage_errors("write checkpoint", table_uri):
         try:
-            table = DeltaRs(local_path(table_uri), skip_stats=True)
+            table = DeltaRs(local_path(table_uri))
             table.create_checkpoint()
         except DeltaError as error:
             raise StorageError(f'could not write checkpoint of "{table_uri}": {error}') from error

@@ -1,8 +1,8 @@
 """The Spark session: built with Delta, or checked when the caller brings one.
 
 In: master, memory, extra settings; or a session. Out: a session whose jobs are small and many, with
-Delta's classes, in UTC. In a zone other than UTC Delta verifies all files at each of its commits, and
-timestamps would be shown in another way than at the publisher. Jars are left to ``jars``.
+Delta's classes, in UTC. In a zone other than UTC Delta verifies all files at each of its commits,
+and timestamps would be shown in another way than at the publisher. Jars are left to ``jars``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _SETTINGS: Final = {
     "spark.python.worker.reuse": "true",
     "spark.log.level": "ERROR",
 }
-"""Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not hold
-up the stream."""
+"""Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not
+hold up the stream."""
 
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",

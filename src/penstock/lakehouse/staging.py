@@ -105,7 +105,7 @@ class Staging:
         return removes + adds
 
     def committed(self, described: Mapping[str, DataFile]) -> list[str]:
-        """What was staged is the current version now; the paths of files staged and then removed."""
+        """What was staged is the current version; the paths of files staged and then removed."""
         self._files.update(described)
         dropped = [p for p, before in self._before.items() if not before and p not in self._files]
         self._before = {}
