@@ -19,8 +19,10 @@ from pyspark.sql import SparkSession
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import Subscription
-from penstock.errors import PenstockError
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.worker_options import copy_options, stream_options
 from penstock.subscription.launcher import Launcher, Wanted
@@ -112,13 +114,22 @@ class RunningNode:
             warehouse=self._warehouse,
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
-                set_state=self._catalog.set_state,
+                set_state=self._set_state,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),
             stream_options=stream_options(self._parameters, self._spool),
             retry_interval=self._parameters.wal_retrieve_retry_interval,
         )
+
+    def _set_state(
+        self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
+    ) -> None:
+        try:
+            self._catalog.set_state(rel, state, lsn)
+        except UndefinedObject as gone:
+            # REFRESH has removed the table meanwhile; the worker is told, and looks again.
+            log.info("%s", gone.message)
 
     def _report_all(self) -> None:
         while not self._stopping.is_set():
