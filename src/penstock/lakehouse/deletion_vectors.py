@@ -20,8 +20,10 @@ from pyroaring import BitMap
 from penstock.errors import FeatureNotSupported, StorageError
 from penstock.lakehouse.storage import Storage
 
-_MAGIC: Final = 1681511377
-"""RoaringBitmapArray, portable format."""
+_PORTABLE: Final = struct.pack("<I", 1681511377)
+"""Magic of RoaringBitmapArray, portable format, little endian."""
+_NATIVE: Final = struct.pack(">I", 1681511376)
+"""Magic of its older format, big endian: no keys, but a length before each bitmap."""
 _VERSION: Final = b"\x01"
 _UUID_LENGTH: Final = 20
 """Characters of a UUID in Z85."""
@@ -53,24 +55,26 @@ def serialize(bitmap: BitMap) -> bytes:
     """A RoaringBitmapArray of one 32-bit bitmap under key 0."""
     compact = bitmap.copy()
     compact.run_optimize()
-    return struct.pack("<IQI", _MAGIC, 1, 0) + bytes(compact.serialize())
+    return _PORTABLE + struct.pack("<QI", 1, 0) + bytes(compact.serialize())
 
 
 def deserialize(blob: bytes) -> BitMap:
     """Positions of a RoaringBitmapArray. Raises FeatureNotSupported for positions beyond 2^32."""
-    magic, count = struct.unpack_from("<IQ", blob)
-    if magic != _MAGIC:
-        raise FeatureNotSupported(f"deletion vector has an unknown format (magic {magic})")
-    positions = BitMap()
-    if count:
-        (key,) = struct.unpack_from("<I", blob, 12)
-        positions = BitMap.deserialize(blob[16:])
-        if key or count > 1:
-            raise FeatureNotSupported(
-                "deletion vector has row positions beyond 4294967295",
-                hint="Compact the table with OPTIMIZE; its files then have fewer rows.",
-            )
-    return positions
+    if blob.startswith(_PORTABLE):
+        (count,), start = struct.unpack_from("<Q", blob, 4), 16
+        (key,) = struct.unpack_from("<I", blob, 12) if count else (0,)
+    elif blob.startswith(_NATIVE):
+        (count,), key, start = struct.unpack_from(">i", blob, 4), 0, 12
+    else:
+        raise FeatureNotSupported(f"deletion vector has an unknown format ({blob[:4].hex()})")
+    if count == 0:
+        return BitMap()
+    if key or count > 1:
+        raise FeatureNotSupported(
+            "deletion vector has row positions beyond 4294967295",
+            hint="Compact the table with OPTIMIZE; its files then have fewer rows.",
+        )
+    return BitMap.deserialize(blob[start:])
 
 
 @dataclass

@@ -1,0 +1,136 @@
+"""Relations as Delta tables, and which changes of a relation a table can follow."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import FeatureNotSupported, RelationChanged
+from penstock.lakehouse.delta_types import arrow_type, delta_type
+from penstock.lakehouse.schema import KEY, Column, TableSchema
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+
+INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
+
+
+def relation(
+    *attributes: Attribute, identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+) -> Relation:
+    return Relation(16385, "public", "orders", identity, attributes)
+
+
+ID = Attribute("id", INT8, -1, key=True)
+NOTE = Attribute("note", TEXT)
+
+
+def test_of_relation() -> None:
+    schema = TableSchema.of_relation(relation(ID, Attribute("a b", TEXT), Attribute("A_B", TEXT)))
+    assert [c.name for c in schema.columns] == ["id", "a_b_2", "A_B"]
+    assert schema.key == schema.source_key == ("id",)
+    assert schema.renamed == (("a b", "a_b_2"),)
+    assert schema.arrow() == pa.schema(
+        [("id", pa.int64()), ("a_b_2", pa.string()), ("A_B", pa.string())]
+    )
+
+
+def test_full_and_nothing_have_no_key_unless_one_is_named() -> None:
+    every = [Attribute("id", INT8, key=True), Attribute("n", INT8, key=True)]
+    full = relation(*every, identity=ReplicaIdentity.FULL)
+    assert TableSchema.of_relation(full).key == ()
+    assert TableSchema.of_relation(full, ["id"]).key == ("id",)
+    assert TableSchema.of_relation(relation(NOTE, identity=ReplicaIdentity.NOTHING)).key == ()
+
+
+def test_round_trip_through_delta() -> None:
+    schema = TableSchema.of_relation(
+        relation(ID, Attribute("x y", NUMERIC, (10 << 16 | 2) + 4), Attribute("at", TIMESTAMP))
+    )
+    properties = {KEY: json.dumps(schema.key)}
+    assert TableSchema.of_delta(schema.delta_json(), properties) == schema
+    assert schema.needs_timestamp_ntz
+    fields = json.loads(schema.delta_json())["fields"]
+    assert [f["type"] for f in fields] == ["long", "decimal(10,2)", "timestamp_ntz"]
+    assert fields[1]["metadata"]["penstock.source"] == "x y"
+
+
+@pytest.mark.parametrize(
+    ("arrow", "delta"),
+    [
+        (pa.int16(), "short"),
+        (pa.decimal128(38, 38), "decimal(38,38)"),
+        (
+            pa.list_(pa.timestamp("us", "UTC")),
+            {"type": "array", "elementType": "timestamp", "containsNull": True},
+        ),
+    ],
+)
+def test_types(arrow: pa.DataType, delta: object) -> None:
+    assert delta_type(arrow) == delta
+    assert arrow_type(delta) == arrow
+
+
+def test_types_that_delta_has_and_we_do_not_write() -> None:
+    with pytest.raises(FeatureNotSupported, match="struct"):
+        arrow_type({"type": "struct", "fields": []})
+    with pytest.raises(FeatureNotSupported, match="variant"):
+        arrow_type("variant")
+
+
+def test_same_and_reordered_relations_fit() -> None:
+    have = TableSchema.of_relation(relation(ID, NOTE))
+    assert have.columns_added(have, table="public.orders") == ()
+    assert have.columns_added(TableSchema.of_relation(relation(NOTE, ID)), table="t") == ()
+    varchar = TableSchema.of_relation(relation(ID, Attribute("note", 1043, 14)))
+    assert have.columns_added(varchar, table="t") == (), "text and varchar are both strings"
+
+
+def test_added_columns_get_names_that_are_free() -> None:
+    have = TableSchema.of_relation(relation(ID, Attribute("a_b", TEXT)))
+    wanted = TableSchema.of_relation(relation(ID, Attribute("a b", INT8), Attribute("a_b", TEXT)))
+    (added,) = have.columns_added(wanted, table="public.orders")
+    assert (added.source, added.name, added.type) == ("a b", "a_b_2", pa.int64())
+    assert have.with_columns([added]).columns_added(wanted, table="public.orders") == ()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ((ID,), ["note", "no longer published", "string"]),
+        ((ID, Attribute("note", INT8)), ["note", "changed its type", "string", "long"]),
+        ((ID, Attribute("remark", TEXT)), ["note", "no longer published"]),
+        ((Attribute("id", INT8), Attribute("note", TEXT, key=True)), ["(id)", "(note)"]),
+    ],
+)
+def test_other_changes_stop_with_table_column_types_and_remedy(
+    attributes: tuple[Attribute, ...], words: list[str]
+) -> None:
+    have = TableSchema.of_relation(relation(ID, NOTE))
+    with pytest.raises(RelationChanged) as caught:
+        have.columns_added(TableSchema.of_relation(relation(*attributes)), table="public.orders")
+    report = caught.value.report()
+    assert all(word in report for word in ["public.orders", "REFRESH PUBLICATION", *words])
+
+
+def test_columns_that_spark_maintains_are_refused() -> None:
+    generated = json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {
+                    "name": "day",
+                    "type": "date",
+                    "nullable": True,
+                    "metadata": {"delta.generationExpression": "cast(at as date)"},
+                }
+            ],
+        }
+    )
+    with pytest.raises(FeatureNotSupported, match="day"):
+        TableSchema.of_delta(generated, {})
+
+
+def test_columns_of_others_keep_their_names() -> None:
+    foreign = '{"fields": [{"name": "a", "type": "long", "nullable": false, "metadata": {}}]}'
+    assert TableSchema.of_delta(foreign, {}).columns == (Column("a", "a", pa.int64()),)
