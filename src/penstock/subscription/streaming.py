@@ -67,6 +67,7 @@ class Streaming:
         spark: Any,
         warehouse: Warehouse,
         targets: Targets,
+        binary: bool,
         options: StreamOptions,
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
@@ -75,6 +76,7 @@ class Streaming:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
         self._subscription = subscription
         self._targets = targets
+        self._binary = binary
         self._options = options
         self._status = status
         self._copy_began_at = copy_began_at
@@ -119,7 +121,7 @@ class Streaming:
         options = PgoutputOptions(
             proto_version=_PROTO_VERSION,
             publication_names=tuple(subscription.publications),
-            binary=subscription.binary,
+            binary=self._binary,
         )
         connection = Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
         try:

@@ -20,6 +20,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
@@ -147,12 +148,14 @@ class ApplyWorker:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             self._start_copies()
             targets = self._open_targets(publisher)
+            binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if any(True for _ in targets):
             Streaming(
                 self.subscription,
                 spark=self._spark,
                 warehouse=self._warehouse,
                 targets=targets,
+                binary=binary,
                 options=self._stream_options,
                 status=self.status,
                 copy_began_at=lambda: self._copy_began_at,
@@ -174,6 +177,24 @@ class ApplyWorker:
                 info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
                 targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
         return targets
+
+    def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
+        """Whether every published column can be read in binary; text is right for all of them."""
+        for target in targets:
+            info = publisher.table_info(
+                self.subscription.publications, target.rel.schema, target.rel.table
+            )
+            for attribute in info.relation.attributes:
+                if not binary_supported(attribute.type_oid):
+                    log.warning(
+                        'subscription "%s" streams text although binary = true: column "%s" of '
+                        'table "%s" has a type that is kept as PostgreSQL\'s text',
+                        self.subscription.name,
+                        attribute.name,
+                        target.rel.qualified_name,
+                    )
+                    return False
+        return True
 
     def _start_copies(self) -> None:
         """Copy tables in state i and d on a thread of their own, all at one point."""
