@@ -1,7 +1,8 @@
 """Penstock: PostgreSQL-compatible logical replication for Spark lakehouses.
 
-``Node`` is the whole public interface. It is imported when it is first asked for: Spark's executors
-import rooms of this package too, and must not pay for the node's.
+``Node`` is the public interface, ``PenstockError`` the root of everything it raises. ``Node`` is
+imported when it is first asked for: Spark's executors import rooms of this package too, and must not
+pay for the node's.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import PenstockError
+
 if TYPE_CHECKING:
     from penstock.node import Node
 
-__all__ = ["Node"]
+__all__ = ["Node", "PenstockError"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Node":
         return importlib.import_module("penstock.node").Node
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
