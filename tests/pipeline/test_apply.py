@@ -58,10 +58,10 @@ def test_random_work_on_keyed_tables(
     source = Publisher(dict(TYPES), key, identity)
     table = lake.create(source)
     dice = random.Random(len(key))
-    for batch in range(6):
-        for _ in range(dice.choice((1, 40, 400))):
+    for batch in range(4):
+        for _ in range(dice.choice((1, 40, 150))):
             random_change(source, dice)
-        if batch == 3:
+        if batch == 2:
             source.truncate()
             source.insert(row(1, batch))
         if batch % 2:

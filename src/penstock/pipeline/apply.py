@@ -24,7 +24,7 @@ from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
 from penstock.pipeline.payload import Payload, Staging, staging
-from penstock.pipeline.prune import candidates
+from penstock.pipeline.prune import candidates, integer_bounds
 from penstock.pipeline.tasks import (
     Failed,
     Item,
@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 _ITEM_SECONDS: Final = 0.01
 _SECONDS_PER_ROW: Final = 2e-8
-_SECONDS_PER_BYTE: Final = 6e-9
+"""Of a file to be searched, and of the keys looked for."""
+_SECONDS_PER_BYTE: Final = 2e-9
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def _items(
     for file in files:
         where = _locate_item(number, work, file, probe)
         search = SearchItem(where, net.removed.num_rows, completion)
-        items.append((_ITEM_SECONDS + file.rows * _SECONDS_PER_ROW, search))
+        cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
+        items.append((cost, search))
     return items
 
 
@@ -137,6 +139,7 @@ def _locate_item(number: int, work: TableWork, file: DataFile, probe: Payload) -
         key=schema.key or tuple(column.name for column in schema.columns),
         probe=probe,
         multiset=not schema.key,
+        first_between=integer_bounds(file, schema.key[0], schema.arrow()) if schema.key else None,
     )
 
 

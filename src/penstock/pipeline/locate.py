@@ -34,7 +34,8 @@ class LocateItem:
 
     ``probe``: table of the key columns named k0, k1 ... in the order of ``key``; its row numbers
     stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
-    and keys compare NULL equal to NULL.
+    and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
+    file where it is an integer; what is outside is not even put into the join's hash table.
     """
 
     work: int
@@ -45,6 +46,7 @@ class LocateItem:
     key: tuple[str, ...]
     probe: Payload
     multiset: bool
+    first_between: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,11 @@ def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, I
     on = " and ".join(
         f"{_as(f'f.c{i}', schema.field(f'k{i}').type)} {equal} p.k{i}" for i in range(len(item.key))
     )
-    query = f"select f.position, p.probe from {source} f join probe p on {on}"
+    probe = "probe"
+    if item.first_between is not None:
+        low, high = item.first_between
+        probe = f"(select * from probe where k0 between {low} and {high})"
+    query = f"select f.position, p.probe from {source} f join {probe} p on {on}"
     try:
         result = connection().execute(query).fetchnumpy()
     except duckdb.IOException as error:

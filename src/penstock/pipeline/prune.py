@@ -30,6 +30,12 @@ def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
     return [file for file in files if file.live_rows and _may_hold(file, keys.schema, tests)]
 
 
+def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int, int] | None:
+    """Least and greatest possible value of an integer column in a file; None if unknown."""
+    type = schema.field(column).type
+    return bounds(file.stats, column, type) if pa.types.is_integer(type) else None
+
+
 def _may_hold(file: DataFile, schema: pa.Schema, tests: dict[str, Test]) -> bool:
     for name, test in tests.items():
         known = bounds(file.stats, name, schema.field(name).type)
