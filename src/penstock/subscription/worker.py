@@ -162,9 +162,20 @@ class ApplyWorker:
                 joined=self._record_joined,
             ).run(self._told_to_end)
         else:
-            self.status.state = "copying" if self._copy is not None else "no tables"
+            self._nothing_to_stream()
             while not self._told_to_end():
                 self._stopping.wait(_POLL)
+
+    def _nothing_to_stream(self) -> None:
+        self.status.state = "copying" if self._copy is not None else "no tables"
+        if self._copy is None:
+            log.warning(
+                'subscription "%s" has no tables; when its publications (%s) exist at the publisher '
+                "and have tables: ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
+                self.subscription.name,
+                ", ".join(self.subscription.publications),
+                self.subscription.name,
+            )
 
     def _told_to_end(self) -> bool:
         """Whether the session ends: stop, other tables, or a finished copy (raises its error)."""
