@@ -170,8 +170,8 @@ class ApplyWorker:
         self.status.state = "copying" if self._copy is not None else "no tables"
         if self._copy is None:
             log.warning(
-                'subscription "%s" has no tables; when its publications (%s) exist at the publisher '
-                "and have tables: ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
+                'subscription "%s" has no tables; once its publications (%s) have some: '
+                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
                 self.subscription.name,
                 ", ".join(self.subscription.publications),
                 self.subscription.name,
