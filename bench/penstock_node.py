@@ -1,0 +1,220 @@
+"""The node that is measured: ``penstock start`` in a process of its own, as users run it.
+
+In: the publisher. Out: seconds, and the phases of each batch as the node's log tells them. What a
+reader sees is taken from the log of the cuts table, never from the node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from native import CHECKSUM_SQL
+from penstock import Node
+from servers import PUBLICATION, SUBSCRIPTION, Server, wait_until
+
+NAME: Final = "Penstock"
+_LONG: Final = 3600.0
+_START: Final = 180.0
+_PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
+_WARM: Final = "warm"
+_BATCH_LINE: Final = re.compile(r"\bbatch ((?:[a-z]+=[0-9.]+ ?)+)")
+
+
+class PenstockSubscriber:
+    """A subscription of a running node."""
+
+    name = NAME
+
+    def __init__(self, folder: Path, publisher: Server, *, fsync: bool) -> None:
+        self._folder = folder
+        self._publisher = publisher
+        self._log_path = folder.parent / "node.log"
+        self._log: IO[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._warehouse = folder / "warehouse"
+        subprocess.run([*_PENSTOCK, "init", folder], check=True, stdout=subprocess.DEVNULL)
+        with (folder / "penstock.toml").open("r+", encoding="utf-8") as file:
+            text = file.read()
+            file.seek(0)
+            file.write(f"fsync = {str(fsync).lower()}\n{text}")
+        self._node = Node(folder)
+        self._cuts = CutLog(self._warehouse, SUBSCRIPTION)
+
+    # The process
+
+    def start(self) -> float:
+        """Start the node; seconds until a small first subscription has its cut: all is warm."""
+        began = time.monotonic()
+        self._log = self._log_path.open("ab")
+        self._process = subprocess.Popen(
+            [*_PENSTOCK, "start", "-D", self._folder],
+            env={**os.environ, "PENSTOCK_LOG": "DEBUG"},
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self._publisher.execute(
+            f"CREATE TABLE {_WARM} AS SELECT i AS id, i AS n FROM generate_series(1, 20000) i"
+        )
+        self._publisher.execute(f"ALTER TABLE {_WARM} ADD PRIMARY KEY (id)")
+        self._publisher.execute(f"CREATE PUBLICATION {_WARM} FOR TABLE {_WARM}")
+        self._subscribe(_WARM, _WARM)
+        cuts = CutLog(self._warehouse, _WARM)
+        self._wait(lambda: cuts.newest() is not None, _START, "first cut of the node")
+        taken = time.monotonic() - began
+        before = int(self._publisher.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
+        self._publisher.execute(f"UPDATE {_WARM} SET n = n + 1 WHERE id % 2 = 0")
+        self._wait(lambda: (cuts.newest() or 0) > before, _START, "first batch of the node")
+        self._sql(f"DROP SUBSCRIPTION {_WARM}")
+        return taken
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._log is not None:
+            self._log.close()
+
+    # What is measured
+
+    def copy(self) -> float:
+        """CREATE SUBSCRIPTION until a cut holds the table; seconds."""
+        began = time.monotonic()
+        self._subscribe(SUBSCRIPTION, PUBLICATION)
+        self._wait(lambda: self._cuts.newest() is not None, _LONG, "cut with the copied table")
+        return time.monotonic() - began
+
+    def drop(self) -> None:
+        self._sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
+        # Like the native side, which truncates: the next copy wants an empty table.
+        subprocess.run(["rm", "-rf", self._warehouse / "public"], check=True)
+        self._cuts.forget()
+
+    def disable(self) -> None:
+        self._sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
+        self._publisher.wait_for(
+            f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{slot()}'", 60
+        )
+
+    def enable(self) -> None:
+        self._sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+
+    def wait_behind(self, lsn: int) -> None:
+        """Wait until a cut lies behind ``lsn``."""
+        self._wait(lambda: (self._cuts.newest() or 0) > lsn, _LONG, "cut behind the backlog")
+
+    def checksum(self) -> tuple[int, ...]:
+        """Rows and sums of pgbench_accounts at the newest cut, read by delta-rs."""
+        cut = self._node.cut(SUBSCRIPTION)
+        member = cut.tables["public.pgbench_accounts"]
+        table = DeltaTable(member.uri, version=member.version)
+        result = QueryBuilder().register("t", table).execute(CHECKSUM_SQL.format(table="t"))
+        (row,) = pa.table(result.read_all()).to_pylist()
+        return tuple(int(value) for value in row.values())
+
+    def batches(self, since: int = 0) -> list[dict[str, float]]:
+        """Phases of each batch in the log behind byte ``since``: seconds by name."""
+        with self._log_path.open("rb") as file:
+            file.seek(since)
+            text = file.read().decode("utf-8", "replace")
+        return [
+            {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
+            for match in _BATCH_LINE.finditer(text)
+        ]
+
+    def log_size(self) -> int:
+        return self._log_path.stat().st_size
+
+    def log_tail(self) -> str:
+        return "\n".join(self._log_path.read_text("utf-8", "replace").splitlines()[-20:])
+
+    @property
+    def warehouse(self) -> Path:
+        return self._warehouse
+
+    def _subscribe(self, name: str, publication: str) -> None:
+        slot_name = slot() if name == SUBSCRIPTION else f"penstock_{name}"
+        self._sql(
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{self._publisher.cluster.conninfo()}'"
+            f" PUBLICATION {publication} WITH (slot_name = {slot_name})"
+        )
+
+    def _sql(self, statement: str) -> None:
+        self._node.sql(statement)
+
+    def _wait(self, condition: Any, seconds: float, what: str) -> None:
+        def alive() -> bool:
+            if self._process is not None and self._process.poll() is not None:
+                raise RuntimeError(f"the node has ended:\n{self.log_tail()}")
+            return bool(condition())
+
+        wait_until(alive, seconds, what, pause=0.005)
+
+
+def slot() -> str:
+    """Our slot's name; the native subscriber has the one that is called like the subscription."""
+    return f"penstock_{SUBSCRIPTION}"
+
+
+class CutLog:
+    """The cuts table as a reader follows it: one small log entry a cut, read when it appears.
+
+    The entry's statistics hold the highest LSN of the rows that it adds, so that the data file
+    need not be opened.
+    """
+
+    def __init__(self, warehouse: Path, subscription: str) -> None:
+        self._folder = warehouse / "_penstock" / "cuts" / "_delta_log"
+        self._subscription = subscription
+        # Old entries are removed behind checkpoints.
+        self._next = min((int(entry.stem) for entry in self._folder.glob("*.json")), default=0)
+        self._newest: int | None = None
+
+    def __call__(self) -> int | None:
+        return self.newest()
+
+    def newest(self) -> int | None:
+        """LSN of the newest cut of the subscription, None without one."""
+        while (entry := self._entry()) is not None:
+            self._next += 1
+            lsn = _lsn_of(entry, self._subscription)
+            if lsn is not None:
+                self._newest = lsn
+        return self._newest
+
+    def forget(self) -> None:
+        """Cuts of a subscription that has been dropped do not count for its successor."""
+        self.newest()
+        self._newest = None
+
+    def _entry(self) -> str | None:
+        try:
+            return (self._folder / f"{self._next:020}.json").read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+
+def _lsn_of(entry: str, subscription: str) -> int | None:
+    """LSN of a cut; None for upkeep of the cuts table and for other subscriptions."""
+    found: Mapping[str, Any] = {}
+    for line in entry.splitlines():
+        found = {**found, **json.loads(line)}
+    if found.get("commitInfo", {}).get("operation") != "CUT":
+        return None
+    newest = json.loads(found["add"]["stats"])["maxValues"]
+    return int(newest["lsn"]) if newest["subscription"] == subscription else None

@@ -1,0 +1,79 @@
+"""The publisher and PostgreSQL's own subscriber: two embedded PostgreSQL 18 clusters.
+
+In: how many rows pgbench_accounts shall have, and whether to force data to disk. Out: servers with
+the tables in place, and statements run on them. What is measured is left to ``replication.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import psycopg
+
+from penstock.embedded import EmbeddedPostgres
+
+VERSION: Final = 18
+PUBLICATION: Final = "bench"
+SUBSCRIPTION: Final = "bench"
+ROWS_PER_SCALE: Final = 100_000
+
+_SETTINGS: Final[dict[str, str | int | bool]] = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    # It would fall upon one of the two subscribers by chance.
+    "autovacuum": False,
+}
+
+
+@contextlib.contextmanager
+def clusters(rows: int, *, fsync: bool) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """A publisher with filled pgbench tables and a subscriber with the same tables, empty."""
+    scale = str(max(1, rows // ROWS_PER_SCALE))
+    settings = {**_SETTINGS, "fsync": fsync, "full_page_writes": fsync}
+    with (
+        EmbeddedPostgres(VERSION, settings=settings, fsync=fsync) as publisher,
+        EmbeddedPostgres(VERSION, settings=settings, fsync=fsync) as subscriber,
+    ):
+        publisher.pgbench("-i", "-q", "-I", "dtGvp", "-s", scale)
+        publisher.psql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE pgbench_accounts; CHECKPOINT")
+        subscriber.pgbench("-i", "-q", "-I", "dtp", "-s", scale)
+        yield publisher, subscriber
+
+
+class Server:
+    """One connection to a cluster; every statement is a transaction of its own."""
+
+    def __init__(self, cluster: EmbeddedPostgres) -> None:
+        self.cluster = cluster
+        self.connection: psycopg.Connection[Any] = psycopg.connect(
+            cluster.conninfo(), autocommit=True
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)  # type: ignore[call-overload]
+
+    def value(self, sql: str) -> Any:
+        row = self.connection.execute(sql).fetchone()  # type: ignore[call-overload]
+        return None if row is None else row[0]
+
+    def wait_for(self, sql: str, seconds: float, pause: float = 0.005) -> None:
+        """Wait until the query returns true. Raises TimeoutError."""
+        wait_until(lambda: bool(self.value(sql)), seconds, sql, pause)
+
+
+def wait_until(
+    condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.005
+) -> None:
+    """Look every ``pause`` seconds. Raises TimeoutError that names ``what``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(pause)
