@@ -1,0 +1,69 @@
+"""Every command, statement and Python block of README and docs runs, against a real server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.blocks import Block, blocks, pages
+from docs.world import GUIDE, World, shop_server
+from penstock.embedded import EmbeddedPostgres
+
+_READING = "6. Reading"
+"""Section of the guide in front of which a node follows the shop."""
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_says_what_it_is_for(page: str) -> None:
+    unknown = [f"{block}: {block.kind!r}" for block in blocks(page) if not block.known]
+    assert not unknown, "unknown marks (tests/docs/blocks.py lists them)"
+
+
+def _pages_that_run() -> list[str]:
+    return [page for page in pages() if any(block.runs for block in blocks(page))]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """An empty folder and an empty publisher."""
+    with shop_server() as server, World(tmp_path, server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def followed_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A node that follows the guide's shop: where the other pages begin."""
+    folder = tmp_path_factory.mktemp("docs")
+    with shop_server() as server, World(folder, server) as made:
+        made.run(_before(blocks(GUIDE), _READING))
+        yield made
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+def test_guide(world: World) -> None:
+    world.run(blocks(GUIDE))
+    assert _slots(world.server) == "", "the guide ends with nothing left on the publisher"
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in _pages_that_run() if page != GUIDE])
+def test_page(page: str, followed_shop: World) -> None:
+    followed_shop.run(blocks(page))
+    followed_shop.end_python()
+
+
+def _before(found: list[Block], heading: str) -> list[Block]:
+    part = list(itertools.takewhile(lambda block: block.heading != heading, found))
+    assert len(part) < len(found), f"no section {heading!r}"
+    return part
+
+
+def _slots(server: EmbeddedPostgres) -> str:
+    return server.psql("SELECT slot_name FROM pg_replication_slots")

@@ -1,0 +1,232 @@
+"""What the docs list is what the code has: parameters, commands, types, fields, messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import typer
+
+from docs.blocks import ROOT
+from fix_postgres import Database
+from penstock import errors
+from penstock.cli.main import app
+from penstock.commands import subscription_options
+from penstock.commands.views import select
+from penstock.lakehouse.cut_rows import SCHEMA
+from penstock.lakehouse.delta_types import delta_type
+from penstock.lakehouse.names import column_names, folder_name
+from penstock.node import guc
+from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.pgtypes import arrow_type
+from penstock.subscription.retry import most_tries
+
+_SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
+
+_SPARK_NAMES = {
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+}
+"""Spark SQL's names of Delta's types, where they differ."""
+
+
+def rows(page: str, header: str) -> list[list[str]]:
+    """Cells of the tables of a page whose header line begins with ``header``."""
+    found: list[list[str]] = []
+    inside = False
+    for line in (ROOT / page).read_text("utf-8").splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            if inside and not set(line) <= set("|-"):
+                found.append([cell.strip("| ") for cell in cells])
+            inside = inside or line.startswith(header)
+        else:
+            inside = False
+    assert found, f"{page}: no table {header!r}"
+    return found
+
+
+def code(cell: str) -> str:
+    """The first code in a cell."""
+    match = re.search(r"`([^`]*)`", cell)
+    assert match is not None, cell
+    return match[1]
+
+
+def test_parameters() -> None:
+    told = {code(name): code(default) for name, default, _ in rows(_PARAMETERS, "| parameter |")}
+    known = {**_defaults(guc.Parameters), **_defaults(guc.SparkParameters)}
+    assert told == known
+
+
+_PARAMETERS = "docs/parameters.md"
+
+
+def _defaults(kind: type) -> dict[str, str]:
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = guc._show(field.default, field.metadata)
+        elif field.name == "conf":
+            found[field.name] = "{}"
+    return found
+
+
+def test_environment_variables() -> None:
+    told = {code(name) for name, _ in rows(_PARAMETERS, "| variable |")}
+    found = set(re.findall(r"\bPENSTOCK_[A-Z_]+\b", _SOURCES)) | {"DEFAULT_ARTIFACT_REPOSITORY"}
+    assert told == found - {"PENSTOCK_FAILPOINT"}
+
+
+def test_commands_and_their_options() -> None:
+    group = typer.main.get_command(app)
+    commands = group.commands  # type: ignore[attr-defined]
+    told = {code(name).split()[1] for name, _ in rows("docs/cli.md", "| command | does |")}
+    assert told == set(commands)
+    listed = {
+        (code(command), option)
+        for command, options, _ in rows("docs/cli.md", "| command | option |")
+        for option in re.findall(r"`([^`]*)`", options)
+    }
+    known = {
+        (name, option)
+        for name, command in commands.items()
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        for option in (*parameter.opts, *parameter.secondary_opts)
+        if option != "--help"
+    }
+    assert listed == known
+
+
+def test_subscription_options() -> None:
+    told = {code(n): code(d) for n, d, _ in rows("docs/sql.md", "| option | default |") if "`" in d}
+    parsed = subscription_options.SubscriptionOptions()
+    for name, default in told.items():
+        assert str(getattr(parsed, name)).lower() == default, name
+    named = {code(name) for name, _, _ in rows("docs/sql.md", "| option | default |")}
+    refused = {
+        code(name): tuple(re.findall(r"`([^`]*)`", values))
+        for name, values in rows("docs/sql.md", "| option | may be |")
+    }
+    assert named | set(refused) == subscription_options.CREATE
+    assert refused == {
+        name: tuple(str(value).lower() for value in values)
+        for name, values in subscription_options._NOT_YET.items()
+    }
+    assert {"slot_name", "binary", "synchronous_commit"} == subscription_options.SET - set(refused)
+
+
+def test_relations_to_select_from() -> None:
+    assert select.__globals__["_VIEWS"].keys() == {
+        code(name) for name, _ in rows("docs/sql.md", "| relation |")
+    }
+
+
+def test_types(database: Database) -> None:
+    for number, (postgres, delta, arrow, _) in enumerate(rows("docs/types.md", "| PostgreSQL |")):
+        database.execute(f"CREATE TABLE t{number} (c {code(postgres)})")
+        ((oid, typmod),) = database.rows(
+            "SELECT atttypid::int, atttypmod FROM pg_attribute"
+            f" WHERE attrelid = 't{number}'::regclass AND attname = 'c'"
+        )
+        found = arrow_type(oid, typmod)
+        assert _arrow_text(found) == code(arrow), postgres
+        assert _spark_text(delta_type(found)) == code(delta), postgres
+
+
+def _arrow_text(found: pa.DataType) -> str:
+    return str(found).replace("element:", "item:")
+
+
+def _spark_text(found: object) -> str:
+    if isinstance(found, dict):
+        return f"array<{_spark_text(found['elementType'])}>"
+    return _SPARK_NAMES.get(str(found), str(found))
+
+
+def test_names() -> None:
+    told = {
+        code(name): code(delta) for name, delta in rows("docs/names.md", "| at the publisher | in")
+    }
+    assert column_names(told) == told
+    for name, folder in rows("docs/names.md", "| at the publisher | folder"):
+        assert folder_name(code(name)) == code(folder)
+
+
+def test_cuts_table() -> None:
+    told = [(code(name), kind) for name, kind, _ in rows("docs/reading-at-a-cut.md", "| column |")]
+    known = [(f.name, _spark_text(delta_type(f.type))) for f in SCHEMA]
+    assert told == known
+
+
+def test_status_fields() -> None:
+    told = [code(name) for name, _ in rows("docs/operations.md", "| field |")]
+    known = [f.name for kind in (SubscriptionStatus, TableStatus) for f in dataclasses.fields(kind)]
+    assert told == known
+
+
+def test_tries() -> None:
+    for names, tries in rows("docs/operations.md", "| error | tries |"):
+        for name in re.findall(r"`([A-Z]\w+)`", names):
+            error = getattr(errors, name)("test")
+            if "while the server starts" in names:
+                error.sqlstate = "57P03"
+            assert most_tries(error) == (None if tries == "for ever" else int(tries)), names
+        if "unexpected" in names:
+            assert most_tries(RuntimeError()) == int(tries)
+
+
+# Messages of the server itself (elog in the file named), which no file of ours holds.
+_POSTGRES = """
+    password authentication failed                     auth.c
+    no pg_hba.conf entry                               auth.c
+    all replication slots are in use                   slot.c
+    replication slot "%s" already exists               slot.c
+    replication slot "%s" is active for PID            slot.c
+    permission denied for table                        aclchk.c
+    cannot update table "%s" because it does not have a replica identity and publishes updates
+    No space left on device                            strerror(ENOSPC)
+    can no longer access replication slot              slot.c (18)
+    can no longer get changes from replication slot    logicalfuncs.c
+"""
+
+
+def test_messages_of_the_guide() -> None:
+    known = re.sub(r"\{[^{}]*\}|%s", "*", _SOURCES + _POSTGRES).replace('"*"', "*")
+    for messages, *_ in rows("docs/follow-your-database.md", "| message |"):
+        for message in re.findall(r"`([^`]*)`", messages):
+            pattern = re.sub(r'"(\.\.\.|shop)"', "*", message)
+            assert pattern in known, message
+
+
+def test_links() -> None:
+    broken = [f"{page}: {link}" for page, link in _links() if not _leads_somewhere(page, link)]
+    assert not broken
+
+
+def _links() -> Iterator[tuple[Path, str]]:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]
+    for page in pages:
+        text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if not link.startswith(("http://", "https://", "mailto:")):
+                yield page, link
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name) if name else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in _anchors(target)
+
+
+def _anchors(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,215 @@
+"""Where the blocks of a page are run: a publisher, a folder with a home, a Python that goes on.
+
+In: blocks. Out: what they print. The publisher is configured by the guide's own blocks; between two
+blocks the world waits until a running node has caught up, as a reader of the page would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from docs.blocks import Block, blocks
+from penstock import Node
+from penstock.embedded import EmbeddedPostgres
+from penstock.lsn import Lsn
+from penstock.node.status import SubscriptionStatus
+
+GUIDE = "docs/follow-your-database.md"
+DATABASE = "shop"
+_PYTHON = Path(__file__).with_name("python_blocks.py")
+_CAUGHT_UP_SECONDS = 120.0
+
+
+@contextlib.contextmanager
+def shop_server() -> Iterator[EmbeddedPostgres]:
+    """A publisher with the guide's postgresql.conf and pg_hba.conf, and an empty database shop."""
+    guide = blocks(GUIDE)
+    (conf,) = [b.text for b in guide if b.kind == "ini postgresql.conf"]
+    (hba,) = [b.text for b in guide if b.kind == "text pg_hba.conf"]
+    settings = dict(re.split(r"\s*=\s*", line, maxsplit=1) for line in conf.splitlines())
+    with EmbeddedPostgres(
+        18,
+        settings={name: value.strip("'") for name, value in settings.items()},
+        hba=[line.replace("192.0.2.10/32", "127.0.0.1/32") for line in hba.splitlines()],
+    ) as server:
+        server.psql(f"CREATE DATABASE {DATABASE}")
+        yield server
+
+
+class World:
+    """A folder in which blocks run; a context manager that ends what they have started."""
+
+    def __init__(self, folder: Path, server: EmbeddedPostgres) -> None:
+        self.folder = folder
+        self.server = server
+        self._home = folder / "home"
+        self._home.mkdir()
+        self._node: subprocess.Popen[bytes] | None = None
+        self._python: subprocess.Popen[str] | None = None
+        self._log: IO[bytes] = (folder / "node.log").open("ab")
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.end_python()
+            self.stop_node()
+        finally:
+            self._log.close()
+
+    def end_python(self) -> None:
+        """The next Python block begins with no names."""
+        if self._python is None:
+            return
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._python.stdin.close()
+        self._python.wait(60)
+        self._python.stdout.close()
+        self._python = None
+
+    def run(self, part: Sequence[Block]) -> None:
+        """Run blocks in order; assert what the page says they print."""
+        printed = ""
+        for block in part:
+            if block.kind == "text output":
+                assert_like(printed, block)
+            elif block.runs:
+                printed = self._run(block)
+
+    def _run(self, block: Block) -> str:
+        text = self._local(block.text)
+        match block.kind:
+            case "sh background":
+                self._start_node(text)
+                printed = ""
+            case "sh stops-node":
+                self.stop_node()
+                printed = self._shell(text, block)
+            case "sh":
+                printed = self._shell(text, block)
+            case "sql publisher":
+                printed = self.server.psql(text, DATABASE)
+            case "sql node":
+                printed = self._shell(f'penstock sql -D node "{text}"', block)
+            case "sql spark" | "python" | "python spark":
+                printed = self._python_block(block.kind, text, block)
+            case _:
+                raise AssertionError(f"{block}: nobody runs {block.kind!r}")
+        self._wait_caught_up()
+        return printed
+
+    def _local(self, text: str) -> str:
+        """The example's names replaced by ours."""
+        port = self.server.port
+        return (
+            text.replace("db.example.com:5432", f"127.0.0.1:{port}")
+            .replace("host=db.example.com", f"host=127.0.0.1 port={port}")
+            .replace("/srv/node", str(self.folder / "node"))
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Ours, with a home of its own; what was fetched once is not fetched again for it."""
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "HOME": str(self._home), "XDG_CACHE_HOME": cache, "PATH": programs}
+
+    def _shell(self, text: str, block: Block) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-c", text],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{block}: exit status {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def _start_node(self, text: str) -> None:
+        self._node = subprocess.Popen(
+            ["bash", "-c", f"exec {text}"],
+            cwd=self.folder,
+            env=self._environment(),
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def stop_node(self) -> None:
+        """SIGTERM, as the page says; the node ends by itself with exit status 0."""
+        if self._node is None:
+            return
+        self._node.send_signal(signal.SIGTERM)
+        try:
+            status = self._node.wait(60)
+        except subprocess.TimeoutExpired:
+            self._node.kill()
+            self._node.wait()
+            raise
+        finally:
+            self._node = None
+        assert status == 0, f"penstock start: exit status {status}\n{self.node_log()}"
+
+    def node_log(self) -> str:
+        """The end of what the node in the background has printed."""
+        return (self.folder / "node.log").read_text("utf-8", "replace")[-4000:]
+
+    def _wait_caught_up(self) -> None:
+        """Until every subscription of the node in the background has a cut at this moment."""
+        if self._node is None:
+            return
+        lsn = Lsn.parse(self.server.psql("SELECT pg_current_wal_flush_lsn()"))
+        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
+        with Node(self.folder / "node") as node:
+            while not all(_at(node, status, lsn) for status in node.status()):
+                assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
+                assert time.monotonic() < deadline, f"{node.status()}\n{self.node_log()}"
+                time.sleep(0.1)
+
+    def _python_block(self, kind: str, text: str, block: Block) -> str:
+        if self._python is None:
+            self._python = subprocess.Popen(
+                [sys.executable, _PYTHON],
+                cwd=self.folder,
+                env=self._environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+            )
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._python.stdin.write(json.dumps({"kind": kind, "text": text}) + "\n")
+        self._python.stdin.flush()
+        answer = json.loads(self._python.stdout.readline() or '{"error": "Python has ended"}')
+        assert "error" not in answer, f"{block}: {answer['error']}\n{self.node_log()}"
+        printed: str = answer["printed"]
+        return printed
+
+
+def _at(node: Node, status: SubscriptionStatus, lsn: Lsn) -> bool:
+    assert not status.stopped, status
+    cut = node.cut(status.name)
+    ready = all(table.state == "r" for table in status.tables)
+    return ready and cut is not None and cut.lsn >= lsn
+
+
+def assert_like(printed: str, block: Block) -> None:
+    """Whether ``printed`` is what the block shows, ``...`` standing for anything."""
+    wanted = ".*".join(re.escape(part) for part in block.text.strip().split("..."))
+    shown = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+    assert re.fullmatch(wanted, shown, re.DOTALL), f"{block} shows other output than:\n{shown}"
