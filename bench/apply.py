@@ -8,7 +8,6 @@ ratio to MERGE of the same batches into a copy of the table in the same run.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -20,8 +19,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse.files import FileWriter
-from penstock.lakehouse.jars import delta_jars
 from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.session import build_session
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar import ChangeBatch
@@ -109,31 +108,8 @@ def by_merge(spark: SparkSession, uri: str, new: pa.RecordBatch) -> float:
     return time.perf_counter() - t0
 
 
-def session() -> SparkSession:
-    settings = {
-        "spark.jars": ",".join(str(path) for path in delta_jars()),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.databricks.delta.writeChecksumFile.enabled": "false",
-        "spark.log.level": "ERROR",
-    }
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("penstock-bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def main(rows: int) -> None:
-    spark = session()
+    spark = build_session(master="local[2]", driver_memory="2g", conf={}, app_name="bench-apply")
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as folder:
         warehouse = Warehouse(folder)
