@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -36,6 +37,8 @@ def main() -> int:
     options = _parser().parse_args()
     source, publication = os.environ.get("SOURCE", ""), os.environ.get("PUBLICATION", "")
     console = Console(highlight=False, soft_wrap=True)
+    # As Ctrl-C does: whatever was started is ended, and the publisher's slot dropped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bool(source) != bool(publication):
         console.print("SOURCE and PUBLICATION go together; neither of them: the shop.")
         return 1

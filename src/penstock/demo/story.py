@@ -109,7 +109,7 @@ def own_database(
     console: Console, folder: Path, conninfo: str, publication: str, *, seconds: float
 ) -> bool:
     """Follows a publication of the user's own for a while; drops its slot at the end."""
-    _require_publisher(conninfo)
+    _require_publisher(conninfo, publication)
     slot = f"penstock_demo_{secrets.token_hex(4)}"
     with _scene(console, folder, conninfo, publication, slot) as scene:
         began = time.monotonic()
@@ -132,8 +132,17 @@ def own_database(
             return equal
         finally:
             scene.node.stop()
-            scene.node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
-            scene.step(f"the slot {slot} on your server is dropped")
+            _drop_slot(scene)
+
+
+def _drop_slot(scene: Scene) -> None:
+    """A slot that nobody reads would keep WAL on the user's server for ever."""
+    try:
+        scene.node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
+    except ConfigurationError as error:
+        error.hint = f"On the publisher: SELECT pg_drop_replication_slot('{scene.slot}');"
+        raise
+    scene.step(f"the slot {scene.slot} on your server is dropped")
 
 
 @contextlib.contextmanager
@@ -170,13 +179,19 @@ def _scene(
         yield scene
 
 
-def _require_publisher(conninfo: str) -> None:
+def _require_publisher(conninfo: str, publication: str) -> None:
     findings = [f for f in doctor.check(conninfo) if f.component.startswith("publisher")]
     for finding in findings:
         if finding.status == "fail":
             raise ConfigurationError(
                 f"{finding.component}: {finding.found}, wanted {finding.wanted}",
                 hint=finding.remedy,
+            )
+    with psycopg.connect(conninfo) as connection:
+        if not compare.published_tables(connection, publication):
+            raise ConfigurationError(
+                f'publication "{publication}" does not exist or has no tables',
+                hint=f"On the publisher: CREATE PUBLICATION {publication} FOR ALL TABLES;",
             )
 
 
