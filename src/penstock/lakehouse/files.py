@@ -106,18 +106,20 @@ class FileWriter:
         """Take rows in the table's schema; written as soon as a row group is full."""
         parts = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         for part in parts:
-            if part.num_rows:
-                self._held.append(part)
-                self._held_bytes += part.nbytes
-                if self._held_bytes >= ROW_GROUP_BYTES:
-                    self._flush()
+            step = max(1, part.num_rows * (ROW_GROUP_BYTES // 4) // max(part.nbytes, 1))
+            for start in range(0, part.num_rows, step):
+                self._hold(part.slice(start, step))
 
     def close(self) -> None:
         """Finish the open file; the folder's new names become durable."""
-        self._flush()
-        self._finish()
-        if self.files:
-            self._storage.sync_folder(self._table_uri)
+        try:
+            self._flush()
+            self._finish()
+            if self.files:
+                self._storage.sync_folder(self._table_uri)
+        except BaseException:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """Remove everything that was written."""
@@ -130,6 +132,12 @@ class FileWriter:
             self._storage.remove(f"{self._table_uri}/{path}")
         self.files = []
         self._held = []
+
+    def _hold(self, part: pa.RecordBatch) -> None:
+        self._held.append(part)
+        self._held_bytes += part.nbytes
+        if self._held_bytes >= ROW_GROUP_BYTES:
+            self._flush()
 
     def _flush(self) -> None:
         if not self._held:
@@ -186,3 +194,4 @@ class _OpenFile:
         """Let go of the file handle; the error that led here is the one to report."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._sink.close()
+        self._writer.is_open = False  # or its finaliser writes a footer

@@ -1,0 +1,53 @@
+"""Sessions that others bring."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import ConfigurationError
+from penstock.lakehouse.session import check_session
+
+DELTA = {
+    "spark.sql.extensions": "a.B,io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class Conf(dict[str, str]):
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
+def session(version: str = "4.2.0", **conf: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        version=version, sparkContext=object(), _jvm=object(), conf=Conf(DELTA | conf)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (session(version="4.3.0"), "4.3.0"),
+        (session(**{"spark.sql.extensions": ""}), "no Delta Lake"),
+        (session(**{"spark.sql.catalog.spark_catalog": ""}), "no Delta Lake"),
+        (SimpleNamespace(version="4.2.0"), "Connect"),
+    ],
+)
+def test_unfit_sessions(given: SimpleNamespace, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        check_session(given)
+    assert caught.value.hint
+
+
+@pytest.mark.spark
+def test_fit_session_gets_utc(spark: SparkSession) -> None:
+    own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    check_session(own)
+    assert own.conf.get("spark.sql.session.timeZone") == "UTC"
+    zone = spark._jvm.java.util.TimeZone.getDefault().getID()
+    assert zone == "UTC", "Delta verifies all files at each commit in other zones"
