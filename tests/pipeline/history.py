@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from penstock.pgoutput.columnar import ChangeBatch
 
+from penstock.pgoutput.columnar import ChangeBatch
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 Row = dict[str, Any]
