@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -19,6 +19,9 @@ from psycopg import sql
 from psycopg.types.json import set_json_loads
 
 Row = tuple[Any, ...]
+
+# What the type's output function says; a cast to text says something else of an inet.
+_OUTPUT: Final[LiteralString] = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,17 @@ class Difference:
     def __str__(self) -> str:
         return (
             f"{self.table}: {self.lost.total()} of {self.rows} rows lost {_some(self.lost)}, "
-            f"{self.made_up.total()} rows too many {_some(self.made_up)}"
+            f"{self.made_up.total()} rows too many {_some(self.made_up)}{self._unequal()}"
         )
+
+    def _unequal(self) -> str:
+        """Values that differ in a lost row and one too many that begin alike."""
+        for lost in list(self.lost)[:100]:
+            for found in self.made_up:
+                if lost[:1] == found[:1] and len(lost) == len(found):
+                    pairs = enumerate(zip(lost, found, strict=True))
+                    return f"; unequal: {[(i, *pair) for i, pair in pairs if pair[0] != pair[1]]}"
+        return ""
 
 
 def query(statement: str, **tables: DeltaTable) -> pa.Table:
@@ -68,7 +80,7 @@ def publisher_rows(
     """
     set_json_loads(_text, connection)
     selected = sql.SQL(", ").join(
-        sql.SQL("{}::text" if name in as_text else "{}").format(sql.Identifier(name))
+        sql.SQL(_OUTPUT if name in as_text else "{0}").format(sql.Identifier(name))
         for name in columns or column_names(connection, table)
     )
     statement = sql.SQL("SELECT {} FROM {} WHERE {}").format(

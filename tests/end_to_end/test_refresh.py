@@ -16,10 +16,12 @@ from fix_postgres import Database
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 
-def assert_equal(node: LocalNode, database: Database, *tables: str) -> None:
+def assert_equal(
+    node: LocalNode, database: Database, *tables: str, as_text: tuple[str, ...] = ()
+) -> None:
     with database.connect() as connection:
         for table in tables:
-            wanted = publisher_rows(connection, f"public.{table}")
+            wanted = publisher_rows(connection, f"public.{table}", as_text=as_text)
             assert not (lack := difference(table, wanted, node.rows(table))), str(lack)
 
 
@@ -91,20 +93,32 @@ def test_a_changed_type_stops_and_names_table_column_types_and_remedy(
 ) -> None:
     database.execute(
         "CREATE TABLE t (id integer PRIMARY KEY, n integer);"
+        "CREATE TABLE u (id integer PRIMARY KEY);"
         "INSERT INTO t SELECT i, i FROM generate_series(1, 10) i;"
-        "CREATE PUBLICATION p FOR TABLE t"
+        "CREATE PUBLICATION p FOR TABLE t, u"
     )
     node = local_node()
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
     before = node.rows("t")
     database.execute("ALTER TABLE t ALTER COLUMN n TYPE text")
-    database.execute("UPDATE t SET n = 'x' WHERE id = 1")
+    database.execute("UPDATE t SET n = 'x' WHERE id = 1; INSERT INTO u VALUES (1)")
     status = node.stopped("s")
-    said = f"{status.error} {status.error_detail} {status.error_hint}"
-    for word in ("public.t", '"n"', "int", "text", status.error_hint or "no hint"):
+    said = f"{status.error} {status.error_detail}"
+    for word in ("public.t", '"n"', "integer", "string"):
         assert word in said
     assert node.rows("t") == before
+    # What the hint says, step by step.
+    assert "move the target table away" in str(status.error_hint)
+    database.execute("ALTER PUBLICATION p DROP TABLE t")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    folder = node.warehouse / "public" / "t"
+    folder.rename(folder.with_name("t_before"))
+    database.execute("ALTER PUBLICATION p ADD TABLE t")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    assert_equal(node, database, "t", "u")
 
 
 @pytest.mark.parametrize(
@@ -150,4 +164,6 @@ def test_any_key(
         f"DELETE FROM t WHERE {some}; INSERT INTO t SELECT * FROM kept; UPDATE t SET n = 2; COMMIT"
     )
     node.caught_up("s", database)
-    assert_equal(node, database, "t")
+    # A numeric without precision is kept as text.
+    as_text = ("a",) if "a numeric PRIMARY" in columns else ()
+    assert_equal(node, database, "t", as_text=as_text)
