@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from penstock.node.status import SubscriptionStatus
 
 _INTERVAL = 1.0
 _PLAIN_INTERVAL = 5.0
+_WINDOW = 8
 _STATES = {"i": "waiting", "d": "copying", "f": "copied", "s": "catching up", "r": "following"}
 
 
@@ -75,6 +77,7 @@ class Watch:
         self._connection = connection
         self._transactions = transactions
         self._before: Sample | None = None
+        self._applied: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
         self._began = time.monotonic()
 
     def close(self) -> None:
@@ -166,6 +169,7 @@ class Watch:
     def _picture(self, headline: str, sample: Sample) -> Group:
         before = self._before
         self._before = sample
+        self._applied.append((sample.at, sample.status.rows_applied if sample.status else 0))
         facts = Table.grid(padding=(0, 3))
         for label, value in self._facts(before, sample):
             facts.add_row(Text(label, style="dim"), value)
@@ -191,13 +195,19 @@ class Watch:
             rate = (sample.transactions - before.transactions) / (sample.at - before.at)
             facts.append(("shop", f"{sample.transactions:,} transactions, {rate:,.0f}/s"))
         if sample.status is not None:
-            speed = f"{sample.status.rows_per_second:,.0f} rows/s"
-            facts.append(("node", f"{sample.status.state}, {speed}"))
+            facts.append(
+                ("node", f"{sample.status.state}, {self._applied_per_second():,.0f} rows/s")
+            )
         if sample.cut is not None:
             facts.append(("cuts", f"{sample.cut.count:,}, newest at {sample.cut.lsn}"))
             behind = f"{(sample.behind or 0) / 1024:,.0f} kB of WAL"
             facts.append(("lag", f"{behind}, {_age(sample.cut):.1f} s"))
         return facts
+
+    def _applied_per_second(self) -> float:
+        """Over the last samples, since batches come in lumps; a new process counts from 0 again."""
+        (began, before), (ended, after) = self._applied[0], self._applied[-1]
+        return max(0, after - before) / (ended - began) if ended > began else 0.0
 
 
 def _age(cut: NewestCut) -> float:
