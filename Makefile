@@ -9,14 +9,13 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint format clean
+.PHONY: help setup demo test faults bench lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
-	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1): lost, doubled'
-	@echo 'make faults      kills, restarts and cut connections, every cut checked (CYCLES=30)'
+	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1)'
 	@echo 'make bench       beside PostgreSQL 18 as the subscriber, as ratios (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
@@ -54,10 +53,6 @@ test: setup
 faults: setup
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
 		$(BIN)/python -m pytest tests/faults $(ARGS)
-
-CYCLES := 30
-faults: setup
-	PENSTOCK_FAULT_CYCLES=$(CYCLES) $(BIN)/python -m pytest -m faults tests/faults $(ARGS)
 
 bench: $(STAMPS)/jars
 	$(BIN)/python bench/replication.py $(ARGS)

@@ -16,6 +16,7 @@ def make(*arguments: str) -> str:
     done = subprocess.run(
         ["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
+    assert done.stderr == ""
     return done.stdout
 
 
