@@ -16,8 +16,10 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, ReplicationConflict, StorageError
 from penstock.lakehouse.schema import Column
+from penstock.lakehouse.storage import Storage
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.payload import Payloads, remove_leftovers
 from penstock.relation import ReplicaIdentity
 from pipeline.history import Publisher, Row, batches
 from pipeline.lake import APP, Lake
@@ -208,6 +210,18 @@ def test_large_rows_travel_as_files_and_are_written_in_slices(
         source.update(at, {"n": -at, "b": "y" * 500}, frozenset({"big"}))
     lake.follow(table, source)
     assert not list((tmp_path / "_penstock/staging").iterdir())
+
+
+def test_payloads_of_a_crashed_job_are_removed(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    made = Payloads(storage)
+    large = made.put(pa.table({"a": list(range(200_000))}))
+    small = made.put(pa.table({"a": [1]}))
+    assert (large.uri is None, small.uri is None) == (False, True)
+    assert large.table().num_rows == 200_000
+    assert small.table().to_pylist() == [{"a": 1}]
+    assert remove_leftovers(storage) == 1
+    assert remove_leftovers(storage) == 0
 
 
 def test_inserts_alone_need_no_search(lake: Lake) -> None:

@@ -19,11 +19,10 @@ from pyspark.sql import SparkSession
 
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.warehouse import OWN_FOLDER
 from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
-from penstock.pipeline.payload import Payload, Staging, staging
+from penstock.pipeline.payload import Payload, Payloads, payloads
 from penstock.pipeline.prune import candidates, integer_bounds
 from penstock.pipeline.tasks import (
     Failed,
@@ -87,8 +86,7 @@ def run_batch(
     """
     if not works:
         return ()
-    storage = works[0].table.storage
-    with staging(storage, f"{storage.uri}/{OWN_FOLDER}/staging") as area:
+    with payloads(works[0].table.storage) as area:
         cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
         for number, work in enumerate(works):
@@ -104,7 +102,7 @@ def run_batch(
 
 
 def _items(
-    number: int, work: TableWork, area: Staging, options: ApplyOptions, cores: int
+    number: int, work: TableWork, area: Payloads, options: ApplyOptions, cores: int
 ) -> list[tuple[float, Item]]:
     """The items of one table with their costs in seconds."""
     net, table = work.net, work.table
@@ -151,7 +149,7 @@ def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
     return probe
 
 
-def _completion(work: TableWork, area: Staging) -> Completion | None:
+def _completion(work: TableWork, area: Payloads) -> Completion | None:
     incomplete = work.net.incomplete
     if incomplete is None:
         return None

@@ -2,7 +2,7 @@
 
 In: Arrow tables. Out: payloads that cross to executors: small ones inside the task itself, others
 as Arrow IPC files in the warehouse's staging area, which local tasks map into memory. The files go
-when the job is over; what a crash leaves there is the warehouse's to sweep.
+when the job is over; what a crash leaves is removed when a node starts (``remove_leftovers``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.lakehouse.storage import Storage, is_local, local_path, resolve, storage_errors
 
 INLINE_BYTES: Final = 1 << 20
+_STAGING: Final = "_penstock/staging"
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,12 @@ class Payload:
                 return pa.ipc.open_file(source).read_all()
 
 
-class Staging:
-    """Payload files of one job; made by ``staging``."""
+class Payloads:
+    """The payloads of one job; made by ``payloads``."""
 
-    def __init__(self, storage: Storage, folder: str) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._folder = folder
+        self._folder = _folder(storage)
         self._uris: list[str] = []
 
     def put(self, table: pa.Table) -> Payload:
@@ -75,10 +76,22 @@ class Staging:
 
 
 @contextmanager
-def staging(storage: Storage, folder: str) -> Iterator[Staging]:
-    """A job's payloads; their files in ``folder`` are removed at the end."""
-    area = Staging(storage, folder)
+def payloads(storage: Storage) -> Iterator[Payloads]:
+    """A job's payloads; their files are removed at the end."""
+    made = Payloads(storage)
     try:
-        yield area
+        yield made
     finally:
-        area.clear()
+        made.clear()
+
+
+def remove_leftovers(storage: Storage) -> int:
+    """Remove the files of jobs that a crash ended, while no job runs; returns their number."""
+    left = [info.path for info in storage.list(_folder(storage)) if info.extension == "arrow"]
+    for path in left:
+        storage.remove(f"{_folder(storage)}/{path.rpartition('/')[2]}")
+    return len(left)
+
+
+def _folder(storage: Storage) -> str:
+    return f"{storage.uri}/{_STAGING}"
