@@ -76,6 +76,8 @@ class SubscriptionStatistics:
     rows_applied: int = 0
     rows_per_second: float = 0.0
     error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
     tables: tuple[TableStatistics, ...] = ()
 
     @property

@@ -176,6 +176,8 @@ class _Reports:
             rows_applied=snapshot.rows_applied,
             rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
             error=snapshot.error,
+            error_detail=snapshot.error_detail,
+            error_hint=snapshot.error_hint,
             tables=tuple(
                 TableStatistics(
                     name=t.name,

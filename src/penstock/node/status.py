@@ -120,8 +120,8 @@ def _status(
         rows_per_second=now.rows_per_second if running else 0.0,
         retained_wal_bytes=now.retained_bytes,
         error=error.message if error else now.error,
-        error_detail=error.detail if error else None,
-        error_hint=error.hint if error else None,
+        error_detail=error.detail if error else now.error_detail,
+        error_hint=error.hint if error else now.error_hint,
         updated_at=now.updated_at or None,
         tables=tuple(_table(rel, tables.get(rel.qualified_name)) for rel in rels),
     )

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
+
+_NO_ERROR: Final[Mapping[str, None]] = dict.fromkeys(("error", "error_detail", "error_hint"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,9 @@ class WorkerSnapshot:
     cut_time: float | None
     rows_applied: int
     transactions_behind: bool
-    error: str | None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
     tables: dict[str, TableStatus] = field(default_factory=dict)
 
 
@@ -65,7 +70,6 @@ class WorkerStatus:
             cut_time=None,
             rows_applied=0,
             transactions_behind=False,
-            error=None,
         )
         self._progressed = False
 
@@ -109,7 +113,7 @@ class WorkerStatus:
             commit_time=commit_time,
             rows_applied=self._now.rows_applied + applied.rows,
             tables=tables,
-            error=None,
+            **_NO_ERROR,
         )
         if applied.cut is not None:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
@@ -118,7 +122,7 @@ class WorkerStatus:
         """A cut without changes."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, error=None)
+        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **_NO_ERROR)
 
     def copying(self, table: str, rows: int, size: int, done: int, total: int) -> None:
         """Progress of a table's copy: rows, bytes, finished units of all."""
@@ -131,8 +135,10 @@ class WorkerStatus:
 
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
-        text = error.message if isinstance(error, PenstockError) else str(error)
-        self._set(error=text)
+        if isinstance(error, PenstockError):
+            self._set(error=error.message, error_detail=error.detail, error_hint=error.hint)
+        else:
+            self._set(error=str(error), error_detail=None, error_hint=None)
 
     def progressed_since_failure(self) -> bool:
         """Whether anything was applied or cut since this was asked last."""
