@@ -124,6 +124,8 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
     if context:
         detail = f"{detail} ({context})" if detail else context
     kind = _kind(sqlstate)
+    if hint is None and re.match(r'publication ".*" does not exist', primary or ""):
+        hint = _PUBLICATION_GONE
     return kind(message, detail=detail, hint=hint or hint_for(sqlstate), sqlstate=sqlstate)
 
 
@@ -156,6 +158,11 @@ _CLASSES: Final[dict[str, type[PenstockError]]] = {
     "42710": DuplicateObject,
     "55006": ObjectInUse,
 }
+
+_PUBLICATION_GONE: Final = (
+    "Create the publication on the publisher. Servers before 18 look it up as it was at the time "
+    "of each change: if the error stays, drop the subscription and create it again."
+)
 
 _HINTS: Final = {
     "55006": "Another process uses the slot: stop that subscriber, or end its walsender on the "
