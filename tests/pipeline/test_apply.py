@@ -220,8 +220,10 @@ def test_payloads_of_a_crashed_job_are_removed(tmp_path: Path) -> None:
     assert (large.uri is None, small.uri is None) == (False, True)
     assert large.table().num_rows == 200_000
     assert small.table().to_pylist() == [{"a": 1}]
-    assert remove_leftovers(storage) == 1
-    assert remove_leftovers(storage) == 0
+    now = datetime.now(UTC)
+    assert remove_leftovers(storage, now - timedelta(hours=1)) == 0
+    assert remove_leftovers(storage, now + timedelta(hours=1)) == 1
+    assert remove_leftovers(storage, now + timedelta(hours=1)) == 0
 
 
 def test_inserts_alone_need_no_search(lake: Lake) -> None:

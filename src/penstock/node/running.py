@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.worker_options import copy_options, stream_options
+from penstock.pipeline.payload import remove_leftovers
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
@@ -38,6 +40,9 @@ _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""
 
 _REPORT_INTERVAL: Final = 1.0
+_OLDEST_JOB: Final = timedelta(hours=1)
+"""No Spark job of a batch takes longer; what is left of older ones was left by a crash."""
+
 _SLOT_INTERVAL: Final = 10.0
 """Seconds between two questions to a publisher about what its slot retains."""
 
@@ -68,6 +73,7 @@ class RunningNode:
     def start(self) -> None:
         """Start the threads."""
         empty_folder(self._spool)
+        remove_leftovers(self._warehouse.storage, datetime.now(UTC) - _OLDEST_JOB)
         self._thread.start()
         self._reporter.start()
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -85,9 +86,17 @@ def payloads(storage: Storage) -> Iterator[Payloads]:
         made.clear()
 
 
-def remove_leftovers(storage: Storage) -> int:
-    """Remove the files of jobs that a crash ended, while no job runs; returns their number."""
-    left = [info.path for info in storage.list(_folder(storage)) if info.extension == "arrow"]
+def remove_leftovers(storage: Storage, older_than: datetime) -> int:
+    """Remove the files of jobs that a crash ended; returns their number.
+
+    ``older_than``: younger files are left alone, as another node of the same warehouse may use
+    them now.
+    """
+    left = [
+        info.path
+        for info in storage.list(_folder(storage))
+        if info.extension == "arrow" and info.mtime is not None and info.mtime < older_than
+    ]
     for path in left:
         storage.remove(f"{_folder(storage)}/{path.rpartition('/')[2]}")
     return len(left)

@@ -174,7 +174,8 @@ def _primary_key(connection: Connection, relation: Relation) -> tuple[str, ...]:
         "SELECT a.attname FROM pg_catalog.pg_index i"
         " CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, position)"
         " JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
-        f" WHERE i.indrelid = {relation.oid} AND i.indisprimary AND k.position <= i.indnkeyatts"
+        f" WHERE i.indrelid = {relation.oid} AND i.indisprimary AND i.indimmediate"
+        " AND k.position <= i.indnkeyatts"
         " ORDER BY k.position"
     )
     names = tuple(str(name) for (name,) in rows)
