@@ -95,3 +95,12 @@ def test_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught, open_parquet(f"file://{tmp_path}", "x.parquet"):
         pass
     assert caught.value.sqlstate == "58P01"
+
+
+def test_row_groups_with_nan_have_no_bounds(tmp_path: Path) -> None:
+    """Arrow's bounds leave NaN out, by which Spark would skip rows that it takes for greatest."""
+    storage = Storage(str(tmp_path), fsync=False)
+    rows = pa.table({"id": [1, 2], "x": [float("nan"), 1.0], "a": [[1.0], [float("nan")]]})
+    (file,) = FileWriter(storage, storage.uri, rows.schema).write([rows])
+    group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
+    assert [group.column(i).is_stats_set for i in range(3)] == [True, False, False]

@@ -34,7 +34,7 @@ ALL_TYPES = {
     "price": (pa.decimal128(12, 2), [Decimal("99999999.99"), None, Decimal("-0.01")]),
     "wide": (
         pa.decimal128(38, 10),
-        [Decimal("1234567890123456789012345678.0123456789"), None],
+        [None, Decimal("1234567890123456789012345678.0123456789"), None],
     ),
     "flag": (pa.bool_(), [True, None, False]),
     "text": (pa.string(), ["ä" * 40, None, "\U0010ffff" * 33]),

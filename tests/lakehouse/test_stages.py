@@ -179,10 +179,13 @@ def test_race_has_one_winner(tmp_path: Path) -> None:
     one = accounts(tmp_path)
     other = again(one)
     one.stage(written=write(one, [1]))
-    other.stage(written=write(other, [2]))
+    (file,) = write(other, [2, 3])
+    other.stage(written=[file])
+    other.stage(deleted={file.path: BitMap([1])})
     commit(one, 1)
     with pytest.raises(CommitConflict, match="version 1"):
         commit(other, 2)
+    assert not list(Path(local_path(one.uri)).glob("deletion_vector_*")), "nobody can need it"
     other.reload()
     assert (other.version, other.rows, other.transaction_version(APP)) == (1, 1, 1)
     other.stage(written=write(other, [2]))

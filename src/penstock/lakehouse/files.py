@@ -172,7 +172,11 @@ class _OpenFile:
             filesystem, where = resolve(self._uri)
             self._sink = filesystem.open_output_stream(where)
             self._writer = pq.ParquetWriter(
-                self._sink, self.schema, compression="snappy", store_decimal_as_integer=True
+                self._sink,
+                self.schema,
+                compression="snappy",
+                store_decimal_as_integer=True,
+                write_statistics=_columns_with_statistics(self.schema) or False,
             )
 
     def write(self, rows: pa.Table) -> int:
@@ -195,3 +199,16 @@ class _OpenFile:
         with contextlib.suppress(OSError, pa.ArrowException):
             self._sink.close()
         self._writer.is_open = False  # or its finaliser writes a footer
+
+
+def _columns_with_statistics(schema: pa.Schema) -> list[str]:
+    """Columns whose row groups Spark may skip by Parquet's statistics.
+
+    Not floating-point ones: Arrow leaves NaN out of their bounds, and Spark takes NaN for greater
+    than all numbers.
+    """
+    return [
+        column.name
+        for column in schema
+        if not pa.types.is_floating(column.type) and not pa.types.is_nested(column.type)
+    ]

@@ -121,16 +121,7 @@ class TableSchema:
 
     def delta_json(self) -> str:
         """The value of metaData.schemaString."""
-        fields = [
-            {
-                "name": column.name,
-                "type": delta_type(column.type),
-                "nullable": True,
-                "metadata": _metadata(column),
-            }
-            for column in self.columns
-        ]
-        return json.dumps({"type": "struct", "fields": fields})
+        return json.dumps({"type": "struct", "fields": [_field(c) for c in self.columns]})
 
     def with_columns(self, added: Sequence[Column]) -> TableSchema:
         """This schema with columns appended."""
@@ -160,6 +151,13 @@ class TableSchema:
         )
 
 
+def append_columns(schema_json: str, added: Sequence[Column]) -> str:
+    """A table's schema JSON with columns appended; what others wrote to it (comments) stays."""
+    schema = json.loads(schema_json)
+    schema["fields"] += [_field(column) for column in added]
+    return json.dumps(schema)
+
+
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
     for column in have.columns:
         other = wanted.by_source.get(column.source)
@@ -185,11 +183,16 @@ def _key_text(schema: TableSchema) -> str:
     return f"({', '.join(schema.source_key)})" if schema.key else "none"
 
 
-def _metadata(column: Column) -> dict[str, str]:
+def _field(column: Column) -> dict[str, Any]:
     metadata = {SOURCE: column.source}
     if column.type_oid:
         metadata[TYPE] = f"{column.type_oid},{column.typmod}"
-    return metadata
+    return {
+        "name": column.name,
+        "type": delta_type(column.type),
+        "nullable": True,
+        "metadata": metadata,
+    }
 
 
 def _column(field: Mapping[str, Any]) -> Column:
@@ -198,6 +201,11 @@ def _column(field: Mapping[str, Any]) -> Column:
     if foreign:
         raise FeatureNotSupported(
             f'column "{field["name"]}" has {foreign[0]}, which replication does not maintain'
+        )
+    if field.get("nullable") is False:
+        raise FeatureNotSupported(
+            f'column "{field["name"]}" is NOT NULL, which replication does not check',
+            hint=f"ALTER TABLE ... ALTER COLUMN {field['name']} DROP NOT NULL",
         )
     oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
     return Column(

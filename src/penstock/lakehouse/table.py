@@ -25,7 +25,7 @@ from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema
+from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_columns
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -214,7 +214,7 @@ class DeltaTable:
             *(actions.txn(app, marker, now=now) for app, marker in markers.items()),
             *self._staging.actions(described, now=now, data_change=data_change),
         ]
-        self._put_entry(entry)
+        self._put_entry(entry, vectors)
         self._committed(entry, described, app_id, markers)
         return self.version
 
@@ -235,16 +235,17 @@ class DeltaTable:
             )
         self._seen = time.time()
 
-    def _put_entry(self, entry: Sequence[Action]) -> None:
+    def _put_entry(self, entry: Sequence[Action], vectors: VectorFile) -> None:
         version = self.version + 1
         try:
             self._store.put(self.uri, version, actions.lines(entry))
-        except CommitConflict:
-            raise
-        except BaseException:
-            # in an object store a put may take effect after it has failed
-            local = self.storage.is_local
-            self._unknown = not local or self.storage.exists(entry_uri(self.uri, version))
+        except BaseException as error:
+            # in an object store a put that seems to have failed or lost may have taken effect
+            lost = isinstance(error, CommitConflict)
+            there = not lost and self.storage.exists(entry_uri(self.uri, version))
+            self._unknown = there or not self.storage.is_local
+            if not vectors.empty and not self._unknown:
+                self.storage.remove(f"{self.uri}/{vectors.name}")
             raise
 
     def _committed(
@@ -276,9 +277,10 @@ class DeltaTable:
             wider = protocol.with_timestamp_ntz(self._state.protocol)
             if wider is not None:
                 found.append({"protocol": wider})
+        added = self._staged_schema.columns[len(self._schema.columns) :]
         metadata: dict[str, Any] = {
             **self._state.metadata,
-            "schemaString": self._staged_schema.delta_json(),
+            "schemaString": append_columns(self._state.metadata["schemaString"], added),
         }
         found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
         return found
