@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ def test_payloads_of_a_crashed_job_are_removed(tmp_path: Path) -> None:
     assert (large.uri is None, small.uri is None) == (False, True)
     assert large.table().num_rows == 200_000
     assert small.table().to_pylist() == [{"a": 1}]
-    now = datetime.now(UTC)
+    now = datetime.now().astimezone()
     assert remove_leftovers(storage, now - timedelta(hours=1)) == 0
     assert remove_leftovers(storage, now + timedelta(hours=1)) == 1
     assert remove_leftovers(storage, now + timedelta(hours=1)) == 0
