@@ -34,7 +34,9 @@ def environment(folder: Path) -> Mapping[str, str]:
     here = str(Path(__file__).parent)
     site = _SITE.format(folder=here) + _SITE_LAST.format(folder=here)
     (folder / "sitecustomize.py").write_text(site, encoding="utf-8")
-    return {"PYTHONPATH": str(folder), _VARIABLE: str(folder / "calls")}
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(folder), *([before] if before else [])])
+    return {"PYTHONPATH": path, _VARIABLE: str(folder / "calls")}
 
 
 def read(folder: Path) -> Calls:
