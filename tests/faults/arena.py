@@ -120,8 +120,10 @@ class Arena:
         # One table joins, so one copy is committed.
         passes = 1 if name == failpoint.AFTER_COPY_COMMIT else self.rng.randint(1, 4)
         self.node.start(f"{name}:{passes}")
-        if name in (failpoint.INSIDE_COPY, failpoint.AFTER_COPY_COMMIT):
+        # The first time the first copy is still to come.
+        if name in (failpoint.INSIDE_COPY, failpoint.AFTER_COPY_COMMIT) and not self._fresh:
             self.let_a_table_join()
+        self._fresh = False
         self._wait_killed(name)
 
     def kill_somewhere(self) -> None:
@@ -146,6 +148,27 @@ class Arena:
         self.proxy.cut_after(self.rng.randint(1, 3000))
         self.catch_up()
 
+    def cut_connections_in_copy(self) -> None:
+        """The sessions that copy a joining table end inside its rows, again and again."""
+        self.new_cut()
+        before = self.proxy.connections
+        name = self.let_a_table_join()
+        for _ in range(3):
+            self._copying(name, before)
+            self.proxy.cut_after(self.rng.randint(100_000, 1_000_000))
+            before = self.proxy.connections
+        self.joined(name)
+        self.catch_up()
+
+    def restart_server_in_copy(self) -> None:
+        """The server goes away while a joining table is copied."""
+        self.new_cut()
+        name = self.let_a_table_join()
+        self.pause(2.0)
+        self.server.restart("immediate")
+        self.joined(name)
+        self.catch_up()
+
     def stall_connections(self) -> None:
         """The network goes deaf and is then cut."""
         self.new_cut()
@@ -159,6 +182,8 @@ class Arena:
         """Stop the bank, wait for the last transaction, compare all tables, stop the node."""
         self.bank.stop()
         self.catch_up()
+        for name in self.bank.late:
+            self.joined(name)
         self.check()
         assert self.node.stop() == 0, self.node.log_tail()
         self.check()
@@ -198,18 +223,32 @@ class Arena:
         target = self.value("SELECT pg_current_wal_flush_lsn() - '0/0'")
         self.node.wait_for("catching up", lambda: self.cuts.last_lsn() >= target, timeout=180)
 
-    def let_a_table_join(self) -> None:
-        """A table for the copy to die in; the first time it is those of the first copy."""
-        if self._fresh:
-            self._fresh = False
-            return
+    def joined(self, name: str) -> None:
+        """Have a cut with that table in it."""
+        self.start()
+        self.node.wait_for(f"{name} in a cut", lambda: self._is_in_cuts(name), timeout=180)
+
+    def let_a_table_join(self) -> str:
+        """A table for the copy to die in: one more joins the running node."""
         name = self.bank.add_late_table()
         self.execute(f"ALTER PUBLICATION bank ADD TABLE {name}")
         self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+        return name
 
     def pause(self, most: float) -> None:
         """Let a random time pass, so that faults hit at random moments."""
         time.sleep(self.rng.uniform(0, most))
+
+    def _is_in_cuts(self, name: str) -> bool:
+        last = self.cuts.last()
+        return last is not None and name in last.tables
+
+    def _copying(self, name: str, connections: int) -> None:
+        """Wait for the sessions of a copy, or its end."""
+        self.node.wait_for(
+            f"the copy of {name}",
+            lambda: self.proxy.connections > connections + 2 or self._is_in_cuts(name),
+        )
 
     def _wait_killed(self, name: str) -> None:
         status = self.node.wait_end(120)
@@ -238,6 +277,8 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "server restart immediate": lambda arena: arena.restart_server("immediate"),
     "connections cut": Arena.cut_connections,
     "connections stalled": Arena.stall_connections,
+    "connections cut in copy": Arena.cut_connections_in_copy,
+    "server restart in copy": Arena.restart_server_in_copy,
 }
 
 SHORT: Final = (
