@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -82,6 +83,9 @@ class Streaming:
         self._copy_began_at = copy_began_at
         self._joined = joined
         cut = warehouse.cuts.last(subscription.name)
+        if cut is not None:
+            # As for the tables' logs: what is read here is acknowledged.
+            warehouse.storage.sync_folder(log_folder(warehouse.cuts.uri))
         self._applier = Applier(
             spark,
             warehouse.cuts,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -59,6 +60,9 @@ class Targets:
         table = self._warehouse.open(rel.schema, rel.table)
         if table is None:
             return None
+        # A node killed between an entry's appearance and the sync of its folder leaves an entry
+        # that is read here and acknowledged later: it must be durable by then (law 1).
+        self._warehouse.storage.sync_folder(log_folder(table.uri))
         return self.add(rel, table)
 
     def add(self, rel: SubscriptionRel, table: DeltaTable) -> Target:
