@@ -47,7 +47,8 @@ def shop(database: Database) -> Database:
 
 def _make_shop(database: Database) -> None:
     database.execute(
-        'CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA "S"; CREATE TABLE "S".b (id int);'
+        "CREATE TABLE a (id int PRIMARY KEY);"
+        'CREATE SCHEMA "S"; CREATE TABLE "S".b (id int PRIMARY KEY);'
         "CREATE TABLE c (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE c1 PARTITION OF c FOR VALUES FROM (0) TO (9);"
         'CREATE PUBLICATION shop FOR TABLE a, "S".b, c WITH (publish_via_partition_root = true)'
@@ -191,7 +192,7 @@ def test_refresh_adds_and_removes_tables(catalog: Catalog, shop: Database) -> No
     before = {rel.qualified_name: rel for rel in catalog.relations()}
     catalog.set_state(before["public.a"], SubscriptionRelState.DATASYNC, None)
     shop.execute(
-        "CREATE TABLE d (id int); CREATE TABLE e (id int);"
+        "CREATE TABLE d (id int PRIMARY KEY); CREATE TABLE e (id int PRIMARY KEY);"
         'ALTER PUBLICATION shop DROP TABLE "S".b; ALTER PUBLICATION shop ADD TABLE d'
     )
     generation = catalog.generation()
@@ -350,6 +351,19 @@ def test_selects_of_what_there_is_not(
     with pytest.raises(UndefinedObject) as raised:
         run(catalog, text)
     assert (raised.value.sqlstate, raised.value.message) == (sqlstate, message)
+
+
+def test_tables_without_replica_identity_are_warned_of(catalog: Catalog, shop: Database) -> None:
+    shop.execute("CREATE TABLE log (v text); CREATE PUBLICATION logs FOR TABLE log, a")
+    create = f"CREATE SUBSCRIPTION s CONNECTION '{shop.conninfo}' PUBLICATION logs"
+    (told, _) = run(catalog, create).notices
+    assert told.report().splitlines()[0] == 'WARNING:  table "public.log" has no replica identity'
+    assert "REPLICA IDENTITY FULL" in str(told.hint)
+    refresh = "ALTER SUBSCRIPTION s REFRESH PUBLICATION"
+    assert run(catalog, refresh).notices == ()
+    shop.execute("CREATE TABLE more (v text); ALTER PUBLICATION logs ADD TABLE more")
+    assert "public.more" in run(catalog, refresh).notices[0].message
+    run(catalog, "DROP SUBSCRIPTION s")
 
 
 def test_notices_of_the_parser_come_first(catalog: Catalog) -> None:

@@ -19,6 +19,9 @@ class Publisher(Protocol):
     def tables(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """(schema, table) of all tables in the publications."""
 
+    def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """(schema, table) of those whose updates and deletes the publisher refuses."""
+
     def create_slot(self, name: str) -> object:
         """Create a persistent logical slot for pgoutput."""
 

@@ -76,6 +76,9 @@ def create_subscription(
         if missing:
             notices.append(warning(_missing_message(missing), sqlstate="42704"))
         tables = publisher.tables(statement.publications)
+        notices += _without_identity(
+            publisher.tables_without_replica_identity(statement.publications)
+        )
         with _new_slot(publisher, options) as created:
             notices += created
             _insert(statement, catalog, options, tables)
@@ -138,6 +141,7 @@ def alter_refresh(
     options = parse_subscription_options(statement.options, REFRESH)
     with _session(connect, subscription.name, subscription.conninfo) as publisher:
         published = publisher.tables(subscription.publications)
+        without_identity = publisher.tables_without_replica_identity(subscription.publications)
     with catalog.write() as transaction:
         _get(transaction, statement.name)
         known = {
@@ -147,7 +151,8 @@ def alter_refresh(
         transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
-    return CommandResult(_ALTERED)
+    unwarned = [table for table in without_identity if table in new]
+    return CommandResult(_ALTERED, tuple(_without_identity(unwarned)))
 
 
 def _insert(
@@ -233,6 +238,18 @@ def _missing_message(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"publication {shown} does not exist on the publisher"
     return f"publications {shown} do not exist on the publisher"
+
+
+def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
+    """PostgreSQL tells it only when the first update fails; then somebody's application has."""
+    return [
+        warning(
+            f'table "{schema}.{table}" has no replica identity',
+            hint="The publisher refuses updates and deletes of its rows. There: ALTER TABLE ... "
+            "ADD PRIMARY KEY, or ALTER TABLE ... REPLICA IDENTITY FULL.",
+        )
+        for schema, table in tables
+    ]
 
 
 def _synchronous_commit_notice(options: SubscriptionOptions) -> list[Notice]:

@@ -37,6 +37,22 @@ FROM pg_catalog.pg_publication_tables t
  WHERE t.pubname IN ( {names} )
 """
 
+# CheckCmdReplicaIdentity (execReplication.c) as a query; roots are left out, as their leaves count.
+_NO_IDENTITY: Final = """\
+SELECT DISTINCT n.nspname, c.relname
+FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p USING (pubname)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE p.pubname IN ( {names} ) AND (p.pubupdate OR p.pubdelete)
+  AND c.relkind = 'r' AND c.relreplident <> 'f'
+  AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)
+ORDER BY 1, 2
+"""
+
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
     """Names that do not exist on the publisher, in the order given (check_publications)."""
@@ -73,6 +89,14 @@ def fetch_table_list(connection: Connection, publications: Sequence[str]) -> lis
         if count > 1:
             raise different_column_lists(schema, table)
     return sorted(counts)
+
+
+def tables_without_replica_identity(
+    connection: Connection, publications: Sequence[str]
+) -> list[tuple[str, str]]:
+    """(schema, table) of tables whose updates and deletes are published, but would be refused."""
+    rows = connection.query(_NO_IDENTITY.format(names=literal_list(publications)))
+    return [(str(schema), str(table)) for schema, table in rows]
 
 
 def different_column_lists(schema: str, table: str) -> FeatureNotSupported:

@@ -78,6 +78,10 @@ class Publisher:
         """(schema, table) of every table in the publications."""
         return publications.fetch_table_list(self.connection, names)
 
+    def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """(schema, table) of those whose updates and deletes the publisher refuses."""
+        return publications.tables_without_replica_identity(self.connection, names)
+
     def table_info(self, names: Sequence[str], schema: str, table: str) -> PublishedTable:
         return table_info.fetch_table_info(self.connection, names, schema, table)
 
