@@ -195,8 +195,10 @@ def _require_publisher(conninfo: str, publication: str) -> None:
             )
 
 
-def _copy(scene: Scene, seconds: float) -> None:
-    def ready(sample: Sample) -> bool:
+def _unless_stopped(done: Callable[[Sample], bool]) -> Callable[[Sample], bool]:
+    """``done``, but a subscription that an error has stopped ends the demo with that error."""
+
+    def look(sample: Sample) -> bool:
         status = sample.status
         if status is not None and status.stopped:
             raise PenstockError(
@@ -204,8 +206,17 @@ def _copy(scene: Scene, seconds: float) -> None:
                 detail=status.error_detail,
                 hint=status.error_hint,
             )
-        return sample.ready
+        return done(sample)
 
+    return look
+
+
+def _never(_: Sample) -> bool:
+    return False
+
+
+def _copy(scene: Scene, seconds: float) -> None:
+    ready = _unless_stopped(lambda sample: sample.ready)
     if not scene.watch.look_on("copying the tables", ready, seconds, scene.node.require_running):
         raise ConfigurationError(
             f"the tables were not copied within {seconds:.0f} s",
@@ -216,17 +227,17 @@ def _copy(scene: Scene, seconds: float) -> None:
 def _live_with_a_crash(scene: Scene, seconds: float) -> float:
     """Half the time before and half after a SIGKILL; seconds until the next cut after the kill."""
     guard = scene.node.require_running
-    scene.watch.look_on("live", lambda _: False, seconds / 2, guard)
+    scene.watch.look_on("live", _unless_stopped(_never), seconds / 2, guard)
     scene.node.kill9()
     killed = time.monotonic()
     before = scene.watch.sample()
     cut = before.cut.lsn if before.cut else Lsn(0)
     scene.step(f"SIGKILL of the node; the newest cut stays at {cut}, readers notice nothing")
-    scene.watch.look_on("the node is dead", lambda _: False, _DOWN_SECONDS)
+    scene.watch.look_on("the node is dead", _never, _DOWN_SECONDS)
     scene.node.start()
     back = scene.watch.look_on(
         "the node starts again",
-        lambda sample: sample.cut is not None and sample.cut.lsn > cut,
+        _unless_stopped(lambda sample: sample.cut is not None and sample.cut.lsn > cut),
         _CATCH_UP_SECONDS,
         guard,
     )
@@ -236,7 +247,7 @@ def _live_with_a_crash(scene: Scene, seconds: float) -> float:
         )
     down = time.monotonic() - killed
     scene.step(f"penstock start again; next cut {down:.0f} s after the kill")
-    scene.watch.look_on("live", lambda _: False, seconds / 2, guard)
+    scene.watch.look_on("live", _unless_stopped(_never), seconds / 2, guard)
     return down
 
 
@@ -245,7 +256,9 @@ def _catch_up(scene: Scene) -> None:
     target = scene.watch.sample().publisher_lsn
     done = scene.watch.look_on(
         "catching up",
-        lambda sample: sample.flushed_lsn is not None and sample.flushed_lsn >= target,
+        _unless_stopped(
+            lambda sample: sample.flushed_lsn is not None and sample.flushed_lsn >= target
+        ),
         _CATCH_UP_SECONDS,
         scene.node.require_running,
     )

@@ -165,6 +165,8 @@ _PUBLICATION_GONE: Final = (
 )
 
 _HINTS: Final = {
+    "42710": "Choose another name WITH (slot_name = ...), take the slot as it is WITH (create_slot "
+    "= false), or drop it on the publisher with pg_drop_replication_slot().",
     "55006": "Another process uses the slot: stop that subscriber, or end its walsender on the "
     "publisher with pg_terminate_backend().",
     "42501": "Give the publisher's role the missing right (REPLICATION attribute, "
