@@ -51,7 +51,8 @@ def test_tables_equal_the_filtered_source(
     if filtered:
         items += f" ({', '.join(_COLUMNS)}) WHERE ({_FILTER})"
     database.execute(
-        f"CREATE PUBLICATION p FOR TABLE {items}, {schema}.parts, {schema}.empty, {schema}.keyless"
+        f"CREATE PUBLICATION p FOR TABLE {items}, {schema}.parts, {schema}.empty, {schema}.keyless,"
+        f" {schema}.whole"
         " WITH (publish_via_partition_root = true)"
     )
     node.subscribe(schema, database, "p", f"binary = {str(binary).lower()}")
@@ -72,13 +73,13 @@ def run_script(database: Database, schema: str, name: str) -> None:
 def assert_equal(node: LocalNode, database: Database, schema: str, *, filtered: bool) -> None:
     """Compare all tables."""
     with database.connect() as connection:
-        for table in ("items", "parts", "empty", "keyless"):
+        for table in ("items", "parts", "empty", "keyless", "whole"):
             columns = _COLUMNS if table == "items" and filtered else ()
             wanted = publisher_rows(
                 connection,
                 f"{schema}.{table}",
                 columns=columns,
-                as_text=_AS_TEXT if table == "items" else (),
+                as_text=_AS_TEXT if table in ("items", "whole") else (),
                 where=_FILTER if table == "items" and filtered else "true",
             )
             found = node.rows(table, schema=schema, subscription=schema)

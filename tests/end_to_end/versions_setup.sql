@@ -24,3 +24,10 @@ INSERT INTO items SELECT i,
     FROM generate_series(1, 1000) i;
 INSERT INTO parts SELECT i, 'b' || i, repeat('v', i) FROM generate_series(1, 300) i;
 INSERT INTO keyless SELECT i % 5, 'x' FROM generate_series(1, 100) i;
+-- All types, no key, equal rows, large values in old tuples too.
+CREATE TABLE whole (LIKE items);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+ALTER TABLE whole ALTER COLUMN secret SET STORAGE EXTERNAL;
+INSERT INTO whole SELECT * FROM items WHERE id <= 60;
+INSERT INTO whole SELECT * FROM items WHERE id <= 30;
+UPDATE whole SET secret = repeat('large ', 1000) WHERE id % 2 = 0;

@@ -7,6 +7,7 @@ the cut's LSN, the versions it pins and what is wrong there. Cuts are checked on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,15 +17,18 @@ from end_to_end.compare import query
 from faults.invariants import Digest, as_digest, digest_sql, violations
 
 _CUTS: Final = """
-SELECT lsn, table_name, uri, version FROM cuts
-WHERE subscription = '{subscription}' AND lsn > {after} ORDER BY lsn, table_name
+SELECT cut_time, lsn, table_name, uri, version FROM cuts
+WHERE subscription = '{subscription}' AND lsn >= {since} ORDER BY cut_time, table_name
 """
 
 
 @dataclass(frozen=True)
 class Cut:
-    """``tables``: name -> (uri, version)."""
+    """``at``: cut_time, which tells cuts apart, as a table may join at an LSN that has a cut.
+    ``tables``: name -> (uri, version).
+    """
 
+    at: datetime
     lsn: int
     tables: dict[str, tuple[str, int]] = field(default_factory=dict)
 
@@ -36,27 +40,38 @@ class CutChecker:
         self.checked = 0
         self._uri = str(warehouse / "_penstock" / "cuts")
         self._subscription = subscription
-        self._seen = -1
+        self._seen: Cut | None = None
         self._transfers = 0
         self._digests: dict[tuple[str, int], Digest] = {}
 
     def last(self) -> Cut | None:
         """The newest cut, or None before the first."""
-        cuts = self._after(self._newest() - 1)
+        cuts = self._since(self.last_lsn())
         return cuts[-1] if cuts else None
 
     def last_lsn(self) -> int:
         """LSN of the newest cut; -1 before the first."""
-        return self._newest()
+        if not self._exists():
+            return -1
+        found = query(
+            f"SELECT max(lsn) AS lsn FROM cuts WHERE subscription = '{self._subscription}'",
+            cuts=DeltaTable(self._uri),
+        )
+        newest = found["lsn"][0].as_py()
+        return -1 if newest is None else int(newest)
 
     def check_new(self) -> int:
         """Check all cuts since the last call; returns their number."""
-        cuts = self._after(self._seen)
-        for cut in cuts:
+        before = self.checked
+        for cut in self._since(-1 if self._seen is None else self._seen.lsn):
+            if self._seen is not None:
+                if cut.at <= self._seen.at:
+                    continue
+                assert cut.lsn >= self._seen.lsn, f"a cut at {cut.lsn} follows {self._seen}"
             self._check(cut)
-            self._seen = cut.lsn
-        self.checked += len(cuts)
-        return len(cuts)
+            self._seen = cut
+            self.checked += 1
+        return self.checked - before
 
     def _check(self, cut: Cut) -> None:
         digests = {name: self._digest(name, *pin) for name, pin in cut.tables.items()}
@@ -78,24 +93,15 @@ class CutChecker:
             self._digests[uri, version] = as_digest(name, found.column_names, rows)
         return self._digests[uri, version]
 
-    def _newest(self) -> int:
-        if not self._exists():
-            return -1
-        found = query(
-            f"SELECT max(lsn) AS lsn FROM cuts WHERE subscription = '{self._subscription}'",
-            cuts=DeltaTable(self._uri),
-        )
-        newest = found["lsn"][0].as_py()
-        return -1 if newest is None else int(newest)
-
-    def _after(self, lsn: int) -> list[Cut]:
+    def _since(self, lsn: int) -> list[Cut]:
         if not self._exists():
             return []
-        statement = _CUTS.format(subscription=self._subscription, after=lsn)
-        cuts: dict[int, Cut] = {}
+        statement = _CUTS.format(subscription=self._subscription, since=lsn)
+        cuts: dict[datetime, Cut] = {}
         for row in query(statement, cuts=DeltaTable(self._uri)).to_pylist():
-            cut = cuts.setdefault(row["lsn"], Cut(row["lsn"]))
-            assert row["table_name"] not in cut.tables, f"two cuts at LSN {row['lsn']}"
+            cut = cuts.setdefault(row["cut_time"], Cut(row["cut_time"], row["lsn"]))
+            assert row["table_name"] not in cut.tables, f"two rows of a table in the {cut}"
+            assert row["lsn"] == cut.lsn
             cut.tables[row["table_name"]] = (row["uri"], row["version"])
         return list(cuts.values())
 
