@@ -102,7 +102,8 @@ class CutChecker:
             cut = cuts.setdefault(row["cut_time"], Cut(row["cut_time"], row["lsn"]))
             assert row["table_name"] not in cut.tables, f"two rows of a table in the {cut}"
             assert row["lsn"] == cut.lsn
-            cut.tables[row["table_name"]] = (row["uri"], row["version"])
+            if row["uri"] is not None:  # else a cut from before the first table was ready
+                cut.tables[row["table_name"]] = (row["uri"], row["version"])
         return list(cuts.values())
 
     def _exists(self) -> bool:
