@@ -3,11 +3,10 @@
 import struct
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.subscription.inbox import XLOGDATA_HEADER, Inbox
+from penstock.subscription.inbox import BACKLOG_BYTES, XLOGDATA_HEADER, Inbox
 
 HEADER = b"w" + bytes(24)
 
@@ -100,20 +99,21 @@ def test_finished_transactions_beyond_the_memory_pause_the_receiver(tmp_path: Pa
     assert not inbox.full()
 
 
-@pytest.mark.parametrize(
-    ("now", "ready"), [(0.0, False), (0.005, False), (0.011, True), (0.3, True)]
-)
-def test_a_batch_closes_when_idle(tmp_path: Path, now: float, ready: bool) -> None:
+def test_a_batch_closes_when_the_stream_is_quiet(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=5000)
     inbox.add(transactions([[3]]), 0.0)
-    assert inbox.ready(now, delay=0.2, idle=0.01) is ready
+    assert not inbox.ready(0.1, delay=0.2, backlog_delay=2.0)
+    inbox.quiet()
+    assert inbox.ready(0.1, delay=0.2, backlog_delay=2.0)
+    inbox.add(transactions([[3]]), 0.1)
+    assert not inbox.ready(0.1, delay=0.2, backlog_delay=2.0)
 
 
 def test_a_batch_closes_after_the_delay_on_a_stream_that_is_never_idle(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, piece_bytes=10_000, piece_frames=10_000, memory_bytes=5000)
     for tick in range(10):
         inbox.add(transactions([[3]]), tick * 0.03)
-        assert inbox.ready(tick * 0.03, delay=0.2, idle=0.1) is (tick * 0.03 >= 0.2)
+        assert inbox.ready(tick * 0.03, delay=0.2, backlog_delay=2.0) is (tick * 0.03 >= 0.2)
 
 
 def test_clear_forgets_spilled_pieces_too(tmp_path: Path) -> None:
@@ -124,3 +124,11 @@ def test_clear_forgets_spilled_pieces_too(tmp_path: Path) -> None:
     inbox.clear()
     assert inbox.empty()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_fast_stream_fills_a_batch_for_longer(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=64 << 20, piece_frames=10_000, memory_bytes=1 << 30)
+    inbox.add(transactions([[BACKLOG_BYTES]]), 0.0)
+    inbox.add(transactions([[3]]), 1.99)
+    assert not inbox.ready(1.99, delay=0.2, backlog_delay=2.0)
+    assert inbox.ready(2.0, delay=0.2, backlog_delay=2.0)

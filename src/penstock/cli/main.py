@@ -33,6 +33,9 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Entry point of the console script."""
+    # The receiving thread is in Python all the time, the applying one mostly in C: at the default
+    # of 5 ms the latter would wait that long after each of its calls.
+    sys.setswitchinterval(0.0005)
     logging.basicConfig(
         level=os.environ.get("PENSTOCK_LOG", "INFO"),
         format="%(asctime)s %(levelname)s  %(message)s",

@@ -35,6 +35,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
         queue_bytes=parameters.apply_queue_mem,
         batch_delay=parameters.apply_batch_delay,
         batch_idle=parameters.apply_batch_idle,
+        backlog_delay=parameters.apply_backlog_delay,
         status_interval=parameters.wal_receiver_status_interval,
         receiver_timeout=parameters.wal_receiver_timeout,
     )

@@ -25,6 +25,9 @@ from penstock.subscription.spool import SpooledFrames
 XLOGDATA_HEADER: Final = 25
 """Bytes before the logical replication message in a frame: 'w', start, end, send time."""
 
+BACKLOG_BYTES: Final = 4 << 20
+"""So much waiting means a backlog, or a stream that is as fast as one."""
+
 _COMMIT: Final = ord("C")
 _END_LSN_AT: Final = XLOGDATA_HEADER + 1 + 1 + 8
 _COMMIT_TIME_AT: Final = _END_LSN_AT + 8
@@ -106,7 +109,7 @@ class Inbox:
         self._in_memory = 0
         self._transactions = 0
         self._first_at: float | None = None
-        self._last_at = 0.0
+        self._quiet = False
         self._changed = threading.Condition()
 
     def add(self, frames: Sequence[bytes], now: float) -> None:
@@ -116,7 +119,13 @@ class Inbox:
                 self._append(frame)
             if self._first_at is None and self._transactions:
                 self._first_at = now
-            self._last_at = now
+            self._quiet = False
+            self._changed.notify_all()
+
+    def quiet(self) -> None:
+        """The stream has nothing more to give now: what is here need not wait for others."""
+        with self._changed:
+            self._quiet = True
             self._changed.notify_all()
 
     def full(self) -> bool:
@@ -134,15 +143,21 @@ class Inbox:
         with self._changed:
             self._changed.wait(seconds)
 
-    def ready(self, now: float, *, delay: float, idle: float) -> bool:
-        """Whether to close a batch: a piece is full, the oldest waits ``delay`` s, or idle."""
+    def ready(self, now: float, *, delay: float, backlog_delay: float) -> bool:
+        """Whether to close a batch: a piece is full, the stream is quiet, or the oldest transaction
+        waits ``delay`` s; ``backlog_delay`` s on a stream that comes fast.
+
+        A batch has costs that do not depend on its size. When much comes, the head of the stream is
+        far away, and a fuller piece brings it nearer sooner.
+        """
         with self._changed:
             if not self._transactions:
                 return False
             if any(piece.commits for piece in self._sealed):
                 return True
-            first = now if self._first_at is None else self._first_at
-            return now - first >= delay or now - self._last_at >= idle
+            age = 0.0 if self._first_at is None else now - self._first_at
+            longest = backlog_delay if self._in_memory >= BACKLOG_BYTES else delay
+            return age >= longest or self._quiet
 
     def take(self, now: float) -> Batch | None:
         """The next batch, or None when no transaction is complete."""

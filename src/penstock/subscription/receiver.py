@@ -24,9 +24,11 @@ _POLL: Final = 0.1
 class Receiver:
     """Owns the reading side of the stream from start() to stop()."""
 
-    def __init__(self, stream: ReplicationStream, inbox: Inbox) -> None:
+    def __init__(self, stream: ReplicationStream, inbox: Inbox, idle: float) -> None:
+        """``idle``: seconds without a frame after which the stream counts as quiet."""
         self._stream = stream
         self._inbox = inbox
+        self._idle = idle
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="walreceiver", daemon=True)
         self.position = INVALID
@@ -58,11 +60,13 @@ class Receiver:
             self._stream.tick()
             self._stopping.wait(_POLL)
             return
-        frames = self._stream.receive(_POLL)
+        frames = self._stream.receive(_POLL if self._inbox.empty() else self._idle)
         # Read before the frames are handed over: whoever sees this position afterwards finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
         if frames:
             self._inbox.add(frames, time.monotonic())
             failpoint(AFTER_RECEIVE)
+        else:
+            self._inbox.quiet()
         self.position = Lsn(max(self.position, received))

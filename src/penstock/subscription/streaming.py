@@ -54,6 +54,7 @@ class StreamOptions:
     queue_bytes: int
     batch_delay: float
     batch_idle: float
+    backlog_delay: float
     status_interval: float
     receiver_timeout: float
 
@@ -109,7 +110,7 @@ class Streaming:
         try:
             self._first_cut()
             stream = self._start()
-            receiver = Receiver(stream, self._inbox)
+            receiver = Receiver(stream, self._inbox, self._options.batch_idle)
             receiver.start()
             try:
                 self._apply_until(told_to_end, receiver, stream)
@@ -160,7 +161,7 @@ class Streaming:
             if receiver.error is not None:
                 raise receiver.error
             now, position = time.monotonic(), receiver.position
-            if inbox.ready(now, delay=options.batch_delay, idle=options.batch_idle):
+            if inbox.ready(now, delay=options.batch_delay, backlog_delay=options.backlog_delay):
                 self._apply_one(now, stream)
                 idle_since = time.monotonic()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
