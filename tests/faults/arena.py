@@ -48,7 +48,6 @@ class Cycle:
 
     number: int
     kind: str
-    killed: bool
     cuts: int
     seconds: float
 
@@ -63,6 +62,7 @@ class Arena:
         self.node = NodeProcess(folder / "node", warehouse=folder / "warehouse")
         self.cuts = CutChecker(folder / "warehouse", SUBSCRIPTION)
         self.cycles: list[Cycle] = []
+        self.kills = 0
         self._stack = contextlib.ExitStack()
         self._fresh = True
 
@@ -95,9 +95,7 @@ class Arena:
         self.check()
         number = len(self.cycles) + 1
         seconds = time.monotonic() - began
-        self.cycles.append(
-            Cycle(number, kind, not self.node.running, self.cuts.checked - checked, seconds)
-        )
+        self.cycles.append(Cycle(number, kind, self.cuts.checked - checked, seconds))
 
     def check(self) -> None:
         """All new cuts, and law 1 as the publisher sees it."""
@@ -131,6 +129,7 @@ class Arena:
         self.new_cut()
         self.pause(2.0)
         self.node.kill9()
+        self.kills += 1
 
     def restart_server(self, mode: Any) -> None:
         """The server stops, is away for a moment and comes back; the node goes on by itself."""
@@ -254,6 +253,7 @@ class Arena:
         status = self.node.wait_end(120)
         assert status is not None, f"failpoint {name} was not reached\n{self.node.log_tail()}"
         assert status == -9, f"the node ended with status {status}\n{self.node.log_tail()}"
+        self.kills += 1
 
     # The publisher
 

@@ -24,9 +24,8 @@ def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
         f"{cycle.number:>5}  {cycle.kind:<28} {cycle.cuts:>12}  {cycle.seconds:7.1f}"
         for cycle in arena.cycles
     ]
-    kills = sum(cycle.kind.startswith("SIGKILL") for cycle in arena.cycles)
     lines.append(
-        f"seed {seed}: {len(arena.cycles)} cycles, {kills} of them SIGKILL, {arena.node.starts} "
+        f"seed {seed}: {len(arena.cycles)} cycles, {arena.kills} kills, {arena.node.starts} "
         f"starts, {arena.bank.committed} transactions, {arena.cuts.checked} cuts checked, "
         f"{lost} rows lost, {made_up} rows doubled"
     )
