@@ -7,6 +7,7 @@ it is handed to them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
@@ -164,7 +166,9 @@ class Node:
         self.stop()
         self._catalog.close()
         if self._built_spark is not None:
-            self._built_spark.stop()
+            # A signal to the whole process group (systemd, a terminal) has ended the JVM already.
+            with contextlib.suppress(Py4JError, OSError):
+                self._built_spark.stop()
             self._built_spark = None
 
     def __enter__(self) -> Node:
