@@ -91,11 +91,7 @@ def test_copy_and_stream_on_a_cluster(cluster: str, tmp_path: Path, database: Da
         )
     database.execute("CREATE PUBLICATION p FOR TABLE one, two")
     with contextlib.closing(NodeProcess(tmp_path / "node")) as node:
-        node.init(
-            {"copy_unit_size": "1MB"},
-            master=cluster,
-            spark={"spark.executor.memory": "512m", "spark.executor.cores": "1"},
-        )
+        node.init({"copy_unit_size": "1MB"}, master=cluster, executor_memory="512m")
         node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
         run = ("run", "-D", str(node.folder), "--until-caught-up", "--timeout", "120")
         assert "caught up" in node.command(*run, timeout=180)

@@ -260,4 +260,4 @@ def test_a_second_start_is_refused_and_does_no_harm(
     # Other commands work beside it.
     assert "s" in node_process.command("status", "-D", str(node_process.folder))
     assert node_process.running
-    assert node_process.stop() == 0
+    assert node_process.stop(group=True) == 0

@@ -32,8 +32,6 @@ SERVER: Final[Mapping[str, str | int | bool]] = {
 }
 NODE: Final[Mapping[str, str | int | bool]] = {
     # Small limits, so that upkeep, spilling and copies in several tasks take part.
-    "apply_batch_delay": "300ms",
-    "logical_decoding_work_mem": "1MB",
     "copy_unit_size": "1MB",
     "compact_small_files": 12,
     "checkpoint_commits": 25,
@@ -115,6 +113,7 @@ class Arena:
     def kill_at(self, name: str) -> None:
         """Start with an armed failpoint and wait for the death."""
         self.end_somewhere()
+        self.draw_limits()
         # One table joins, so one copy is committed.
         passes = 1 if name == failpoint.AFTER_COPY_COMMIT else self.rng.randint(1, 4)
         self.node.start(f"{name}:{passes}")
@@ -203,7 +202,17 @@ class Arena:
     def start(self) -> None:
         """Have a node that runs."""
         if not self.node.running:
+            self.draw_limits()
             self.node.start()
+
+    def draw_limits(self) -> None:
+        """Limits of a batch, other ones at each start: batches that come again end elsewhere."""
+        limits = {
+            "apply_batch_delay": self.rng.choice(("50ms", "300ms", "1s")),
+            "logical_decoding_work_mem": self.rng.choice(("16kB", "64kB", "1MB")),
+            "apply_queue_mem": self.rng.choice(("64kB", "1MB")),
+        }
+        self.node.configure({**NODE, **limits})
 
     def end_somewhere(self) -> None:
         """Have no node that runs."""

@@ -20,7 +20,9 @@ from typing import Any, Final
 
 _PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 
-_PARAMETERS: Final[Mapping[str, str | int | bool]] = {
+Parameters = Mapping[str, str | int | bool]
+
+_PARAMETERS: Final[Parameters] = {
     "wal_receiver_timeout": "15s",
     "wal_receiver_status_interval": "1s",
 }
@@ -52,18 +54,24 @@ class NodeProcess:
         """Added to the environment of ``penstock start``."""
         self._process: subprocess.Popen[bytes] | None = None
 
-    def init(
+    def init(self, parameters: Parameters | None = None, **spark: str) -> None:
+        """``penstock init``, then ``configure``."""
+        self.command("init", str(self.folder))
+        self.configure(parameters, **spark)
+
+    def configure(
         self,
-        parameters: Mapping[str, str | int | bool] | None = None,
+        parameters: Parameters | None = None,
         *,
         master: str = "local[2]",
-        spark: Mapping[str, str] | None = None,
+        executor_memory: str = "",
     ) -> None:
-        """``penstock init``, then parameters for small machines and short waits."""
-        self.command("init", str(self.folder))
+        """Parameters for small machines and short waits, and those given."""
         values = {"warehouse": str(self.warehouse), **_PARAMETERS, **(parameters or {})}
         # Blocks of a killed node's Spark stay behind; they go with the test's folder.
-        conf = {**_SPARK, "spark.local.dir": str(self.folder / "spark"), **(spark or {})}
+        conf = {**_SPARK, "spark.local.dir": str(self.folder / "spark")}
+        if executor_memory:
+            conf |= {"spark.executor.memory": executor_memory, "spark.executor.cores": "1"}
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
         lines += ["[spark]", f'master = "{master}"', 'driver_memory = "1g"', "[spark.conf]"]
         lines += [f'"{name}" = {json.dumps(value)}' for name, value in conf.items()]
@@ -136,10 +144,13 @@ class NodeProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, timeout: float = 60) -> int:
-        """SIGTERM, and the exit status."""
+    def stop(self, timeout: float = 60, *, group: bool = False) -> int:
+        """SIGTERM, and the exit status. ``group``: to Spark's JVM too, as systemd does it."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        if group:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        else:
+            self._process.send_signal(signal.SIGTERM)
         status = self.wait_end(timeout)
         assert status is not None, f"no end within {timeout} s after SIGTERM\n{self.log_tail()}"
         return status
@@ -165,9 +176,12 @@ class NodeProcess:
         return "\n".join(self.log().splitlines()[-lines:])
 
     def wait_for(self, what: str, state: Callable[[], bool], timeout: float = 90) -> None:
-        """Wait until ``state()``; fails with the log when the node ends or time is up."""
+        """Wait until ``state()``; fails with the log when time is up, the node ends, or a
+        subscription stops because of an error.
+        """
         deadline = time.monotonic() + timeout
         while not state():
+            assert "has stopped because of" not in self.log(), self.log_tail()
             assert self.running, f"the node ended, waiting for {what}\n{self.log_tail()}"
             assert time.monotonic() < deadline, f"no {what} in {timeout} s\n{self.log_tail()}"
             time.sleep(0.1)
