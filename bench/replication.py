@@ -25,8 +25,8 @@ import latency
 from native import NativeSubscriber, checksum, follow
 from penstock_node import CutLog, PenstockSubscriber
 from report import Comparison, comparison_table, latency_table, phase_report
-from servers import ROWS_PER_SCALE, SUBSCRIPTION, Server, clusters
-from workload import make_backlog, mark
+from servers import PUBLICATION, ROWS_PER_SCALE, SUBSCRIPTION, Server, clusters
+from workload import make_backlog, mark, read_raw
 
 _PACKAGES: Final = ("penstock", "pyspark", "deltalake", "duckdb", "pyarrow", "psycopg")
 _NATIVE_LOOK: Final = 0.001
@@ -39,7 +39,10 @@ def main() -> int:
     _say(_machine(options))
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
-        clusters(options.rows, fsync=options.fsync) as (publishing, subscribing),
+        clusters(options.rows, fsync=options.fsync, shared_buffers=options.shared_buffers) as (
+            publishing,
+            subscribing,
+        ),
         closing(Server(publishing)) as publisher,
         closing(Server(subscribing)) as subscriber,
     ):
@@ -64,8 +67,9 @@ def _measure(
     comparisons = [_copies(options, native, ours)]
     comparisons.append(_backlogs(options, publisher, native, ours))
     _say(comparison_table(comparisons))
-    delays = _latencies(options, publisher, native, ours)
-    _say(latency_table(delays, options.rate))
+    if options.seconds:
+        delays = _latencies(options, publisher, native, ours)
+        _say(latency_table(delays, options.rate))
     sums = {"publisher": checksum(publisher), native.name: native.checksum()}
     sums[ours.name] = ours.checksum()
     for name, values in sums.items():
@@ -107,6 +111,8 @@ def _backlogs(
         began = time.monotonic()
         behind = make_backlog(publisher, rows=options.rows, updates=options.updates)
         _say(f"backlog of {options.updates} updates made in {time.monotonic() - began:.1f} s")
+        raw = read_raw(publisher, SUBSCRIPTION, PUBLICATION)
+        _say(f"backlog, read from the walsender and thrown away: {raw:.2f} s")
         sides = (native, ours) if run % 2 == 0 else (ours, native)
         for side in sides:
             logged = ours.log_size()
@@ -154,6 +160,9 @@ def _latencies(
         found.append((side.name, measure(make_look, pause=pause)))
         if side is ours:
             _say(phase_report(ours.batches(logged), time.monotonic() - began, "steady rate"))
+        side.disable()
+    native.enable()
+    ours.enable()
     native.wait_behind(mark(publisher))
     ours.wait_behind(mark(publisher))
     return found
@@ -164,7 +173,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of pgbench_accounts")
     parser.add_argument("--updates", type=int, default=1_000_000, help="updates in the backlog")
     parser.add_argument("--rate", type=float, default=100.0, help="transactions a second")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long at that rate")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long; 0: not at all")
+    parser.add_argument(
+        "--shared-buffers", default="128MB", help="of both servers (128MB: PostgreSQL's default)"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="runs of copy and backlog (median)")
     parser.add_argument(
         "--fsync",
@@ -184,7 +196,7 @@ def _machine(options: argparse.Namespace) -> str:
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
         f" Python {platform.python_version()}, PostgreSQL 18 on both sides\n{versions}\n"
         f"fsync {'on' if options.fsync else 'off'} on all sides, autovacuum off,"
-        f" shared_buffers 1GB, all processes on this machine"
+        f" shared_buffers {options.shared_buffers}, all processes on this machine"
     )
 
 

@@ -21,7 +21,6 @@ SUBSCRIPTION: Final = "bench"
 ROWS_PER_SCALE: Final = 100_000
 
 _SETTINGS: Final[dict[str, str | int | bool]] = {
-    "shared_buffers": "1GB",
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
     # It would fall upon one of the two subscribers by chance.
@@ -30,10 +29,17 @@ _SETTINGS: Final[dict[str, str | int | bool]] = {
 
 
 @contextlib.contextmanager
-def clusters(rows: int, *, fsync: bool) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+def clusters(
+    rows: int, *, fsync: bool, shared_buffers: str
+) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
     """A publisher with filled pgbench tables and a subscriber with the same tables, empty."""
     scale = str(max(1, rows // ROWS_PER_SCALE))
-    settings = {**_SETTINGS, "fsync": fsync, "full_page_writes": fsync}
+    settings = {
+        **_SETTINGS,
+        "fsync": fsync,
+        "full_page_writes": fsync,
+        "shared_buffers": shared_buffers,
+    }
     with (
         EmbeddedPostgres(VERSION, settings=settings, fsync=fsync) as publisher,
         EmbeddedPostgres(VERSION, settings=settings, fsync=fsync) as subscriber,

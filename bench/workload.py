@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
+from psycopg import pq
 
 from servers import Server
 
+_KEEPALIVE: Final = ord("k")
 _INSERT_LSN: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
 
 # One transaction a row, in the server: the backlog arises as fast as the server commits.
@@ -41,6 +43,32 @@ def make_backlog(publisher: Server, *, rows: int, updates: int) -> int:
     publisher.execute(_BACKLOG.format(rows=rows, updates=updates))
     publisher.execute("SET synchronous_commit = on")
     return mark(publisher)
+
+
+def read_raw(publisher: Server, slot: str, publication: str) -> float:
+    """Read what waits in a slot and throw it away; seconds. The slot itself stays where it is.
+
+    No subscriber that streams from a walsender can be faster than this.
+    """
+    end = int(publisher.value(_INSERT_LSN))
+    publisher.execute(f"SELECT pg_copy_logical_replication_slot('{slot}', 'raw')")
+    conninfo = f"{publisher.cluster.conninfo()} replication=database"
+    connection = pq.PGconn.connect(conninfo.encode())
+    began = time.monotonic()
+    options = f"proto_version '1', publication_names '{publication}'"
+    connection.exec_(f"START_REPLICATION SLOT raw LOGICAL 0/0 ({options})".encode())
+    while _ends_before(connection.get_copy_data(0)[1], end):
+        pass
+    taken = time.monotonic() - began
+    connection.finish()
+    publisher.wait_for("SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'raw'", 60)
+    publisher.execute("SELECT pg_drop_replication_slot('raw')")
+    return taken
+
+
+def _ends_before(frame: memoryview, end: int) -> bool:
+    """Whether a frame is not a keepalive with the position ``end`` (walsender.c)."""
+    return frame[0] != _KEEPALIVE or int.from_bytes(frame[1:9], "big") < end
 
 
 def mark(publisher: Server) -> int:
