@@ -68,7 +68,7 @@ class Parameters:
     """How long a finished transaction waits for others."""
     apply_batch_idle: float = seconds(0.01)
     """A batch is closed when nothing has come for this long."""
-    apply_backlog_delay: float = seconds(2)
+    apply_backlog_delay: float = seconds(5)
     """How long it waits instead of apply_batch_delay when megabytes come at once."""
     copy_unit_size: int = size(64 << 20)
     """Heap that one Spark task copies in the initial snapshot."""
