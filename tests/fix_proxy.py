@@ -26,6 +26,11 @@ class _Pair:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
+        self.waiting: dict[socket.socket, bytes] = {}
+        """What a side has not taken yet; nothing more is read for it meanwhile, and nobody else
+        waits for it."""
+        for side in (client, server):
+            side.setblocking(False)
 
     def reset(self) -> None:
         for side in (self.client, self.server):
@@ -108,14 +113,17 @@ class Proxy:
         while not self._closed:
             with self._lock:
                 routes = {} if self._stalled else self._routes()
+                late = {} if self._stalled else {s: p for p in self._pairs for s in p.waiting}
             waiting = [self._listener, self._woken, *routes]
             with contextlib.suppress(OSError, ValueError):  # a socket was cut meanwhile
-                ready, _, _ = select.select(waiting, [], [], 1.0)
+                ready, writable, _ = select.select(waiting, list(late), [], 1.0)
                 if self._woken in ready:
                     self._woken.recv(64)
                 with self._lock:
                     if self._listener in ready:
                         self._accept()
+                    for sink in writable:
+                        self._send(late[sink], sink, b"")
                     for source in ready:
                         if source in routes:
                             self._forward(source, *routes[source])
@@ -123,9 +131,22 @@ class Proxy:
     def _routes(self) -> dict[socket.socket, tuple[socket.socket, _Pair]]:
         routes = {}
         for pair in self._pairs:
-            routes[pair.client] = (pair.server, pair)
-            routes[pair.server] = (pair.client, pair)
+            if pair.server not in pair.waiting:
+                routes[pair.client] = (pair.server, pair)
+            if pair.client not in pair.waiting:
+                routes[pair.server] = (pair.client, pair)
         return routes
+
+    def _send(self, pair: _Pair, sink: socket.socket, data: bytes) -> None:
+        data = pair.waiting.pop(sink, b"") + data
+        try:
+            sent = sink.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # its end is seen by reading from it
+        if sent < len(data):
+            pair.waiting[sink] = data[sent:]
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -139,7 +160,6 @@ class Proxy:
         except OSError:
             client.close()
             return
-        server.settimeout(None)
         self._pairs.append(_Pair(client, server))
 
     def _forward(self, source: socket.socket, sink: socket.socket, pair: _Pair) -> None:
@@ -147,6 +167,8 @@ class Proxy:
             return
         try:
             data = source.recv(65536)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         from_server = source is pair.server
@@ -155,8 +177,8 @@ class Proxy:
             left = self._cut_at - self.bytes_from_server
             if len(data) >= left:
                 data, cut = data[:left], True
-        with contextlib.suppress(OSError):
-            sink.sendall(data)
+        if data:
+            self._send(pair, sink, data)
         if from_server:
             self.bytes_from_server += len(data)
         if cut:
