@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,7 +124,7 @@ class NodeProcess:
             environment["PENSTOCK_FAILPOINT"] = failpoint
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*_PENSTOCK, "start", "-D", str(self.folder)],
+                [*_with_parent(), *_PENSTOCK, "start", "-D", str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -185,6 +186,12 @@ class NodeProcess:
             assert self.running, f"the node ended, waiting for {what}\n{self.log_tail()}"
             assert time.monotonic() < deadline, f"no {what} in {timeout} s\n{self.log_tail()}"
             time.sleep(0.1)
+
+
+def _with_parent() -> list[str]:
+    """A program before the node's that lets it die with the tests, where there is one (Linux)."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "KILL", "--"] if program else []
 
 
 def _environment() -> dict[str, str]:
