@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,7 +60,7 @@ class PenstockSubscriber:
         began = time.monotonic()
         self._log = self._log_path.open("ab")
         self._process = subprocess.Popen(
-            [*_PENSTOCK, "start", "-D", self._folder],
+            [*_dies_with_us(), *_PENSTOCK, "start", "-D", self._folder],
             env={**os.environ, "PENSTOCK_LOG": "DEBUG"},
             stdout=self._log,
             stderr=self._log,
@@ -164,6 +165,12 @@ class PenstockSubscriber:
             return bool(condition())
 
         wait_until(alive, seconds, what, pause=0.005)
+
+
+def _dies_with_us() -> list[str]:
+    """A program in front of another that ends it with this one, where there is one (Linux)."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "TERM", "--"] if program else []
 
 
 def slot() -> str:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,7 +143,7 @@ class World:
 
     def _start_node(self, text: str) -> None:
         self._node = subprocess.Popen(
-            ["bash", "-c", f"exec {text}"],
+            [*_dies_with_us(), "bash", "-c", f"exec {text}"],
             cwd=self.folder,
             env=self._environment(),
             stdout=self._log,
@@ -199,6 +200,12 @@ class World:
         assert "error" not in answer, f"{block}: {answer['error']}\n{self.node_log()}"
         printed: str = answer["printed"]
         return printed
+
+
+def _dies_with_us() -> list[str]:
+    """A program in front of another that ends it with the tests, where there is one (Linux)."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "TERM", "--"] if program else []
 
 
 def _at(node: Node, status: SubscriptionStatus, lsn: Lsn) -> bool:
