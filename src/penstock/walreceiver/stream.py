@@ -25,6 +25,7 @@ from psycopg.pq import ExecStatus
 from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection, quote_identifier, wait_any
+from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.feedback import POSTGRES_EPOCH_US, Feedback, Status
 from penstock.walreceiver.libpq_errors import result_failure
 
@@ -37,10 +38,6 @@ _HEADER: Final = struct.Struct("!xQQq")
 _KEEPALIVE_BODY: Final = struct.Struct("!xQq?")
 _RECEIVE_PREFIX: Final = "could not receive data from WAL stream: "
 _SEND_TIMEOUT_S: Final = 60.0
-
-_BUSY_S: Final = 0.005
-_PAUSE_S: Final = 0.001
-_LINGER_S: Final = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +54,7 @@ class ReplicationStream:
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
+        self._reader = CopyReader(connection.pgconn)
         self._status_interval_s = status_interval_s
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -64,7 +62,6 @@ class ReplicationStream:
         self._feedback = Feedback(time.monotonic())
         self._streaming = False
         self._failure: PenstockError | None = None
-        self._last_data_at = 0.0
         self.latest_end_lsn = Lsn(0)
         """The publisher's position as its last keepalive or message told."""
         self.last_send_time_us = 0
@@ -99,6 +96,7 @@ class ReplicationStream:
                 timeout_s=self._timeout_s,
                 heartbeat_s=heartbeat,
             )
+        self._reader = CopyReader(self._pgconn)
         self._streaming = True
 
     @property
@@ -215,40 +213,17 @@ class ReplicationStream:
             self._wake_read = self._wake_write = -1
 
     def _drain(self, max_bytes: int, max_frames: int) -> list[bytes]:
-        """Frames that libpq has or that the socket holds.
-
-        A stream that brought something just before is given milliseconds to fill the socket again:
-        the walsender writes message by message, and reading each by itself costs system calls.
-        """
-        frames: list[bytes] = []
-        now = time.monotonic()
-        busy = now - self._last_data_at < _BUSY_S
-        until = now + _LINGER_S
-        size, fresh, paused_at = 0, False, 0
-        get = self._pgconn.get_copy_data
-        try:
-            while size < max_bytes and len(frames) < max_frames:
-                length, data = get(1)
-                if length > 0:
-                    fresh = False
-                    if data[0] == _DATA:
-                        frames.append(bytes(data))
-                        size += length
-                    elif data[0] == _KEEPALIVE:
-                        self._keepalive(bytes(data))
-                elif length < 0:
-                    raise psycopg.OperationalError("end of copy")
-                elif not fresh:
-                    self._pgconn.consume_input()
-                    fresh = True
-                elif not busy or len(frames) == paused_at or time.monotonic() >= until:
-                    break
-                else:
-                    paused_at = len(frames)
-                    time.sleep(_PAUSE_S)
-                    fresh = False
-        except psycopg.Error as error:
-            self._failure = self._ended(error)
+        """XLogData frames that are here; keepalives among them are taken in."""
+        messages = self._reader.read(max_bytes=max_bytes, max_messages=max_frames)
+        frames = [message for message in messages if message[0] == _DATA]
+        if len(frames) < len(messages):
+            for message in messages:
+                if message[0] == _KEEPALIVE:
+                    self._keepalive(message)
+        if self._reader.ended or self._reader.error is not None:
+            self._failure = self._ended(
+                self._reader.error or psycopg.OperationalError("end of copy")
+            )
         self._arrived(frames)
         return frames
 
@@ -272,9 +247,8 @@ class ReplicationStream:
             start, end, sent = _HEADER.unpack_from(frame)
             if end:
                 break
-        self._last_data_at = time.monotonic()
         with self._lock:
-            self._feedback.arrived(self._last_data_at, Lsn(max(start, end)), len(frames))
+            self._feedback.arrived(time.monotonic(), Lsn(max(start, end)), len(frames))
         self.last_send_time_us = sent + POSTGRES_EPOCH_US
         self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
 
