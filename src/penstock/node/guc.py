@@ -70,6 +70,8 @@ class Parameters:
     """A batch is closed when nothing has come for this long."""
     apply_backlog_delay: float = seconds(5)
     """How long it waits instead of apply_batch_delay when megabytes come at once."""
+    backlog_copy_threshold: int = size(64 << 20)
+    """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20)
     """Heap that one Spark task copies in the initial snapshot."""
     compact_small_files: int = 32

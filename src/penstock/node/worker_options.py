@@ -36,6 +36,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
         batch_delay=parameters.apply_batch_delay,
         batch_idle=parameters.apply_batch_idle,
         backlog_delay=parameters.apply_backlog_delay,
+        backlog_threshold=parameters.backlog_copy_threshold,
         status_interval=parameters.wal_receiver_status_interval,
         receiver_timeout=parameters.wal_receiver_timeout,
     )

@@ -10,21 +10,44 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.failpoint import AFTER_RECEIVE, failpoint
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.inbox import Inbox
-from penstock.walreceiver.stream import ReplicationStream
 
 _POLL: Final = 0.1
 """Seconds that one wait for frames takes at most: how long a stop may take."""
 
 
+class ChangeSource(Protocol):
+    """Where frames come from: a stream, or a backlog that is fetched in one go (walreceiver)."""
+
+    @property
+    def received_lsn(self) -> Lsn: ...
+
+    @property
+    def latest_end_lsn(self) -> Lsn: ...
+
+    def receive(self, timeout_s: float) -> list[bytes]: ...
+
+    def confirm(self, lsn: Lsn, frames: int) -> None: ...
+
+    def hold(self, lsn: Lsn | None) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Receiver:
     """Owns the reading side of the stream from start() to stop()."""
 
-    def __init__(self, stream: ReplicationStream, inbox: Inbox, idle: float) -> None:
+    def __init__(self, stream: ChangeSource, inbox: Inbox, idle: float) -> None:
         """``idle``: seconds without a frame after which the stream counts as quiet."""
         self._stream = stream
         self._inbox = inbox

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import PublisherError
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -23,10 +24,11 @@ from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
 from penstock.subscription.inbox import Inbox
-from penstock.subscription.receiver import Receiver
+from penstock.subscription.receiver import ChangeSource, Receiver
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
+from penstock.walreceiver.backlog import Backlog, open_backlog
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.stream import ReplicationStream
@@ -55,6 +57,8 @@ class StreamOptions:
     batch_delay: float
     batch_idle: float
     backlog_delay: float
+    backlog_threshold: int
+    """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
     status_interval: float
     receiver_timeout: float
 
@@ -109,33 +113,71 @@ class Streaming:
         """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
         try:
             self._first_cut()
-            stream = self._start()
-            receiver = Receiver(stream, self._inbox, self._options.batch_idle)
-            receiver.start()
-            try:
-                self._apply_until(told_to_end, receiver, stream)
-            finally:
-                receiver.stop()
+            self._catch_up(told_to_end)
+            if not told_to_end():
+                self._follow(self._start(), told_to_end)
         finally:
             self._applier.close()
             self._inbox.clear()
 
-    def _start(self) -> ReplicationStream:
+    def _follow(self, source: ChangeSource, until: Callable[[], bool]) -> None:
+        """Receive and apply; ends the source."""
+        self._frames = 0
+        receiver = Receiver(source, self._inbox, self._options.batch_idle)
+        receiver.start()
+        try:
+            self._apply_until(until, receiver, source)
+        finally:
+            receiver.stop()
+
+    def _catch_up(self, told_to_end: Callable[[], bool]) -> None:
+        """Far behind, fetch the backlog, and what has come meanwhile, and so on.
+
+        What the publisher refuses to do this way it can still stream.
+        """
+        while not told_to_end() and (backlog := self._open_backlog()) is not None:
+            try:
+                self._follow(backlog, _all_of(backlog, self._inbox, told_to_end))
+            except PublisherError as error:
+                log.warning("%s; streaming it instead", error.message)
+                self._inbox.clear()
+                return
+
+    def _open_backlog(self) -> Backlog | None:
+        if self._options.backlog_threshold < 0:
+            return None
+        return open_backlog(
+            self._connect(),
+            self._subscription.slot_name or "",
+            self._start_lsn(),
+            self._plugin_options(),
+            threshold=self._options.backlog_threshold,
+        )
+
+    def _connect(self) -> Connection:
         subscription = self._subscription
-        start = origin.start_lsn(self._applier.last_cut, self._targets.progress())
-        options = PgoutputOptions(
+        return Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+
+    def _start_lsn(self) -> Lsn:
+        return origin.start_lsn(self._applier.last_cut, self._targets.progress())
+
+    def _plugin_options(self) -> PgoutputOptions:
+        return PgoutputOptions(
             proto_version=_PROTO_VERSION,
-            publication_names=tuple(subscription.publications),
+            publication_names=tuple(self._subscription.publications),
             binary=self._binary,
         )
-        connection = Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+
+    def _start(self) -> ReplicationStream:
+        subscription, start = self._subscription, self._start_lsn()
+        connection = self._connect()
         try:
             stream = ReplicationStream(
                 connection,
                 status_interval_s=self._options.status_interval,
                 timeout_s=self._options.receiver_timeout,
             )
-            stream.start(subscription.slot_name or "", start, options.text())
+            stream.start(subscription.slot_name or "", start, self._plugin_options().text())
             self._acknowledge(stream)
         except BaseException:
             connection.close()
@@ -143,7 +185,7 @@ class Streaming:
         log.info('subscription "%s": streaming from %s', subscription.name, start)
         return stream
 
-    def _acknowledge(self, stream: ReplicationStream) -> None:
+    def _acknowledge(self, stream: ChangeSource) -> None:
         """Law 1: tell the publisher what is in the last cut, and never more than that."""
         flush = origin.flush_lsn(
             self._applier.last_cut, self._targets.progress(), self._copy_began_at()
@@ -152,7 +194,7 @@ class Streaming:
         stream.confirm(flush, self._frames)
 
     def _apply_until(
-        self, told_to_end: Callable[[], bool], receiver: Receiver, stream: ReplicationStream
+        self, told_to_end: Callable[[], bool], receiver: Receiver, stream: ChangeSource
     ) -> None:
         options, inbox = self._options, self._inbox
         self._status.streaming(self._targets, self._applier.last_cut)
@@ -171,7 +213,7 @@ class Streaming:
                 inbox.wait(_TICK)
             self._status.received(position, stream.latest_end_lsn, behind=not inbox.empty())
 
-    def _apply_one(self, now: float, stream: ReplicationStream) -> None:
+    def _apply_one(self, now: float, stream: ChangeSource) -> None:
         batch = self._inbox.take(now)
         if batch is None:
             return
@@ -186,7 +228,7 @@ class Streaming:
         self._status.applied(batch.end_lsn, batch.commit_time / 1e6, applied, self._targets)
         self._upkeep.after_cut()
 
-    def _idle_cut(self, position: Lsn, stream: ReplicationStream) -> None:
+    def _idle_cut(self, position: Lsn, stream: ChangeSource) -> None:
         """Move the cut to ``position``, as nothing lies between.
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
@@ -211,3 +253,8 @@ class Streaming:
         if point is not None:
             self._joined(self._applier.cut(point, None) or (), point)
             self._status.cut(point, self._targets)
+
+
+def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether all of a backlog has been applied, or is not to be."""
+    return lambda: told_to_end() or (backlog.finished and inbox.empty())

@@ -57,9 +57,7 @@ class CopyReader:
             self._last_at = time.monotonic()
         return messages
 
-    def _fill(
-        self, messages: list[bytes], max_bytes: int, max_messages: int, began: float
-    ) -> None:
+    def _fill(self, messages: list[bytes], max_bytes: int, max_messages: int, began: float) -> None:
         busy = began - self._last_at < _BUSY_S
         size, before = 0, -1
         get, append = self._pgconn.get_copy_data, messages.append
@@ -72,7 +70,7 @@ class CopyReader:
             if length < 0:
                 self.ended = True
                 return
-            if 0 <= before and size - before < _FULL_READ:
+            if before >= 0 and size - before < _FULL_READ:
                 if size == before or not busy or time.monotonic() - began >= _LINGER_S:
                     return
                 time.sleep(self._pause_s)
