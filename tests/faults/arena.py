@@ -211,6 +211,7 @@ class Arena:
             "apply_batch_delay": self.rng.choice(("50ms", "300ms", "1s")),
             "logical_decoding_work_mem": self.rng.choice(("16kB", "64kB", "1MB")),
             "apply_queue_mem": self.rng.choice(("64kB", "1MB")),
+            "backlog_copy_threshold": self.rng.choice(("16kB", "64MB")),
         }
         self.node.configure({**NODE, **limits})
 

@@ -19,7 +19,7 @@ from typing import Final
 import psycopg
 from psycopg.pq import ExecStatus
 
-from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation
+from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver.connection import Connection, quote_literal
@@ -86,21 +86,21 @@ class Backlog:
     ) -> list[bytes]:
         """XLogData frames that are here now, up to the limits; [] after ``timeout_s``.
 
-        Raises PublisherError (the function failed), ConnectionFailure, ProtocolViolation.
+        Raises PublisherError (whatever the function refuses), ConnectionFailure,
+        ProtocolViolation.
         """
         if self._done:
             self.finished = True
             self._woken.wait(timeout_s)
             return []
-        reader = self._reader or self._begin_window()
-        frames = self._rows(reader, max_bytes, max_frames)
-        if not frames and not reader.ended and self._connection.wait_readable(timeout_s):
-            frames = self._rows(reader, max_bytes, max_frames)
-        if reader.error is not None:
-            raise self._connection.broken(str(reader.error), _PREFIX)
-        if reader.ended:
-            self._end_window()
-        return frames
+        try:
+            return self._receive(timeout_s, max_bytes, max_frames)
+        except (ConnectionFailure, ProtocolViolation):
+            raise
+        except PenstockError as error:
+            raise PublisherError(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from error
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
         """As of a stream. The slot follows at the next window, if it is far enough behind."""
@@ -125,6 +125,17 @@ class Backlog:
     def close(self) -> None:
         """Close the connection, whatever is under way."""
         self._connection.close()
+
+    def _receive(self, timeout_s: float, max_bytes: int, max_frames: int) -> list[bytes]:
+        reader = self._reader or self._begin_window()
+        frames = self._rows(reader, max_bytes, max_frames)
+        if not frames and not reader.ended and self._connection.wait_readable(timeout_s):
+            frames = self._rows(reader, max_bytes, max_frames)
+        if reader.error is not None:
+            raise self._connection.broken(str(reader.error), _PREFIX)
+        if reader.ended:
+            self._end_window()
+        return frames
 
     def _open(self, start: Lsn) -> None:
         # COPY is a statement, unlike START_REPLICATION.

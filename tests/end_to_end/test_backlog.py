@@ -1,0 +1,88 @@
+"""A subscription that was away fetches what it missed by COPY, or streams it where it must."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from end_to_end.compare import delta_rows, difference, publisher_rows
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+from penstock.embedded import EmbeddedPostgres
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_BY_COPY = "fetching the backlog by COPY"
+_STREAMED = "streaming it instead"
+
+
+def miss_something(node: LocalNode, database: Database) -> None:
+    """Small and large transactions of every kind while the subscription is disabled."""
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, n integer, v text);"
+        "INSERT INTO t SELECT i, 0, repeat('a', 50) FROM generate_series(1, 5000) i;"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    for number in range(200):
+        database.execute("UPDATE t SET n = n + 1 WHERE id %% 199 = %s", (number % 199,))
+    database.execute("INSERT INTO t SELECT i, 1, 'b' FROM generate_series(5001, 25000) i")
+    database.execute("DELETE FROM t WHERE id % 7 = 0; UPDATE t SET id = -id WHERE id % 11 = 0")
+
+
+def catch_up(node: LocalNode, database: Database) -> None:
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    # And behind it the stream goes on from where the backlog ended.
+    database.execute("UPDATE t SET v = 'behind' WHERE id % 100 = 1")
+    node.caught_up("s", database)
+    with database.connect() as connection:
+        expected = publisher_rows(connection, "public.t")
+    member = node.cut().tables["public.t"]
+    found = delta_rows(member.uri, member.version)
+    assert not difference("t", expected, found)
+
+
+def test_what_was_missed_is_fetched_by_copy(
+    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    node = local_node(
+        backlog_copy_threshold="64kB", logical_decoding_work_mem="1MB", apply_queue_mem="2MB"
+    )
+    miss_something(node, database)
+    catch_up(node, database)
+    assert _BY_COPY in caplog.text
+    assert _STREAMED not in caplog.text
+
+
+def test_without_a_spare_slot_it_is_streamed(
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with EmbeddedPostgres(18, settings={"max_replication_slots": 2}) as server:
+        database = database_on(server)
+        node = local_node(backlog_copy_threshold="64kB")
+        miss_something(node, database)
+        database.execute("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
+        catch_up(node, database)
+        node.node.sql("DROP SUBSCRIPTION s")
+    assert "all replication slots are in use" in caplog.text
+    assert _STREAMED in caplog.text
+
+
+def test_never_by_copy_when_told_so(
+    local_node: Callable[..., LocalNode], database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    node = local_node(backlog_copy_threshold=-1)
+    miss_something(node, database)
+    catch_up(node, database)
+    assert _BY_COPY not in caplog.text
