@@ -38,7 +38,9 @@ class PenstockSubscriber:
 
     name = NAME
 
-    def __init__(self, folder: Path, publisher: Server, *, fsync: bool) -> None:
+    def __init__(
+        self, folder: Path, publisher: Server, *, fsync: bool, stream_backlog: bool = False
+    ) -> None:
         self._folder = folder
         self._publisher = publisher
         self._log_path = folder.parent / "node.log"
@@ -49,7 +51,10 @@ class PenstockSubscriber:
         with (folder / "penstock.toml").open("r+", encoding="utf-8") as file:
             text = file.read()
             file.seek(0)
-            file.write(f"fsync = {str(fsync).lower()}\n{text}")
+            file.write(f"fsync = {str(fsync).lower()}\n")
+            if stream_backlog:
+                file.write("backlog_copy_threshold = -1\n")
+            file.write(text)
         self._node = Node(folder)
         self._cuts = CutLog(self._warehouse, SUBSCRIPTION)
 

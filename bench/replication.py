@@ -47,7 +47,12 @@ def main() -> int:
         closing(Server(subscribing)) as subscriber,
     ):
         native = NativeSubscriber(publisher, subscriber)
-        ours = PenstockSubscriber(Path(scratch) / "node", publisher, fsync=options.fsync)
+        ours = PenstockSubscriber(
+            Path(scratch) / "node",
+            publisher,
+            fsync=options.fsync,
+            stream_backlog=options.stream_backlog,
+        )
         try:
             _say(f"node: start to first cut {ours.start():.1f} s (not part of any figure below)")
             return _measure(options, publisher, native, ours)
@@ -179,6 +184,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--repeat", type=int, default=1, help="runs of copy and backlog (median)")
     parser.add_argument(
+        "--stream-backlog",
+        action="store_true",
+        help="Penstock streams the backlog from the walsender and does not fetch it by COPY",
+    )
+    parser.add_argument(
         "--fsync",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -196,7 +206,8 @@ def _machine(options: argparse.Namespace) -> str:
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
         f" Python {platform.python_version()}, PostgreSQL 18 on both sides\n{versions}\n"
         f"fsync {'on' if options.fsync else 'off'} on all sides, autovacuum off,"
-        f" shared_buffers {options.shared_buffers}, all processes on this machine"
+        f" shared_buffers {options.shared_buffers}, all processes on this machine;"
+        f" Penstock's backlog {'streamed' if options.stream_backlog else 'by COPY'}"
     )
 
 
