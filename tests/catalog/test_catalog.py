@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, text
 
 from fix_postgres import Database
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState, store
+from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_subscription_rel import may_follow
 from penstock.errors import (
     ConfigurationError,
@@ -196,6 +197,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 def test_an_older_schema_is_brought_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store, "SCHEMA_VERSION", 1)
     with Catalog.create(sqlite_url(tmp_path)) as catalog:
         subscription = subscribe(catalog)
     steps: list[int] = []
@@ -207,6 +209,25 @@ def test_an_older_schema_is_brought_up_to_date(
         with Catalog.open(sqlite_url(tmp_path)) as catalog:
             assert catalog.subscriptions() == (subscription,)
     assert steps == [1, 2], "each once"
+
+
+def test_the_catalogs_of_publishing_come_with_version_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 1)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog:
+            subscription = subscribe(catalog)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for table in METADATA.tables:
+            if "subscription" not in table and table != "penstock_control":
+                connection.execute(text(f"DROP TABLE {table}"))
+    engine.dispose()
+    for _ in range(2):
+        with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            assert t.subscriptions.all() == (subscription,)
+            assert t.roles.all() == t.tables.all() == t.publications.all() == t.slots.all() == ()
 
 
 def test_a_damaged_store_is_an_error_of_ours(tmp_path: Path) -> None:

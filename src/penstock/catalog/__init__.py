@@ -1,11 +1,16 @@
-"""The node's state: subscriptions, their tables, live numbers (PostgreSQL's catalogs and views).
+"""The node's state: subscriptions and publications, their tables, roles, slots, live numbers
+(PostgreSQL's catalogs and views).
 
 In: the URL of a state store, SQLite by default. Out: ``Catalog`` and frozen rows. The only importer
 of SQLAlchemy. Nothing here decides: commands change the catalog, workers record their progress.
 """
 
 from penstock.catalog.catalog import Catalog, CatalogTransaction
+from penstock.catalog.pg_authid import Role
+from penstock.catalog.pg_class import LakeTable, ReplicaIdentity
 from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
+from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import RecordedError, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
@@ -13,8 +18,15 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 __all__ = [
     "Catalog",
     "CatalogTransaction",
+    "LakeTable",
     "NodeInfo",
+    "Publication",
+    "PublicationNamespace",
+    "PublicationRel",
     "RecordedError",
+    "ReplicaIdentity",
+    "Role",
+    "Slot",
     "Subscription",
     "SubscriptionRel",
     "SubscriptionRelState",

@@ -19,7 +19,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.pg_authid import PgAuthid
+from penstock.catalog.pg_class import PgClass
 from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_publication import PgPublication
+from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
 from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
 from penstock.catalog.pg_subscription_rel import (
@@ -38,6 +42,10 @@ class CatalogTransaction:
 
     subscriptions: PgSubscription
     relations: PgSubscriptionRel
+    roles: PgAuthid
+    tables: PgClass
+    publications: PgPublication
+    slots: PgReplicationSlots
 
 
 class Catalog:
@@ -131,7 +139,14 @@ class Catalog:
 
 
 def _transaction(connection: Connection) -> CatalogTransaction:
-    return CatalogTransaction(PgSubscription(connection), PgSubscriptionRel(connection))
+    return CatalogTransaction(
+        PgSubscription(connection),
+        PgSubscriptionRel(connection),
+        PgAuthid(connection),
+        PgClass(connection),
+        PgPublication(connection),
+        PgReplicationSlots(connection),
+    )
 
 
 def _recorded(error: BaseException) -> RecordedError:

@@ -15,7 +15,15 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, inspect
 
-from penstock.catalog import pg_control, pg_subscription, pg_subscription_rel
+from penstock.catalog import (
+    pg_authid,
+    pg_class,
+    pg_control,
+    pg_publication,
+    pg_replication_slots,
+    pg_subscription,
+    pg_subscription_rel,
+)
 from penstock.catalog.engine import (
     errors_mapped,
     make_private_file,
@@ -28,12 +36,23 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
-_UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {}
+_UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
+    # The catalogs of publishing came; create_all makes what is missing.
+    1: METADATA.create_all,
+}
 """By version: what makes a schema of that version one of the next."""
 
-_TABLES: Final = (pg_control, pg_subscription, pg_subscription_rel)
+_TABLES: Final = (
+    pg_authid,
+    pg_class,
+    pg_control,
+    pg_publication,
+    pg_replication_slots,
+    pg_subscription,
+    pg_subscription_rel,
+)
 """Importing them has put their tables into METADATA."""
 
 

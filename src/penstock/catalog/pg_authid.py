@@ -1,0 +1,157 @@
+"""Roles, and what they may read (pg_authid.h; relacl of pg_class.h).
+
+In: a connection inside a transaction. Out: frozen ``Role`` rows. A password is kept as a SCRAM
+verifier only, and shown to nobody. Who may do what is decided by ``penstock.commands`` and
+``penstock.walsender``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    and_,
+    select,
+)
+
+from penstock.catalog import pg_control
+from penstock.catalog.metadata import METADATA
+from penstock.errors import DuplicateObject, UndefinedObject
+
+NO_LIMIT: Final = -1
+
+_ROLES = Table(
+    "penstock_authid",
+    METADATA,
+    Column("oid", BigInteger, primary_key=True, autoincrement=False),
+    Column("rolname", String(64), nullable=False, unique=True),
+    Column("rolsuper", Boolean, nullable=False),
+    Column("rolcanlogin", Boolean, nullable=False),
+    Column("rolreplication", Boolean, nullable=False),
+    Column("rolconnlimit", Integer, nullable=False),
+    Column("rolpassword", Text),
+    Column("rolvaliduntil", Float(53)),
+)
+
+_SELECT = Table(
+    "penstock_select_grant",
+    METADATA,
+    Column("relid", BigInteger, primary_key=True, autoincrement=False),
+    Column("grantee", BigInteger, primary_key=True, autoincrement=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``, None: no password, no login by one.
+
+    ``valid_until``: seconds since 1970, None for ever. ``connection_limit``: -1 for none.
+    """
+
+    oid: int
+    name: str
+    superuser: bool = False
+    login: bool = False
+    replication: bool = False
+    connection_limit: int = NO_LIMIT
+    verifier: str | None = field(default=None, repr=False)
+    valid_until: float | None = None
+
+
+class PgAuthid:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> tuple[Role, ...]:
+        """Every role in the order of creation."""
+        rows = self._connection.execute(select(_ROLES).order_by(_ROLES.c.oid))
+        return tuple(_role(row) for row in rows.mappings())
+
+    def find(self, name: str) -> Role | None:
+        """The role of that name, or None."""
+        row = self._connection.execute(select(_ROLES).where(_ROLES.c.rolname == name))
+        found = row.mappings().one_or_none()
+        return None if found is None else _role(found)
+
+    def get(self, name: str) -> Role:
+        """The role of that name. Raises UndefinedObject (42704)."""
+        found = self.find(name)
+        if found is None:
+            raise UndefinedObject(f'role "{name}" does not exist')
+        return found
+
+    def create(self, name: str, **attributes: Any) -> Role:
+        """Insert one; ``attributes`` are fields of ``Role``. Raises DuplicateObject (42710)."""
+        if self.find(name) is not None:
+            raise DuplicateObject(f'role "{name}" already exists')
+        role = Role(pg_control.new_oid(self._connection), name, **attributes)
+        self._connection.execute(_ROLES.insert().values(**_values(role)))
+        return role
+
+    def save(self, role: Role) -> None:
+        """Write a changed row back (same oid); no effect when it is gone."""
+        self._connection.execute(
+            _ROLES.update().where(_ROLES.c.oid == role.oid).values(**_values(role))
+        )
+
+    def delete(self, oid: int) -> None:
+        """Remove the role and what it was granted."""
+        self._connection.execute(_SELECT.delete().where(_SELECT.c.grantee == oid))
+        self._connection.execute(_ROLES.delete().where(_ROLES.c.oid == oid))
+
+    def grant_select(self, relid: int, grantee: int) -> None:
+        """GRANT SELECT ON TABLE; twice is once."""
+        if not self.may_select(relid, grantee):
+            self._connection.execute(_SELECT.insert().values(relid=relid, grantee=grantee))
+
+    def revoke_select(self, relid: int, grantee: int) -> None:
+        """REVOKE SELECT ON TABLE; no effect where it was not granted."""
+        self._connection.execute(_SELECT.delete().where(_granted(relid, grantee)))
+
+    def may_select(self, relid: int, grantee: int) -> bool:
+        """Whether the role was granted SELECT; owners and superusers are not looked at."""
+        query = select(_SELECT.c.relid).where(_granted(relid, grantee))
+        return self._connection.execute(query).first() is not None
+
+
+def _granted(relid: int, grantee: int) -> Any:
+    return and_(_SELECT.c.relid == relid, _SELECT.c.grantee == grantee)
+
+
+def _values(role: Role) -> dict[str, Any]:
+    return {
+        "oid": role.oid,
+        "rolname": role.name,
+        "rolsuper": role.superuser,
+        "rolcanlogin": role.login,
+        "rolreplication": role.replication,
+        "rolconnlimit": role.connection_limit,
+        "rolpassword": role.verifier,
+        "rolvaliduntil": role.valid_until,
+    }
+
+
+def _role(row: RowMapping) -> Role:
+    return Role(
+        oid=row["oid"],
+        name=row["rolname"],
+        superuser=row["rolsuper"],
+        login=row["rolcanlogin"],
+        replication=row["rolreplication"],
+        connection_limit=row["rolconnlimit"],
+        verifier=row["rolpassword"],
+        valid_until=row["rolvaliduntil"],
+    )

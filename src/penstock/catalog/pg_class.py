@@ -1,0 +1,178 @@
+"""Tables of the lake that the node knows by name (pg_class.h, pg_namespace.h).
+
+In: a connection inside a transaction. Out: frozen ``LakeTable`` rows. Columns and rows are Delta's;
+here is what Delta has no place for: an oid that stays, the owner, the replica identity, the parent
+of a partition. A table is known from the moment that it is first named, whoever has made it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    select,
+)
+
+from penstock.catalog import pg_control
+from penstock.catalog.metadata import METADATA
+from penstock.errors import DuplicateObject, UndefinedObject
+
+_TABLE = Table(
+    "penstock_class",
+    METADATA,
+    Column("oid", BigInteger, primary_key=True, autoincrement=False),
+    Column("relnamespace", String(64), nullable=False),
+    Column("relname", String(64), nullable=False),
+    Column("relowner", BigInteger),
+    Column("relreplident", String(1), nullable=False),
+    Column("relidentkey", Text, nullable=False),
+    Column("relprimarykey", Text, nullable=False),
+    Column("relparent", BigInteger),
+    Column("relpartbound", Text),
+    Column("relpartkey", Text),
+    Column("reluri", Text),
+    UniqueConstraint("relnamespace", "relname"),
+)
+
+
+class ReplicaIdentity(Enum):
+    """pg_class.relreplident. ``i``: the columns of USING KEY, in place of an index."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    KEY = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
+
+    ``primary_key`` and ``identity_key``: columns, in order; the latter for KEY only. ``owner``:
+    oid of a role, None: the node's own. ``parent`` and ``bound``: of a partition;
+    ``partition_key``: of a partitioned table, as PARTITION BY was written.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    uri: str | None
+    primary_key: tuple[str, ...] = ()
+    replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    identity_key: tuple[str, ...] = ()
+    owner: int | None = None
+    parent: int | None = None
+    bound: str | None = None
+    partition_key: str | None = None
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table``, unquoted, as PostgreSQL's messages print it."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def identity(self) -> tuple[str, ...] | None:
+        """Columns that identify a row of an update or delete: () for FULL, None without any."""
+        match self.replica_identity:
+            case ReplicaIdentity.FULL:
+                return ()
+            case ReplicaIdentity.KEY:
+                return self.identity_key
+            case ReplicaIdentity.DEFAULT:
+                return self.primary_key or None
+        return None
+
+
+class PgClass:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> tuple[LakeTable, ...]:
+        """Every table in the order of oids."""
+        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.oid))
+        return tuple(_lake_table(row) for row in rows.mappings())
+
+    def find(self, schema: str, name: str) -> LakeTable | None:
+        """The table of that name, or None."""
+        query = select(_TABLE).where(
+            and_(_TABLE.c.relnamespace == schema, _TABLE.c.relname == name)
+        )
+        found = self._connection.execute(query).mappings().one_or_none()
+        return None if found is None else _lake_table(found)
+
+    def find_oid(self, oid: int) -> LakeTable | None:
+        """The table with that oid, or None."""
+        query = select(_TABLE).where(_TABLE.c.oid == oid)
+        found = self._connection.execute(query).mappings().one_or_none()
+        return None if found is None else _lake_table(found)
+
+    def get(self, schema: str, name: str) -> LakeTable:
+        """The table of that name. Raises UndefinedObject (42P01)."""
+        found = self.find(schema, name)
+        if found is None:
+            raise UndefinedObject(f'relation "{schema}.{name}" does not exist', sqlstate="42P01")
+        return found
+
+    def create(self, schema: str, name: str, uri: str | None, **attributes: Any) -> LakeTable:
+        """Insert one; ``attributes``: fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
+        if self.find(schema, name) is not None:
+            raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+        table = LakeTable(pg_control.new_oid(self._connection), schema, name, uri, **attributes)
+        self._connection.execute(_TABLE.insert().values(**_values(table)))
+        return table
+
+    def save(self, table: LakeTable) -> None:
+        """Write a changed row back (same oid); no effect when it is gone."""
+        self._connection.execute(
+            _TABLE.update().where(_TABLE.c.oid == table.oid).values(**_values(table))
+        )
+
+    def delete(self, oid: int) -> None:
+        """Forget a table; the Delta table stays."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.oid == oid))
+
+
+def _values(table: LakeTable) -> dict[str, Any]:
+    return {
+        "oid": table.oid,
+        "relnamespace": table.schema,
+        "relname": table.name,
+        "relowner": table.owner,
+        "relreplident": table.replica_identity.value,
+        "relidentkey": json.dumps(table.identity_key, ensure_ascii=False),
+        "relprimarykey": json.dumps(table.primary_key, ensure_ascii=False),
+        "relparent": table.parent,
+        "relpartbound": table.bound,
+        "relpartkey": table.partition_key,
+        "reluri": table.uri,
+    }
+
+
+def _lake_table(row: RowMapping) -> LakeTable:
+    return LakeTable(
+        oid=row["oid"],
+        schema=row["relnamespace"],
+        name=row["relname"],
+        uri=row["reluri"],
+        primary_key=tuple(json.loads(row["relprimarykey"])),
+        replica_identity=ReplicaIdentity(row["relreplident"]),
+        identity_key=tuple(json.loads(row["relidentkey"])),
+        owner=row["relowner"],
+        parent=row["relparent"],
+        bound=row["relpartbound"],
+        partition_key=row["relpartkey"],
+    )

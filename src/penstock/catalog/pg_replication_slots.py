@@ -1,0 +1,153 @@
+"""Replication slots of this node as a publisher (slot.h, slotfuncs.c).
+
+In: a connection inside a transaction. Out: frozen ``Slot`` rows, and moves that never go back.
+Every write is on disk when the transaction ends, so a slot survives the node. Who uses a slot at
+the moment is known to the running node alone, and temporary slots are not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    RowMapping,
+    String,
+    Table,
+    select,
+)
+
+from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
+from penstock.lsn import Lsn
+
+_TABLE = Table(
+    "penstock_replication_slot",
+    METADATA,
+    Column("slot_name", String(64), primary_key=True),
+    Column("plugin", String(64), nullable=False),
+    Column("datoid", BigInteger, nullable=False),
+    Column("restart_lsn", LsnColumn, nullable=False),
+    Column("confirmed_flush_lsn", LsnColumn, nullable=False),
+    Column("two_phase", Boolean, nullable=False),
+    Column("two_phase_at", LsnColumn),
+    Column("failover", Boolean, nullable=False),
+    Column("inactive_since", Float(53)),
+    Column("invalidation_reason", String(32)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A logical slot. Transactions that end behind ``confirmed_flush_lsn`` are still to be sent.
+
+    ``restart_lsn``: commits of the lake from here on are needed. ``invalidation_reason``: None, or
+    as PostgreSQL names it (``wal_removed``, ``rows_removed`` ...). ``inactive_since``: seconds
+    since 1970.
+    """
+
+    name: str
+    plugin: str
+    database: int
+    restart_lsn: Lsn
+    confirmed_flush_lsn: Lsn
+    two_phase: bool = False
+    two_phase_at: Lsn | None = None
+    failover: bool = False
+    inactive_since: float | None = None
+    invalidation_reason: str | None = None
+
+
+class PgReplicationSlots:
+    """The table, within one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def all(self) -> tuple[Slot, ...]:
+        """Every slot, sorted by name."""
+        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.slot_name))
+        return tuple(_slot(row) for row in rows.mappings())
+
+    def find(self, name: str) -> Slot | None:
+        """The slot of that name, or None."""
+        query = select(_TABLE).where(_TABLE.c.slot_name == name)
+        found = self._connection.execute(query).mappings().one_or_none()
+        return None if found is None else _slot(found)
+
+    def get(self, name: str) -> Slot:
+        """The slot of that name. Raises UndefinedObject (42704)."""
+        found = self.find(name)
+        if found is None:
+            raise UndefinedObject(f'replication slot "{name}" does not exist')
+        return found
+
+    def create(self, slot: Slot, most: int) -> None:
+        """Insert one; ``most``: max_replication_slots. Raises DuplicateObject, PenstockError 53400
+        (ReplicationSlotCreate)."""
+        slots = self.all()
+        if any(other.name == slot.name for other in slots):
+            raise DuplicateObject(f'replication slot "{slot.name}" already exists')
+        if len(slots) >= most:
+            raise PenstockError(
+                "all replication slots are in use",
+                hint='Free one or increase "max_replication_slots".',
+                sqlstate="53400",
+            )
+        self._connection.execute(_TABLE.insert().values(**_values(slot)))
+
+    def confirm(self, name: str, flush: Lsn, restart: Lsn) -> Slot:
+        """Move a slot forward; positions never go back (LogicalConfirmReceivedLocation)."""
+        slot = self.get(name)
+        moved = replace(
+            slot,
+            confirmed_flush_lsn=max(slot.confirmed_flush_lsn, flush),
+            restart_lsn=max(slot.restart_lsn, restart),
+        )
+        if moved != slot:
+            self.save(moved)
+        return moved
+
+    def save(self, slot: Slot) -> None:
+        """Write a changed row back (same name); no effect when it is gone."""
+        same = _TABLE.c.slot_name == slot.name
+        self._connection.execute(_TABLE.update().where(same).values(**_values(slot)))
+
+    def delete(self, name: str) -> None:
+        """Remove a slot; no effect when it is gone."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.slot_name == name))
+
+
+def _values(slot: Slot) -> dict[str, Any]:
+    return {
+        "slot_name": slot.name,
+        "plugin": slot.plugin,
+        "datoid": slot.database,
+        "restart_lsn": slot.restart_lsn,
+        "confirmed_flush_lsn": slot.confirmed_flush_lsn,
+        "two_phase": slot.two_phase,
+        "two_phase_at": slot.two_phase_at,
+        "failover": slot.failover,
+        "inactive_since": slot.inactive_since,
+        "invalidation_reason": slot.invalidation_reason,
+    }
+
+
+def _slot(row: RowMapping) -> Slot:
+    return Slot(
+        name=row["slot_name"],
+        plugin=row["plugin"],
+        database=row["datoid"],
+        restart_lsn=row["restart_lsn"],
+        confirmed_flush_lsn=row["confirmed_flush_lsn"],
+        two_phase=row["two_phase"],
+        two_phase_at=row["two_phase_at"],
+        failover=row["failover"],
+        inactive_since=row["inactive_since"],
+        invalidation_reason=row["invalidation_reason"],
+    )

@@ -1,0 +1,128 @@
+"""Catalogs of publishing: roles, tables, publications, slots; on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_postgres import Database
+from penstock.catalog import Catalog, PublicationNamespace, ReplicaIdentity, Slot
+from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
+from penstock.lsn import Lsn
+
+VERIFIER = "SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(
+    request: pytest.FixtureRequest, tmp_path: Path, database_on: Callable[..., Database]
+) -> Iterator[Catalog]:
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    if request.param == "postgresql":
+        database = database_on(18)
+        url = f"postgresql+psycopg://postgres@127.0.0.1:{database.server.port}/{database.name}"
+    with Catalog.create(url) as catalog:
+        yield catalog
+
+
+def test_roles(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        reader = t.roles.create("reader", login=True, replication=True, verifier=VERIFIER)
+        t.roles.create("owner")
+        with pytest.raises(DuplicateObject, match='role "reader" already exists'):
+            t.roles.create("reader")
+    with catalog.write() as t:
+        assert t.roles.get("reader") == reader
+        assert [role.name for role in t.roles.all()] == ["reader", "owner"]
+        t.roles.save(replace(reader, login=False, valid_until=1e9))
+        assert not t.roles.get("reader").login
+        assert t.roles.get("reader").verifier == VERIFIER
+        with pytest.raises(UndefinedObject, match='role "nobody" does not exist'):
+            t.roles.get("nobody")
+    assert VERIFIER not in repr(reader)
+
+
+def test_grants_go_with_the_role(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        role = t.roles.create("reader")
+        for _ in range(2):
+            t.roles.grant_select(1, role.oid)
+        t.roles.grant_select(2, role.oid)
+        assert t.roles.may_select(1, role.oid)
+        t.roles.revoke_select(1, role.oid)
+        assert not t.roles.may_select(1, role.oid)
+        t.roles.delete(role.oid)
+        assert not t.roles.may_select(2, role.oid)
+        assert t.roles.find("reader") is None
+
+
+def test_tables_and_what_identifies_their_rows(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        table = t.tables.create("public", "t", "file:/t", primary_key=("a", "b,'é"))
+        assert table.identity == ("a", "b,'é")
+        with pytest.raises(DuplicateObject, match='relation "t" already exists') as error:
+            t.tables.create("public", "t", "file:/other")
+        assert error.value.sqlstate == "42P07"
+        part = t.tables.create("public", "t1", "file:/t1", parent=table.oid, bound="DEFAULT")
+    with catalog.write() as t:
+        assert t.tables.all() == (table, part)
+        assert t.tables.find_oid(part.oid) == part
+        for identity, columns in (
+            (ReplicaIdentity.FULL, ()),
+            (ReplicaIdentity.NOTHING, None),
+            (ReplicaIdentity.KEY, ("c",)),
+        ):
+            t.tables.save(replace(table, replica_identity=identity, identity_key=("c",)))
+            assert t.tables.get("public", "t").identity == columns
+        assert part.identity is None
+        t.tables.delete(part.oid)
+        with pytest.raises(UndefinedObject, match=r'relation "public.t1" does not exist'):
+            t.tables.get("public", "t1")
+
+
+def test_publications_and_what_is_in_them(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        p = t.publications.create("p", truncate=False, via_root=True)
+        q = t.publications.create("Q", all_tables=True)
+        first = t.publications.add_relation(p.oid, 10, ("a",), "a > 5")
+        second = t.publications.add_relation(p.oid, 9)
+        t.publications.add_namespace(p.oid, "sales")
+        with pytest.raises(DuplicateObject, match='publication "p" already exists'):
+            t.publications.create("p")
+    with catalog.write() as t:
+        assert set(t.publications.all()) == {p, q}
+        assert t.publications.relations(p.oid) == (first, second) == t.publications.relations()
+        t.publications.save(replace(p, insert=False))
+        assert not t.publications.get("p").insert
+        t.publications.remove_relation(p.oid, 10)
+        assert t.publications.relations(p.oid) == (second,)
+        (namespace,) = t.publications.namespaces(p.oid)
+        assert namespace == PublicationNamespace(namespace.oid, p.oid, "sales")
+        t.publications.remove_namespace(p.oid, "sales")
+        assert t.publications.namespaces() == ()
+        t.publications.delete(p.oid)
+        assert t.publications.relations() == ()
+        with pytest.raises(UndefinedObject, match='publication "p" does not exist'):
+            t.publications.get("p")
+
+
+def test_slots_never_go_back(catalog: Catalog) -> None:
+    slot = Slot("s", "pgoutput", 5, Lsn(100), Lsn(200), two_phase=True, two_phase_at=Lsn(200))
+    with catalog.write() as t:
+        t.slots.create(slot, most=1)
+        with pytest.raises(DuplicateObject, match='replication slot "s" already exists'):
+            t.slots.create(slot, most=1)
+        with pytest.raises(PenstockError, match="all replication slots are in use") as error:
+            t.slots.create(replace(slot, name="other"), most=1)
+        assert error.value.sqlstate == "53400"
+    with catalog.write() as t:
+        assert t.slots.get("s") == slot
+        moved = t.slots.confirm("s", Lsn(300), Lsn(250))
+        assert (moved.confirmed_flush_lsn, moved.restart_lsn) == (300, 250)
+        assert t.slots.confirm("s", Lsn(150), Lsn(120)) == moved == t.slots.get("s")
+        t.slots.delete("s")
+        with pytest.raises(UndefinedObject, match='replication slot "s" does not exist'):
+            t.slots.get("s")
