@@ -1,0 +1,91 @@
+"""Messages of the authentication phase (Message Formats; auth.c, auth-sasl.c).
+
+In: the payload of a ``p`` message, whose meaning depends on what the server asked for. Out: what
+the client sent, kept out of every ``repr``; and the server's requests as bytes. Whether a password
+is right is left to ``scram`` and to whoever knows the roles.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import AuthenticationFailure, ProtocolViolation
+from penstock.protocol.encoding import UTF8
+from penstock.protocol.framing import frame
+from penstock.protocol.message_reader import MessageReader
+
+MAX_PASSWORD_LENGTH: Final = 65_535
+"""PG_MAX_AUTH_TOKEN_LENGTH: the longest PasswordMessage, with its length."""
+MAX_SASL_LENGTH: Final = 1024
+"""PG_MAX_SASL_MESSAGE_LENGTH: the longest SASL message, with its length."""
+
+_OK: Final = 0
+_CLEARTEXT_PASSWORD: Final = 3
+_SASL: Final = 10
+_SASL_CONTINUE: Final = 11
+_SASL_FINAL: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordMessage:
+    """A password in the clear, in whatever encoding the client has."""
+
+    password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslInitialResponse:
+    """``data``: None where the client waits for the server's first words."""
+
+    mechanism: str
+    data: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslResponse:
+    """The next words of the client."""
+
+    data: bytes = field(repr=False)
+
+
+def decode_password(payload: bytes) -> PasswordMessage:
+    """Raises ProtocolViolation, and AuthenticationFailure for an empty one."""
+    if payload.find(b"\0") != len(payload) - 1:
+        raise ProtocolViolation("invalid password packet size")
+    if payload == b"\0":
+        raise AuthenticationFailure("empty password returned by client")
+    return PasswordMessage(payload[:-1])
+
+
+def decode_sasl_initial(payload: bytes) -> SaslInitialResponse:
+    """Raises ProtocolViolation."""
+    reader = MessageReader(payload)
+    mechanism = UTF8.decode(reader.raw_string())
+    data = reader.counted()
+    reader.finish()
+    return SaslInitialResponse(mechanism, data)
+
+
+def authentication_ok() -> bytes:
+    return frame(b"R", struct.pack("!I", _OK))
+
+
+def authentication_cleartext_password() -> bytes:
+    return frame(b"R", struct.pack("!I", _CLEARTEXT_PASSWORD))
+
+
+def authentication_sasl(mechanisms: Sequence[str]) -> bytes:
+    """The mechanisms, the preferred one first."""
+    names = b"".join(name.encode("ascii") + b"\0" for name in mechanisms)
+    return frame(b"R", struct.pack("!I", _SASL) + names + b"\0")
+
+
+def authentication_sasl_continue(data: bytes) -> bytes:
+    return frame(b"R", struct.pack("!I", _SASL_CONTINUE) + data)
+
+
+def authentication_sasl_final(data: bytes) -> bytes:
+    return frame(b"R", struct.pack("!I", _SASL_FINAL) + data)

@@ -1,0 +1,138 @@
+"""What a server says (Message Formats; pqformat.c, printtup.c).
+
+In: values. Out: bytes of whole messages. Text goes out in the client's encoding; cells of rows are
+bytes already, since their types know how they are written. Errors and notices are in
+``error_messages``, requests for a password in ``authentication``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.protocol.encoding import UTF8, ClientEncoding
+from penstock.protocol.framing import LENGTH_SIZE, frame
+
+TEXT_FORMAT: Final = 0
+BINARY_FORMAT: Final = 1
+_NULL: Final = b"\xff\xff\xff\xff"
+_PACK_LENGTH: Final = struct.Struct("!I").pack
+
+
+class TransactionStatus(Enum):
+    """What ReadyForQuery says of the transaction."""
+
+    IDLE = b"I"
+    IN_TRANSACTION = b"T"
+    FAILED = b"E"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDescription:
+    """One column of RowDescription; the defaults are those of an expression (printtup.c)."""
+
+    name: str
+    type_oid: int
+    type_size: int = -1
+    table_oid: int = 0
+    attribute_number: int = 0
+    typmod: int = -1
+    format: int = TEXT_FORMAT
+
+
+PARSE_COMPLETE: Final = frame(b"1")
+BIND_COMPLETE: Final = frame(b"2")
+CLOSE_COMPLETE: Final = frame(b"3")
+NO_DATA: Final = frame(b"n")
+PORTAL_SUSPENDED: Final = frame(b"s")
+EMPTY_QUERY_RESPONSE: Final = frame(b"I")
+COPY_DONE: Final = frame(b"c")
+
+
+def parameter_status(name: str, value: str, encoding: ClientEncoding = UTF8) -> bytes:
+    """A parameter that clients are told of, at the start and at every change."""
+    return frame(b"S", cstring(name, encoding) + cstring(value, encoding))
+
+
+def backend_key_data(process_id: int, key: bytes) -> bytes:
+    """What a CancelRequest has to name: 4 bytes of key in protocol 3.0, up to 256 in 3.2."""
+    return frame(b"K", struct.pack("!i", process_id) + key)
+
+
+def ready_for_query(status: TransactionStatus) -> bytes:
+    """The server waits for the next query."""
+    return frame(b"Z", status.value)
+
+
+def negotiate_protocol_version(newest: int, unrecognized: Sequence[str]) -> bytes:
+    """``newest``: protocol version that the server will speak, and ``_pq_.`` options it lacks."""
+    names = b"".join(cstring(name, UTF8) for name in unrecognized)
+    return frame(b"v", struct.pack("!II", newest, len(unrecognized)) + names)
+
+
+def row_description(fields: Sequence[FieldDescription], encoding: ClientEncoding = UTF8) -> bytes:
+    """The columns of the rows that follow."""
+    out = bytearray(struct.pack("!H", len(fields)))
+    for field in fields:
+        out += cstring(field.name, encoding)
+        out += struct.pack(
+            "!IhIhih",
+            field.table_oid,
+            field.attribute_number,
+            field.type_oid,
+            field.type_size,
+            field.typmod,
+            field.format,
+        )
+    return frame(b"T", bytes(out))
+
+
+def data_row(values: Sequence[bytes | None]) -> bytes:
+    """One row; None is NULL."""
+    parts = [struct.pack("!H", len(values))]
+    for value in values:
+        parts += (_NULL,) if value is None else (_PACK_LENGTH(len(value)), value)
+    return frame(b"D", b"".join(parts))
+
+
+def command_complete(tag: str, encoding: ClientEncoding = UTF8) -> bytes:
+    """``tag``: ``SELECT 3``, ``CREATE SUBSCRIPTION``, ``COPY 0``, ..."""
+    return frame(b"C", cstring(tag, encoding))
+
+
+def parameter_description(type_oids: Sequence[int]) -> bytes:
+    """Types of a prepared statement's parameters."""
+    return frame(b"t", struct.pack(f"!H{len(type_oids)}I", len(type_oids), *type_oids))
+
+
+def copy_in_response(columns: int, format_code: int = TEXT_FORMAT) -> bytes:
+    """The client shall send rows."""
+    return _copy_response(b"G", columns, format_code)
+
+
+def copy_out_response(columns: int, format_code: int = TEXT_FORMAT) -> bytes:
+    """Rows follow."""
+    return _copy_response(b"H", columns, format_code)
+
+
+def copy_both_response() -> bytes:
+    """Streaming begins (walsender.c): text, no columns."""
+    return _copy_response(b"W", 0, TEXT_FORMAT)
+
+
+def copy_data(data: bytes) -> bytes:
+    """A row of COPY, or a walsender's frame."""
+    return b"d" + _PACK_LENGTH(len(data) + LENGTH_SIZE) + data
+
+
+def cstring(text: str, encoding: ClientEncoding) -> bytes:
+    """NUL-terminated; raises ValueNotRepresentable where the encoding lacks a character."""
+    return encoding.encode(text).replace(b"\0", b"") + b"\0"
+
+
+def _copy_response(kind: bytes, columns: int, format_code: int) -> bytes:
+    formats = [format_code] * columns
+    return frame(kind, struct.pack(f"!BH{columns}H", format_code, columns, *formats))

@@ -1,0 +1,127 @@
+"""What travels inside CopyBoth (Streaming Replication Protocol; walsender.c).
+
+In: payloads of CopyData. Out: frozen messages, and back. Times are microseconds since the Unix
+epoch, UTC. When to send what is left to the walsender; the content of XLogData is ``pgoutput``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import ProtocolViolation
+from penstock.lsn import Lsn
+from penstock.protocol.framing import LENGTH_SIZE
+from penstock.protocol.message_reader import MessageReader
+
+EPOCH_MICROSECONDS: Final = 946_684_800_000_000
+"""From the Unix epoch to PostgreSQL's, 2000-01-01 UTC."""
+XLOG_DATA_HEADER_SIZE: Final = 25
+
+_INT64_MASK: Final = (1 << 64) - 1
+_XLOG_DATA: Final = struct.Struct("!cIcQQQ").pack
+_KEEPALIVE: Final = struct.Struct("!cQQ?").pack
+
+
+@dataclass(frozen=True, slots=True)
+class XLogData:
+    """A piece of the stream; both LSNs 0 where it is not the last of its change."""
+
+    start: Lsn
+    end: Lsn
+    send_time: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKeepalive:
+    """``end``: the stream is sent up to there."""
+
+    end: Lsn
+    send_time: int
+    reply_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatusUpdate:
+    """How far the receiver is; LSNs are those of the last byte + 1."""
+
+    write: Lsn
+    flush: Lsn
+    apply: Lsn
+    send_time: int
+    reply_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HotStandbyFeedback:
+    """Sent by physical standbys; a logical publisher has no use for it."""
+
+    send_time: int
+    xmin: int
+    xmin_epoch: int
+    catalog_xmin: int
+    catalog_xmin_epoch: int
+
+
+def xlog_data(lsn: Lsn, send_time: int, payload: bytes) -> bytes:
+    """XLogData as a whole CopyData message, as a logical walsender sends it: start = end = lsn."""
+    size = LENGTH_SIZE + XLOG_DATA_HEADER_SIZE + len(payload)
+    return _XLOG_DATA(b"d", size, b"w", lsn, lsn, _to_server_epoch(send_time)) + payload
+
+
+def keepalive(end: Lsn, send_time: int, *, reply_requested: bool = False) -> bytes:
+    """Payload of a CopyData message."""
+    return _KEEPALIVE(b"k", end, _to_server_epoch(send_time), reply_requested)
+
+
+def status_update(update: StandbyStatusUpdate) -> bytes:
+    """Payload of a CopyData message, for the receiver's role."""
+    lsns = (update.write, update.flush, update.apply)
+    time = _to_server_epoch(update.send_time)
+    return struct.pack("!cQQQQ?", b"r", *lsns, time, update.reply_requested)
+
+
+def decode_standby_message(payload: bytes) -> StandbyStatusUpdate | HotStandbyFeedback:
+    """What a receiver says. Raises ProtocolViolation (ProcessStandbyMessage)."""
+    reader = MessageReader(payload)
+    kind = reader.byte()
+    message: StandbyStatusUpdate | HotStandbyFeedback
+    if kind == ord("r"):
+        write, flush, apply = reader.lsn(), reader.lsn(), reader.lsn()
+        message = StandbyStatusUpdate(write, flush, apply, _time(reader), reader.byte() != 0)
+    elif kind == ord("h"):
+        message = HotStandbyFeedback(
+            _time(reader), reader.uint32(), reader.uint32(), reader.uint32(), reader.uint32()
+        )
+    else:
+        raise _unexpected(kind)
+    reader.finish()
+    return message
+
+
+def decode_sender_message(payload: bytes) -> XLogData | PrimaryKeepalive:
+    """What a walsender says. Raises ProtocolViolation."""
+    reader = MessageReader(payload)
+    kind = reader.byte()
+    if kind == ord("w"):
+        start, end = reader.lsn(), reader.lsn()
+        return XLogData(start, end, _time(reader), reader.raw(reader.left))
+    if kind == ord("k"):
+        message = PrimaryKeepalive(reader.lsn(), _time(reader), reader.byte() != 0)
+        reader.finish()
+        return message
+    raise _unexpected(kind)
+
+
+def _time(reader: MessageReader) -> int:
+    return reader.int64() + EPOCH_MICROSECONDS
+
+
+def _to_server_epoch(time: int) -> int:
+    return (time - EPOCH_MICROSECONDS) & _INT64_MASK
+
+
+def _unexpected(kind: int) -> ProtocolViolation:
+    return ProtocolViolation(f'unexpected message type "{chr(kind)}"')

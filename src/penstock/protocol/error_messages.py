@@ -1,0 +1,78 @@
+"""ErrorResponse and NoticeResponse (Error and Notice Message Fields; elog.c).
+
+In: an error with PostgreSQL's fields, or the parts of a notice. Out: bytes. Nothing here fails,
+since it is how failures are told: characters that the client's encoding lacks become ``?``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.protocol.encoding import UTF8, ClientEncoding
+from penstock.protocol.framing import frame
+
+SUCCESSFUL_COMPLETION: Final = "00000"
+
+
+class Severity(StrEnum):
+    """How bad it is; after FATAL the server closes the connection."""
+
+    ERROR = "ERROR"
+    FATAL = "FATAL"
+    PANIC = "PANIC"
+    WARNING = "WARNING"
+    NOTICE = "NOTICE"
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    LOG = "LOG"
+
+
+def error_response(
+    error: PenstockError,
+    severity: Severity = Severity.ERROR,
+    *,
+    position: int | None = None,
+    encoding: ClientEncoding = UTF8,
+) -> bytes:
+    """``position``: character of the query at which the error is, counted from 1."""
+    fields = [
+        ("S", severity.value),
+        ("V", severity.value),
+        ("C", error.sqlstate),
+        ("M", error.message),
+        ("D", error.detail),
+        ("H", error.hint),
+        ("P", None if position is None else str(position)),
+    ]
+    return frame(b"E", _fields(fields, encoding))
+
+
+def notice_response(
+    message: str,
+    severity: Severity = Severity.NOTICE,
+    *,
+    sqlstate: str = SUCCESSFUL_COMPLETION,
+    detail: str | None = None,
+    hint: str | None = None,
+    encoding: ClientEncoding = UTF8,
+) -> bytes:
+    """A notice or warning; clients print it and go on."""
+    fields = [
+        ("S", severity.value),
+        ("V", severity.value),
+        ("C", sqlstate),
+        ("M", message),
+        ("D", detail),
+        ("H", hint),
+    ]
+    return frame(b"N", _fields(fields, encoding))
+
+
+def _fields(fields: list[tuple[str, str | None]], encoding: ClientEncoding) -> bytes:
+    out = bytearray()
+    for code, text in fields:
+        if text is not None:
+            out += code.encode() + encoding.encode_lossy(text).replace(b"\0", b"") + b"\0"
+    return bytes(out) + b"\0"

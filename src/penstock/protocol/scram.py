@@ -1,0 +1,134 @@
+"""SCRAM-SHA-256 for the server (RFC 5802, RFC 7677; auth-scram.c), on scramp.
+
+In: a role's verifier, random bytes, and what the client says. Out: what to answer, or
+AuthenticationFailure. Randomness is passed in. Which verifier a role has is left to the catalog;
+for a role without one, ``mock_verifier`` gives one that no password fits, so that a client learns
+nothing about which roles there are.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any, Final
+
+from scramp import ScramException, ScramMechanism
+
+from penstock.errors import AuthenticationFailure, ProtocolViolation
+from penstock.protocol.scram_verifier import MECHANISM, ScramVerifier
+
+PLUS_MECHANISM: Final = "SCRAM-SHA-256-PLUS"
+NONCE_SIZE: Final = 18
+"""SCRAM_RAW_NONCE_LEN: random bytes that an exchange needs."""
+_CHANNEL_BINDING: Final = "tls-server-end-point"
+_WRONG_PROOF: Final = "invalid-proof"
+
+
+def mechanisms(certificate_hash: bytes | None) -> tuple[str, ...]:
+    """What to offer: channel binding only over TLS, where there is a certificate's hash."""
+    return (MECHANISM,) if certificate_hash is None else (PLUS_MECHANISM, MECHANISM)
+
+
+class ScramExchange:
+    """One login. ``respond`` is called with every message of the client until ``finished``.
+
+    ``nonce``: NONCE_SIZE random bytes, new for every exchange. ``certificate_hash``: hash of the
+    server's certificate as RFC 5929 has it for tls-server-end-point, None without TLS.
+    """
+
+    def __init__(
+        self,
+        user: str,
+        verifier: ScramVerifier,
+        nonce: bytes,
+        *,
+        mechanism: str = MECHANISM,
+        certificate_hash: bytes | None = None,
+    ) -> None:
+        """Raises ProtocolViolation for a mechanism that was not offered."""
+        if mechanism not in mechanisms(certificate_hash):
+            raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
+        self.finished = False
+        self._user = user
+        self._verifier = verifier
+        self._plus = mechanism == PLUS_MECHANISM
+        self._server: Any = ScramMechanism(mechanism).make_server(
+            lambda _: verifier.as_tuple(),
+            None if certificate_hash is None else (_CHANNEL_BINDING, certificate_hash),
+            base64.b64encode(nonce).decode("ascii"),
+        )
+        self._challenged = False
+
+    def respond(self, data: bytes | None) -> bytes:
+        """The answer: for SASLContinue until ``finished``, then for SASLFinal.
+
+        ``data`` None: the client wants us to speak first, with nothing. Raises ProtocolViolation
+        for malformed messages, AuthenticationFailure (28P01) for a wrong password.
+        """
+        if data is None and not self._challenged:
+            return b""
+        if not data:
+            raise ProtocolViolation("malformed SCRAM message", detail="The message is empty.")
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolViolation("malformed SCRAM message") from None
+        return self._final(text) if self._challenged else self._challenge(text)
+
+    def _challenge(self, client_first: str) -> bytes:
+        gs2_header, bare = self._split(client_first)
+        _, comma, rest = bare.partition(",")
+        # The server goes by the startup packet's user, and libpq leaves the name here empty, which
+        # scramp would refuse; the proof is over what the client really sent.
+        try:
+            self._server.set_client_first(f"{gs2_header}n=*{comma}{rest}")
+            self._server.client_first_bare = bare
+            answer: str = self._server.get_server_first()
+        except ScramException:
+            raise ProtocolViolation("malformed SCRAM message") from None
+        self._challenged = True
+        return answer.encode("ascii")
+
+    def _split(self, client_first: str) -> tuple[str, str]:
+        flag, comma, rest = client_first.partition(",")
+        authzid, second, bare = rest.partition(",")
+        if not comma or not second or not bare.startswith("n="):
+            raise ProtocolViolation("malformed SCRAM message")
+        if flag.startswith("p=") != self._plus:
+            without = "does not include" if self._plus else "includes"
+            selected = PLUS_MECHANISM if self._plus else f"{MECHANISM} without channel binding"
+            raise ProtocolViolation(
+                "malformed SCRAM message",
+                detail=f"The client selected {selected}, but the SCRAM message"
+                f" {without} channel binding data.",
+            )
+        return f"{flag},{authzid},", bare
+
+    def _final(self, client_final: str) -> bytes:
+        try:
+            self._server.set_client_final(client_final)
+            answer: str = self._server.get_server_final()
+        except ScramException as error:
+            reason = error.server_error
+            if reason is not None and reason.value == _WRONG_PROOF:
+                raise password_failure(self._user) from None
+            raise ProtocolViolation("malformed SCRAM message") from None
+        if self._verifier.mock:
+            raise password_failure(self._user)
+        self.finished = True
+        return answer.encode("ascii")
+
+
+def password_failure(user: str) -> AuthenticationFailure:
+    """What every failed login with a password is told, whatever the reason (auth_failed)."""
+    return AuthenticationFailure(f'password authentication failed for user "{user}"')
+
+
+def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
+    """A verifier that no password fits, the same for the same user (mock_scram_secret).
+
+    ``secret``: random bytes of this node, kept as long as it lives, so that a name that is asked
+    for again shows the same salt, as a role's does.
+    """
+    salt = hashlib.sha256(user.encode("utf-8") + secret).digest()
+    return ScramVerifier.mocked(salt)

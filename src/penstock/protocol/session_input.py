@@ -1,0 +1,191 @@
+"""The client's half of a connection: which message comes when (Message Flow; postgres.c).
+
+In: bytes of the client, split anywhere. Out: its messages one by one, each when its turn has come:
+while one is being answered the next waits. Answers, which move the phase on, are in ``session``.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import FeatureNotSupported, PenstockError, ProtocolViolation
+from penstock.protocol import authentication as auth
+from penstock.protocol import frontend_messages as m
+from penstock.protocol.encoding import UTF8, ClientEncoding
+from penstock.protocol.framing import Frame, FrameReader
+from penstock.protocol.phases import EXTENDED_QUERY, WAITING, Limits, Phase
+from penstock.protocol.startup_packets import (
+    GSSENC_REQUEST_CODE,
+    PROTOCOL_3_2,
+    SSL_REQUEST_CODE,
+    CancelRequest,
+    GssEncRequest,
+    SslRequest,
+    StartupMessage,
+    StartupPacket,
+    decode_startup,
+    unsupported_protocol,
+)
+
+Event = (
+    StartupPacket
+    | auth.PasswordMessage
+    | auth.SaslInitialResponse
+    | auth.SaslResponse
+    | m.FrontendMessage
+)
+
+
+class SessionInput:
+    """``client_encoding`` and ``walsender`` are the owner's to set.
+
+    A ``walsender`` session, known once the startup packet is read, refuses the extended query
+    protocol.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, *, latest_protocol: int = PROTOCOL_3_2
+    ) -> None:
+        self.client_encoding: ClientEncoding = UTF8
+        self.walsender = False
+        self._latest_protocol = latest_protocol
+        self._limits = limits or Limits()
+        self._frames = FrameReader()
+        self._phase = Phase.STARTUP
+        self._encryption_asked: set[type[StartupPacket]] = set()
+        self._extended = False  # the message being answered is one of an extended query
+        self._skipping = False  # after an error in one, until Sync
+        self._broken = False  # the client's bytes make no sense any more
+        self._silent = False  # what has come is no packet of this protocol at all
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is read, and nothing sent but what was returned last."""
+        return self._phase is Phase.CLOSED
+
+    @property
+    def buffered(self) -> int:
+        """Bytes fed and not used yet; stop reading while it is high."""
+        return self._frames.buffered
+
+    def feed(self, data: bytes) -> None:
+        """Bytes as they arrive."""
+        if not self.closed:
+            self._frames.feed(data)
+
+    def next_event(self) -> Event | None:
+        """The client's next message, None while there is none or it is not its turn.
+
+        Raises ProtocolViolation and the other errors of the decoders; pass them to ``fail``.
+        """
+        while self._phase in WAITING and not self._broken:
+            if self._phase is Phase.STARTUP:
+                return self._startup_packet()
+            frame = self._next_frame()
+            if frame is None:
+                return None
+            event = self._event(frame)
+            if event is not None:
+                return event
+        return None
+
+    def end_of_input(self) -> None:
+        """The client has closed its side. Raises ProtocolViolation where it was not done."""
+        phase, cut_off = self._phase, self._phase in WAITING and self._frames.buffered > 0
+        self._phase = Phase.CLOSED
+        if cut_off and phase is Phase.STARTUP:
+            raise ProtocolViolation("incomplete startup packet")
+        if cut_off:
+            raise ProtocolViolation("incomplete message from client")
+        if phase is Phase.COPY_BOTH:
+            raise ProtocolViolation("unexpected EOF on standby connection")
+        if phase is Phase.COPY_IN:
+            raise ProtocolViolation(
+                "unexpected EOF on client connection with an open transaction", sqlstate="08006"
+            )
+
+    def _startup_packet(self) -> StartupPacket | None:
+        self._silent = self._broken = True  # unless it turns out well
+        body = self._frames.next_startup(self._limits.startup)
+        self._silent = False
+        if body is not None:
+            packet = decode_startup(body, self._latest_protocol)
+            self._enter(packet)
+        self._broken = False
+        return None if body is None else packet
+
+    def _enter(self, packet: StartupPacket) -> None:
+        if isinstance(packet, CancelRequest):
+            self._phase = Phase.CLOSED
+        elif isinstance(packet, StartupMessage):
+            self._phase = Phase.STARTING
+        elif type(packet) in self._encryption_asked:
+            # Asked a second time, the code is a protocol version like any other.
+            code = SSL_REQUEST_CODE if isinstance(packet, SslRequest) else GSSENC_REQUEST_CODE
+            raise unsupported_protocol(code, self._latest_protocol)
+        else:
+            self._phase = Phase.ENCRYPTION
+            self._encryption_asked.add(type(packet))
+
+    def _next_frame(self) -> Frame | None:
+        try:
+            return self._frames.next_frame(lambda kind: self._limits.of(self._phase, kind))
+        except PenstockError:
+            self._broken = True
+            raise
+
+    def _event(self, frame: Frame) -> Event | None:
+        """The message of a frame, None for one that is ignored in this phase."""
+        phase = self._phase
+        if phase in (Phase.COPY_IN, Phase.COPY_BOTH):
+            return self._copy_event(frame)
+        if phase is Phase.READY:
+            return self._query_event(frame)
+        self._phase = Phase.STARTING
+        if phase is Phase.PASSWORD:
+            return auth.decode_password(frame.payload)
+        if phase is Phase.SASL_INITIAL:
+            return auth.decode_sasl_initial(frame.payload)
+        return auth.SaslResponse(frame.payload)
+
+    def _copy_event(self, frame: Frame) -> Event | None:
+        if frame.kind in b"HS":  # libpq may have sent them before it knew of the COPY
+            return None
+        if frame.kind != ord("d"):
+            self._phase = Phase.CLOSED if frame.kind == ord("X") else Phase.BUSY
+        return m.decode_frontend(frame, self.client_encoding)
+
+    def _query_event(self, frame: Frame) -> Event | None:
+        if frame.kind == ord("X"):
+            self._phase = Phase.CLOSED
+            return m.Terminate()
+        if frame.kind == ord("S"):
+            self._skipping = False
+        if self._skipping or frame.kind in b"dcf":  # the rest of a COPY that has failed
+            return None
+        self._extended = frame.kind in EXTENDED_QUERY
+        self._phase = Phase.BUSY
+        if self.walsender and frame.kind in EXTENDED_QUERY - {ord("H")}:
+            raise ProtocolViolation(
+                "extended query protocol not supported in a replication connection"
+            )
+        message = m.decode_frontend(frame, self.client_encoding)
+        if isinstance(message, m.FunctionCall):
+            raise self._no_fast_path()
+        if isinstance(message, m.Flush):  # nothing answers it
+            self._phase = Phase.READY
+        return message
+
+    def _no_fast_path(self) -> PenstockError:
+        if self.walsender:
+            return ProtocolViolation(
+                "fastpath function calls not supported in a replication connection"
+            )
+        return FeatureNotSupported("fastpath function calls are not supported")
+
+
+def encryption_accepted() -> set[type[StartupPacket]]:
+    """Inside TLS neither request is one any more."""
+    return {SslRequest, GssEncRequest}

@@ -1,0 +1,159 @@
+"""What the parameters of a StartupMessage ask for (backend_startup.c, postinit.c, guc.c).
+
+In: a StartupMessage. Out: who wants which database, whether as a walsender, and the settings for
+the session, with PostgreSQL's errors. Whether the role and the database exist, and whether a
+setting may be set, is left to the session's owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from penstock.errors import AuthenticationFailure, InvalidParameterValue, NotInPrerequisiteState
+from penstock.protocol.encoding import UTF8, ClientEncoding, find_encoding
+from penstock.protocol.startup_options import parse_options
+from penstock.protocol.startup_packets import PROTOCOL_3_0, StartupMessage
+
+_NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
+_PROTOCOL_OPTION: Final = "_pq_."
+_BOOLEAN_WORDS: Final = {"true": True, "false": False, "yes": True, "no": False}
+_REPORTED: Final[tuple[str, ...]] = (
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "default_transaction_read_only",
+    "in_hot_standby",
+    "integer_datetimes",
+    "IntervalStyle",
+    "is_superuser",
+    "server_encoding",
+    "server_version",
+    "session_authorization",
+    "standard_conforming_strings",
+    "TimeZone",
+)
+
+
+class Replication(Enum):
+    """What sort of session the client asks for."""
+
+    NONE = auto()
+    PHYSICAL = auto()
+    DATABASE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StartupParameters:
+    """``settings``: names as sent, in the order in which they take effect.
+
+    ``database`` is empty for PHYSICAL. The ``_pq_.`` options are in ``negotiated``.
+    """
+
+    user: str
+    database: str
+    replication: Replication
+    settings: tuple[tuple[str, str], ...]
+
+    def setting(self, name: str) -> str | None:
+        """The last value given for a name, whatever its case; None where there is none."""
+        wanted = name.lower()
+        return next((v for n, v in reversed(self.settings) if n.lower() == wanted), None)
+
+    @property
+    def application_name(self) -> str:
+        """As the server keeps it: other than printable ASCII as ``\\xNN`` (pg_clean_ascii)."""
+        return clean_ascii(self.setting("application_name") or "")
+
+    def client_encoding(self) -> ClientEncoding:
+        """Raises InvalidParameterValue for a name that there is not."""
+        name = self.setting("client_encoding")
+        return UTF8 if name is None else find_encoding(name)
+
+
+def read_startup(message: StartupMessage) -> StartupParameters:
+    """Raises InvalidParameterValue (22023), AuthenticationFailure (28000), SqlSyntaxError (42601).
+
+    All of them are FATAL, since no session is there yet.
+    """
+    named = dict(message.parameters)
+    own = {"user", "database", "options", "replication"}
+    rest = [(n, v) for n, v in message.parameters if n not in own]
+    replication = parse_replication(named.get("replication", "false"))
+    user = truncate_name(named.get("user", ""))
+    if not user:
+        raise AuthenticationFailure(
+            "no PostgreSQL user name specified in startup packet", sqlstate="28000"
+        )
+    database = truncate_name(named.get("database") or user)
+    settings = [pair for pair in rest if not pair[0].startswith(_PROTOCOL_OPTION)]
+    return StartupParameters(
+        user=user,
+        database="" if replication is Replication.PHYSICAL else database,
+        replication=replication,
+        settings=(*parse_options(named.get("options", "")), *settings),
+    )
+
+
+def parse_replication(value: str) -> Replication:
+    """Boolean words, or ``database``. Raises InvalidParameterValue."""
+    if value == "database":
+        return Replication.DATABASE
+    wanted = parse_bool(value)
+    if wanted is None:
+        raise InvalidParameterValue(
+            f'invalid value for parameter "replication": "{value}"',
+            hint='Valid values are: "false", 0, "true", 1, "database".',
+        )
+    return Replication.PHYSICAL if wanted else Replication.NONE
+
+
+def parse_bool(value: str) -> bool | None:
+    """A boolean as settings have it: words or their unique beginnings (bool.c); None for none."""
+    word = value.lower()
+    if word in ("on", "1"):
+        return True
+    if word in ("of", "off", "0"):
+        return False
+    return next((meant for w, meant in _BOOLEAN_WORDS.items() if word and w.startswith(word)), None)
+
+
+def require_database(parameters: StartupParameters) -> None:
+    """Refuse a session of physical replication (logical.c, CheckLogicalDecodingRequirements).
+
+    Raises NotInPrerequisiteState (55000).
+    """
+    if parameters.replication is Replication.PHYSICAL:
+        raise NotInPrerequisiteState(
+            "logical decoding requires a database connection",
+            hint='Physical replication is not supported. Connect with "replication=database".',
+        )
+
+
+def negotiated(message: StartupMessage, latest_protocol: int) -> tuple[int, tuple[str, ...]]:
+    """The protocol version to speak, and the ``_pq_.`` options that are not known.
+
+    ``latest_protocol``: 3.0 for a server that reports a version up to 17, 3.2 from 18 on.
+    """
+    names = (name for name, _ in message.parameters)
+    unknown = tuple(name for name in names if name.startswith(_PROTOCOL_OPTION))
+    return max(PROTOCOL_3_0, min(message.protocol, latest_protocol)), unknown
+
+
+def reported_parameters(major_version: int) -> tuple[str, ...]:
+    """Settings that a server of that version reports by ParameterStatus (GUC_REPORT)."""
+    names = _REPORTED
+    if major_version >= 16:
+        names += ("scram_iterations",)
+    return (*names, "search_path") if major_version >= 18 else names
+
+
+def clean_ascii(text: str) -> str:
+    """pg_clean_ascii: bytes other than printable ASCII as ``\\xNN``."""
+    return "".join(chr(b) if 32 <= b <= 126 else f"\\x{b:02x}" for b in text.encode("utf-8"))
+
+
+def truncate_name(name: str) -> str:
+    """A name cut to what a catalog holds, 63 bytes, at a character."""
+    return name.encode("utf-8")[:_NAME_SIZE].decode("utf-8", "ignore")
