@@ -1,0 +1,93 @@
+"""What running a statement gives: the shapes that a session knows how to send.
+
+In: results of whoever runs statements. Out: nothing; ``query_answers`` sends them. Rows and copies
+are iterables that are drawn as fast as the client reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.protocol.frontend_messages import FrontendMessage
+
+Cells = Sequence[bytes | None]
+"""One row in text format, None for NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A result set. ``tag``: CommandComplete without its count, such as ``SELECT``."""
+
+    fields: tuple[FieldDescription, ...]
+    rows: Iterable[Cells]
+    tag: str = "SELECT"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command without rows: ``SET``, ``CREATE PUBLICATION``, ``INSERT 0 5``."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """An empty query string."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """COPY TO STDOUT. ``chunks``: (rows, CopyData messages ready to be sent) at a time."""
+
+    columns: int
+    binary: bool
+    chunks: Iterable[tuple[int, bytes]]
+
+
+class Duplex(Protocol):
+    """Both sides of a COPY BOTH, for a walsender."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def next_message(self, timeout_s: float) -> FrontendMessage | None:
+        """The client's next message, None when there was none in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """START_REPLICATION: ``run`` returns when the client has sent CopyDone."""
+
+    run: Callable[[Duplex], None]
+
+
+Answer = Rows | Done | Empty | CopyOut | Streaming
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Types of a statement's parameters, and its columns; None: it returns no rows."""
+
+    parameters: tuple[int, ...]
+    fields: tuple[FieldDescription, ...] | None
+
+
+class StatementRunner(Protocol):
+    """Runs the statements of one session; made by ``node`` for every session."""
+
+    def simple(self, text: str) -> Iterable[Answer]:
+        """Run a query string, which may hold several statements."""
+
+    def describe(self, text: str) -> Description:
+        """What a prepared statement takes and gives, without running it."""
+
+    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
+        """Run one statement with parameters in text format."""
+
+    def cancel(self) -> None:
+        """End the running statement soon; from any thread."""
+
+    def close(self) -> None:
+        """The session ends: temporary slots and the like go."""

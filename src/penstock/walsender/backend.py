@@ -1,0 +1,272 @@
+"""One client's session from its first byte to its last (postgres.c, PostgresMain).
+
+In: an accepted connection and what the node offers. Out: a session that is authenticated, answers
+queries and ends. What a statement does is left to the ``StatementRunner`` that the node makes for
+the session. One thread runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import ConnectionFailure, PenstockError
+from penstock.protocol import frontend_messages as m
+from penstock.protocol.backend_messages import backend_key_data, parameter_status
+from penstock.protocol.phases import Limits
+from penstock.protocol.session import ServerSession
+from penstock.protocol.session_input import Event
+from penstock.protocol.startup import (
+    Replication,
+    StartupParameters,
+    read_startup,
+    reported_parameters,
+    require_database,
+)
+from penstock.protocol.startup_packets import (
+    PROTOCOL_3_0,
+    PROTOCOL_3_2,
+    CancelRequest,
+    SslRequest,
+    StartupMessage,
+)
+from penstock.walsender.answers import StatementRunner
+from penstock.walsender.authentication import LoginRole, authenticate
+from penstock.walsender.client_socket import ClientSocket
+from penstock.walsender.extended_query import ExtendedQuery
+from penstock.walsender.hba import Client, Method, Rule, method_for
+from penstock.walsender.message_pump import ClientLeft, MessagePump
+from penstock.walsender.query_answers import StreamEnded, send_answer
+
+_FAILED_LOGIN_PAUSE_S: Final = 0.5
+_PROTOCOL_3_2_SINCE: Final = 18
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """Who a session is for. ``pid`` stands for the process id that PostgreSQL would have."""
+
+    pid: int
+    role: LoginRole
+    parameters: StartupParameters
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """What every session of a node shares.
+
+    ``version``: major version that is reported; ``settings``: values for ParameterStatus;
+    ``secret``: random bytes of this node. Times are seconds, 0 for no limit.
+    """
+
+    version: int
+    settings: Mapping[str, str]
+    rules: tuple[Rule, ...]
+    secret: bytes = field(repr=False)
+    tls: ssl.SSLContext | None = None
+    authentication_timeout_s: float = 60.0
+    idle_session_timeout_s: float = 0.0
+    message_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a session asks its node for."""
+
+    find_role: Callable[[str], LoginRole | None]
+    has_database: Callable[[str], bool]
+    open_session: Callable[[SessionContext], StatementRunner]
+    cancel: Callable[[CancelRequest], None]
+
+
+class Backend:
+    """``pid`` and ``key``: what a CancelRequest names."""
+
+    def __init__(
+        self, sock: ClientSocket, pid: int, key: bytes, options: BackendOptions, services: Services
+    ) -> None:
+        self.pid = pid
+        self.key = key
+        self.runner: StatementRunner | None = None
+        self._socket = sock
+        self._options = options
+        self._services = services
+        latest = PROTOCOL_3_2 if options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
+        self._session = ServerSession(
+            Limits(large_message=options.message_bytes), latest_protocol=latest
+        )
+        self._pump = MessagePump(sock, self._session)
+
+    def run(self) -> None:
+        """Serve the client until it leaves; never raises, and closes the socket."""
+        try:
+            if self._begin():
+                self._serve()
+        except (ClientLeft, StreamEnded):
+            pass
+        except PenstockError as error:
+            log.info("session of %s: %s", self._socket.address, error.message)
+            self._refuse(error)
+        except Exception:
+            log.exception("session of %s failed", self._socket.address)
+            self._refuse(PenstockError("internal error"))
+        finally:
+            if self.runner is not None:
+                self.runner.close()
+            self._socket.close()
+
+    def shut_down(self) -> None:
+        """End the session from another thread."""
+        if self.runner is not None:
+            self.runner.cancel()
+        self._socket.shut_down()
+
+    def _refuse(self, error: PenstockError) -> None:
+        try:
+            self._pump.send(self._session.fail(error, fatal=True))
+        except ConnectionFailure:
+            log.debug("session of %s: gone before its error", self._socket.address)
+
+    # The start
+
+    def _begin(self) -> bool:
+        """Startup packet to ReadyForQuery; False for a connection that wanted only to cancel."""
+        deadline = time.monotonic() + self._options.authentication_timeout_s
+        message = self._startup_message(deadline)
+        if message is None:
+            return False
+        self._pump.send(self._session.negotiate(message))
+        parameters = read_startup(message)
+        self._session.client_encoding = parameters.client_encoding()
+        self._session.walsender = parameters.replication is not Replication.NONE
+        role, last = self._log_in(parameters, deadline)
+        self._check(parameters, role)
+        context = SessionContext(
+            self.pid, role, parameters, self._socket.address, self._socket.port
+        )
+        self.runner = self._services.open_session(context)
+        out = last + self._session.authentication_ok()
+        out += b"".join(
+            parameter_status(name, value) for name, value in self._reported(parameters, role)
+        )
+        out += backend_key_data(
+            self.pid, self.key[: 4 if self._session.protocol == PROTOCOL_3_0 else None]
+        )
+        self._pump.send(out + self._session.ready_for_query())
+        return True
+
+    def _startup_message(self, deadline: float) -> StartupMessage | None:
+        while True:
+            event = self._in_time(deadline)
+            if isinstance(event, StartupMessage):
+                return event
+            if isinstance(event, CancelRequest):
+                self._services.cancel(event)
+                return None
+            if isinstance(event, SslRequest) and self._options.tls is not None:
+                self._pump.send(self._session.accept_tls())
+                self._socket.start_tls(self._options.tls, max(1.0, deadline - time.monotonic()))
+            else:
+                self._pump.send(self._session.refuse_encryption())
+
+    def _log_in(self, parameters: StartupParameters, deadline: float) -> tuple[LoginRole, bytes]:
+        client = Client(
+            self._socket.address,
+            self._socket.tls,
+            parameters.user,
+            parameters.database,
+            parameters.replication,
+        )
+        method = method_for(self._options.rules, client)
+
+        def exchange(data: bytes) -> Event:
+            self._pump.send(data)
+            return self._in_time(deadline)
+
+        try:
+            return authenticate(
+                self._session,
+                exchange,
+                parameters.user,
+                self._services.find_role(parameters.user),
+                method,
+                secret=self._options.secret,
+                now=time.time(),
+            )
+        except PenstockError as error:
+            if method is not Method.TRUST and error.sqlstate.startswith("28"):
+                log.warning("%s (%s)", error.message, self._socket.address)
+                time.sleep(_FAILED_LOGIN_PAUSE_S)
+            raise
+
+    def _check(self, parameters: StartupParameters, role: LoginRole) -> None:
+        require_database(parameters)
+        if parameters.replication is not Replication.NONE and not (
+            role.replication or role.superuser
+        ):
+            raise PenstockError(
+                "permission denied to start WAL sender",
+                detail="Only roles with the REPLICATION attribute may start a WAL sender process.",
+                sqlstate="42501",
+            )
+        if not self._services.has_database(parameters.database):
+            raise PenstockError(
+                f'database "{parameters.database}" does not exist', sqlstate="3D000"
+            )
+
+    def _in_time(self, deadline: float) -> Event:
+        event = self._pump.next_event(max(0.0, deadline - time.monotonic()))
+        if event is None:
+            raise ConnectionFailure("canceling authentication due to timeout", sqlstate="57014")
+        return event
+
+    def _reported(
+        self, parameters: StartupParameters, role: LoginRole
+    ) -> Sequence[tuple[str, str]]:
+        own = {
+            "application_name": parameters.application_name,
+            "client_encoding": self._session.client_encoding.name,
+            "is_superuser": "on" if role.superuser else "off",
+            "session_authorization": role.name,
+        }
+        known = {**self._options.settings, **own}
+        return [(n, known[n]) for n in reported_parameters(self._options.version) if n in known]
+
+    # Queries
+
+    def _serve(self) -> None:
+        assert self.runner is not None
+        extended = ExtendedQuery(self._session, self._pump, self.runner)
+        idle = self._options.idle_session_timeout_s or None
+        while not self._session.closed:
+            try:
+                event = self._pump.next_event(idle)
+                if event is None:
+                    raise ConnectionFailure(
+                        "terminating connection due to idle-session timeout", sqlstate="57P05"
+                    )
+                if isinstance(event, m.Query):
+                    self._simple_query(event.text)
+                elif not isinstance(event, m.Terminate):
+                    extended.handle(event)
+            except ConnectionFailure:
+                raise
+            except PenstockError as error:
+                self._pump.send(self._session.fail(error))
+
+    def _simple_query(self, text: str) -> None:
+        assert self.runner is not None
+        streamed = False
+        for answer in self.runner.simple(text):
+            send_answer(self._session, self._pump, answer)
+            streamed = hasattr(answer, "run")
+        if not streamed:
+            self._pump.send(self._session.ready_for_query())

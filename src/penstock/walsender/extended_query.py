@@ -1,0 +1,104 @@
+"""The extended query protocol: prepared statements and portals (Message Flow; postgres.c).
+
+In: Parse, Bind, Describe, Execute, Close, Sync of one session. Out: their answers. A portal is run
+when it is executed, and to its end: there are no cursors that stay open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.protocol import frontend_messages as m
+from penstock.protocol.backend_messages import TEXT_FORMAT
+from penstock.protocol.session import ServerSession
+from penstock.protocol.session_input import Event
+from penstock.walsender.answers import StatementRunner
+from penstock.walsender.message_pump import MessagePump
+from penstock.walsender.query_answers import send_answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Portal:
+    text: str
+    parameters: tuple[bytes | None, ...]
+
+
+class ExtendedQuery:
+    """Statements and portals of one session."""
+
+    def __init__(self, session: ServerSession, pump: MessagePump, runner: StatementRunner) -> None:
+        self._session = session
+        self._pump = pump
+        self._runner = runner
+        self._statements: dict[str, str] = {}
+        self._portals: dict[str, _Portal] = {}
+
+    def handle(self, event: Event) -> None:
+        """Answer one message. Raises PenstockError, which the session turns into an answer."""
+        match event:
+            case m.Parse():
+                self._parse(event)
+            case m.Bind():
+                self._bind(event)
+            case m.Describe():
+                self._describe(event)
+            case m.Execute():
+                self._execute(event)
+            case m.Close():
+                named = self._statements if event.kind == m.STATEMENT else self._portals
+                named.pop(event.name, None)
+                self._pump.send(self._session.close_complete())
+            case m.Sync():
+                self._portals.clear()
+                self._pump.send(self._session.ready_for_query())
+            case _:
+                raise PenstockError(f"unexpected message {type(event).__name__}")
+
+    def _parse(self, message: m.Parse) -> None:
+        if message.statement and message.statement in self._statements:
+            raise PenstockError(
+                f'prepared statement "{message.statement}" already exists', sqlstate="42P05"
+            )
+        self._statements[message.statement] = message.query
+        self._pump.send(self._session.parse_complete())
+
+    def _bind(self, message: m.Bind) -> None:
+        if any(code != TEXT_FORMAT for code in message.parameter_formats):
+            raise FeatureNotSupported("binary parameters are not supported")
+        if any(code != TEXT_FORMAT for code in message.result_formats):
+            raise FeatureNotSupported("binary results are not supported")
+        text = self._statement(message.statement)
+        self._portals[message.portal] = _Portal(text, message.values)
+        self._pump.send(self._session.bind_complete())
+
+    def _describe(self, message: m.Describe) -> None:
+        if message.kind == m.STATEMENT:
+            description = self._runner.describe(self._statement(message.name))
+            self._pump.send(self._session.parameter_description(description.parameters))
+        else:
+            description = self._runner.describe(self._portal(message.name).text)
+        if description.fields is None:
+            self._pump.send(self._session.no_data())
+        else:
+            self._pump.send(self._session.row_description(description.fields))
+
+    def _execute(self, message: m.Execute) -> None:
+        if message.max_rows > 0:
+            raise FeatureNotSupported("portals cannot be executed in parts")
+        portal = self._portal(message.portal)
+        answer = self._runner.execute(portal.text, portal.parameters)
+        send_answer(self._session, self._pump, answer, described=True)
+
+    def _statement(self, name: str) -> str:
+        text = self._statements.get(name)
+        if text is None:
+            what = f'prepared statement "{name}"' if name else "unnamed prepared statement"
+            raise PenstockError(f"{what} does not exist", sqlstate="26000")
+        return text
+
+    def _portal(self, name: str) -> _Portal:
+        portal = self._portals.get(name)
+        if portal is None:
+            raise PenstockError(f'portal "{name}" does not exist', sqlstate="34000")
+        return portal

@@ -1,0 +1,89 @@
+"""Answers to the wire (printtup.c, copyto.c): rows, copies and streams, portion by portion.
+
+In: an ``Answer``, the session's state machine and its socket. Out: bytes, of which never more than
+a portion waits here, whatever the client's speed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.protocol.backend_messages import (
+    BINARY_FORMAT,
+    TEXT_FORMAT,
+    data_row,
+)
+from penstock.protocol.frontend_messages import CopyDone, CopyFail, FrontendMessage, Terminate
+from penstock.protocol.session import ServerSession
+from penstock.walsender.answers import Answer, CopyOut, Done, Empty, Rows, Streaming
+from penstock.walsender.message_pump import MessagePump
+
+_PORTION: Final = 1 << 16
+"""Bytes of rows that are sent at once."""
+
+
+class StreamEnded(Exception):
+    """The client has left a stream without CopyDone."""
+
+
+def send_answer(
+    session: ServerSession, pump: MessagePump, answer: Answer, *, described: bool = False
+) -> None:
+    """Send one statement's answer. ``described``: its columns were told already.
+
+    Raises what drawing the rows raises, and ConnectionFailure.
+    """
+    match answer:
+        case Rows():
+            _send_rows(session, pump, answer, described)
+        case Done(tag):
+            pump.send(session.command_complete(tag))
+        case Empty():
+            pump.send(session.empty_query_response())
+        case CopyOut():
+            _send_copy(session, pump, answer)
+        case Streaming(run):
+            pump.send(session.copy_both_response())
+            run(_Stream(pump))
+            pump.send(session.finish_streaming())
+
+
+def _send_rows(session: ServerSession, pump: MessagePump, answer: Rows, described: bool) -> None:
+    out, count = bytearray(), 0
+    if not described:
+        out += session.row_description(answer.fields)
+    for row in answer.rows:
+        out += data_row(row)
+        count += 1
+        if len(out) >= _PORTION:
+            pump.send(bytes(out))
+            out.clear()
+    pump.send(bytes(out) + session.command_complete(f"{answer.tag} {count}"))
+
+
+def _send_copy(session: ServerSession, pump: MessagePump, answer: CopyOut) -> None:
+    code = BINARY_FORMAT if answer.binary else TEXT_FORMAT
+    pump.send(session.copy_out_response(answer.columns, code))
+    count = 0
+    for rows, messages in answer.chunks:
+        count += rows
+        pump.send(messages)
+    pump.send(session.copy_done() + session.command_complete(f"COPY {count}"))
+
+
+class _Stream:
+    """COPY BOTH for a walsender."""
+
+    def __init__(self, pump: MessagePump) -> None:
+        self._pump = pump
+
+    def send(self, data: bytes) -> None:
+        self._pump.send(data)
+
+    def next_message(self, timeout_s: float) -> FrontendMessage | None:
+        event = self._pump.next_event(timeout_s)
+        if event is None or isinstance(event, CopyDone):
+            return event
+        if isinstance(event, Terminate | CopyFail):
+            raise StreamEnded
+        return event  # type: ignore[return-value]

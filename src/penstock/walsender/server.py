@@ -1,0 +1,158 @@
+"""The node's port: accepts clients, a thread each, within limits (postmaster.c).
+
+In: an address, what sessions share and what they ask for. Out: running sessions, until ``stop``.
+CancelRequests find their session here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.protocol.error_messages import Severity, error_response
+from penstock.protocol.startup_packets import CancelRequest
+from penstock.walsender.backend import Backend, BackendOptions, Services
+from penstock.walsender.client_socket import ClientSocket
+
+_KEY_SIZE: Final = 32
+"""Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
+_SHORTEST_KEY: Final = 4
+_BACKLOG: Final = 128
+_FIRST_PID: Final = 1
+_STOP_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """``port`` 0: any free one. ``max_connections`` counts those that log in as well."""
+
+    address: str = "127.0.0.1"
+    port: int = 5432
+    max_connections: int = 100
+    write_timeout_s: float = 60.0
+
+
+class Server:
+    """Listens from ``start`` to ``stop``."""
+
+    def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
+        self._listen = listen
+        self._options = backends
+        self._services = replace(services, cancel=self._cancel)
+        self._lock = threading.Lock()
+        self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
+        self._next_pid = _FIRST_PID
+        self._socket: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._socket.getsockname()[1]) if self._socket is not None else 0
+
+    @property
+    def sessions(self) -> int:
+        """How many clients are connected."""
+        with self._lock:
+            return len(self._backends)
+
+    def start(self) -> None:
+        """Listen. Raises ConfigurationError: the address is in use, or not ours."""
+        listen = self._listen
+        try:
+            family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
+            self._socket = socket.create_server(
+                (listen.address, listen.port), family=family, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f'could not listen on address "{listen.address}", port {listen.port}: '
+                f"{error.strerror}",
+                hint="Is another node or server running there? Choose another port.",
+            ) from None
+        self._acceptor = threading.Thread(target=self._accept, name="postmaster", daemon=True)
+        self._acceptor.start()
+        log.info("listening on %s, port %d", listen.address, self.port)
+
+    def stop(self) -> None:
+        """End every session and the listening; returns when their threads have ended."""
+        self._stopping.set()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        with self._lock:
+            running = list(self._backends.values())
+        for backend, _ in running:
+            backend.shut_down()
+        for _, thread in running:
+            thread.join(_STOP_S)
+        if self._acceptor is not None:
+            self._acceptor.join(_STOP_S)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        while not self._stopping.is_set():
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError as error:
+                if self._stopping.is_set():
+                    return
+                log.warning("could not accept a connection: %s", error)
+                self._stopping.wait(0.1)  # too many open files, for instance
+                continue
+            with contextlib.suppress(OSError):  # the client may have left already
+                self._begin(accepted)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        with self._lock:
+            pid, self._next_pid = self._next_pid, self._next_pid + 1
+            full = len(self._backends) >= self._listen.max_connections
+        if full:
+            _turn_away(accepted)
+            return
+        sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
+        backend = Backend(sock, pid, os.urandom(_KEY_SIZE), self._options, self._services)
+        thread = threading.Thread(
+            target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
+        )
+        with self._lock:
+            self._backends[pid] = backend, thread
+        thread.start()
+
+    def _serve(self, backend: Backend) -> None:
+        try:
+            backend.run()
+        finally:
+            with self._lock:
+                del self._backends[backend.pid]
+
+    def _cancel(self, request: CancelRequest) -> None:
+        """Cancel what a session does, if the key is right; nothing tells whether it was."""
+        with self._lock:
+            found = self._backends.get(request.process_id)
+        if found is None or len(request.key) < _SHORTEST_KEY:
+            return
+        backend = found[0]
+        if hmac.compare_digest(backend.key[: len(request.key)], request.key):
+            runner = backend.runner
+            if runner is not None:
+                runner.cancel()
+
+
+def _turn_away(accepted: socket.socket) -> None:
+    error = PenstockError("sorry, too many clients already", sqlstate="53300")
+    with contextlib.suppress(OSError):
+        accepted.settimeout(1.0)
+        accepted.sendall(error_response(error, Severity.FATAL))
+    accepted.close()
