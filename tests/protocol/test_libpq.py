@@ -46,6 +46,26 @@ def poll(step: Callable[[], int], socket: Callable[[], int]) -> None:
         assert any(ready), "the server does not answer"
 
 
+@pytest.fixture(params=[1, 7, 1 << 16], ids=["bytes", "sevens", "whole"])
+def server(request: pytest.FixtureRequest) -> Iterator[TinyServer]:
+    with tiny_server(Settings(chunk=request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: TinyServer) -> Iterator[Connect]:
+    connections = []
+
+    def opened(**more: str) -> pq.PGconn:
+        connection = open_connection(server.conninfo(**more))
+        connections.append(connection)
+        return connection
+
+    yield opened
+    for connection in connections:
+        connection.finish()
+
+
 def answer(connection: pq.PGconn) -> pq.abc.PGresult:
     """The last result of what was sent by a ``send_`` function, waited for without the lock."""
     last = next_result(connection)
