@@ -146,7 +146,9 @@ def test_protocol_versions(latest: int, asked: str) -> None:
     with tiny_server(Settings(latest_protocol=latest)) as server:
         connection = open_connection(server.conninfo(max_protocol_version=asked))
         assert connection.status == pq.ConnStatus.OK, connection.error_message
-        assert server.connections[0].session.protocol == (PROTOCOL_3_0 if asked == "3.0" else latest)
+        assert server.connections[0].session.protocol == (
+            PROTOCOL_3_0 if asked == "3.0" else latest
+        )
         connection.finish()
 
 
@@ -229,10 +231,7 @@ def test_copy_out(server: TinyServer, binary: bool) -> None:
         with connection.cursor().copy(copy_statement) as copy:
             rows = list(copy.rows())
         wanted = [tuple(None if c is None else c.decode() for c in row) for row in ROWS]
-        if binary:
-            assert rows == ROWS
-        else:
-            assert rows == wanted
+        assert rows == (ROWS if binary else wanted)
 
 
 def test_copy_in_done_failed_and_out_of_place(server: TinyServer, connect: Connect) -> None:
@@ -267,7 +266,7 @@ def test_streaming(server: TinyServer, connect: Connect) -> None:
     connection = connect(replication="database")
     identified = connection.exec_(b"IDENTIFY_SYSTEM")
     assert table(identified) == [(b"7", b"1", b"0/64", b"lake")]
-    command = b"START_REPLICATION SLOT \"s\" LOGICAL 0/64 (proto_version '4', \"binary\")"
+    command = b'START_REPLICATION SLOT "s" LOGICAL 0/64 (proto_version \'4\', "binary")'
     assert connection.exec_(command).status == pq.ExecStatus.COPY_BOTH
     for lsn, body in STREAM:
         got = decode_sender_message(copy_data(connection) or b"")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +20,12 @@ from penstock.protocol import backend_messages as backend
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.copy_both import decode_standby_message, keepalive, xlog_data
-from penstock.protocol.copy_rows import BINARY_HEADER, BINARY_TRAILER, binary_row, text_row
+from penstock.protocol.copy_rows import (
+    BINARY_END,
+    binary_messages,
+    text_messages,
+    with_binary_header,
+)
 from penstock.protocol.error_messages import notice_response
 from penstock.protocol.replication_commands import IdentifySystem, StartReplication
 from penstock.protocol.replication_grammar import (
@@ -196,11 +201,10 @@ class Connection:
 
     def _copy_out(self, binary: bool) -> None:
         s = self.session
-        encode: Callable[[tuple[bytes | None, ...]], bytes] = binary_row if binary else text_row
-        rows = [encode(row) for row in ROWS]
+        rows = text_messages(ROWS)
         if binary:
-            rows = [BINARY_HEADER, *rows, BINARY_TRAILER]
-        self._send(s.copy_out_response(2, int(binary)), *map(backend.copy_data, rows))
+            rows = with_binary_header(binary_messages(ROWS)) + BINARY_END
+        self._send(s.copy_out_response(2, int(binary)), rows)
         self._send(s.copy_done(), s.command_complete("COPY 3"))
 
     def _replication(self, text: str) -> None:
