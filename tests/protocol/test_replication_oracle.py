@@ -1,7 +1,7 @@
 """The same replication commands to PostgreSQL and to our grammar: same verdict, same message.
 
-Those that PostgreSQL runs are about slots that do not exist, or temporary ones; what it says of them
-beyond grammar and options is not compared.
+Those that PostgreSQL runs are about slots that do not exist, or temporary ones; what it says of
+them beyond grammar and options is not compared.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def ours(text: str, version: int) -> Verdict:
 
 
 def theirs(connection: psycopg.Connection[object], text: str) -> Verdict:
-    """PostgreSQL's verdict on grammar and options; None where it says something else, or nothing."""
+    """PostgreSQL's verdict on grammar and options; None for anything else."""
     result = connection.pgconn.exec_(text.encode())
     if result.status != ExecStatus.FATAL_ERROR:
         return None
