@@ -27,7 +27,7 @@ from penstock.protocol.copy_rows import (
     with_binary_header,
 )
 from penstock.protocol.error_messages import notice_response
-from penstock.protocol.replication_commands import IdentifySystem, StartReplication
+from penstock.protocol.replication_commands import IdentifySystem, Show, StartReplication
 from penstock.protocol.replication_grammar import (
     is_replication_command,
     parse_replication_command,
@@ -217,6 +217,10 @@ class Connection:
             self._send(s.row_description(fields))
             self._send(backend.data_row((b"7", b"1", b"0/64", b"lake")))
             self._send(s.command_complete("IDENTIFY_SYSTEM"), s.ready_for_query())
+        elif isinstance(command, Show):
+            self._send(s.row_description([FieldDescription(command.name, TEXT_OID)]))
+            self._send(backend.data_row((b"0700",)), s.command_complete("SHOW"))
+            self._send(s.ready_for_query())
         elif isinstance(command, StartReplication):
             self._streaming = True
             self._send(s.copy_both_response())
