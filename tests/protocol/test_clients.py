@@ -54,13 +54,14 @@ def test_psql_with_a_wrong_password(programs: Path, server: TinyServer) -> None:
     assert 'FATAL:  password authentication failed for user "ada"' in done.stderr
 
 
-def test_pg_recvlogical(programs: Path, server: TinyServer) -> None:
+def test_pg_recvlogical(programs: Path) -> None:
     """Streams to its end position, tells how far it is, ends the stream and leaves."""
-    done = run(
-        programs / "pg_recvlogical",
-        *("-d", server.conninfo(), "-S", "s", "-P", "pgoutput", "--start", "-f", "-"),
-        *("--endpos", str(Lsn(140)), "--no-loop", "-o", "proto_version=4"),
-    )
+    with tiny_server(Settings(chunk=5)) as server:
+        done = run(
+            programs / "pg_recvlogical",
+            *("-d", server.conninfo(), "-S", "s", "-P", "pgoutput", "--start", "-f", "-"),
+            *("--endpos", str(Lsn(140)), "--no-loop", "-o", "proto_version=4"),
+        )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "B\nR\nC\n"
     (connection,) = server.connections

@@ -74,9 +74,28 @@ def test_a_login_bound_to_the_certificate() -> None:
     login(server, "pencil", binding)
     assert server.finished
     another = exchange(mechanism="SCRAM-SHA-256-PLUS", certificate_hash=bytes(32))
-    with pytest.raises(PenstockError):
+    with pytest.raises(AuthenticationFailure, match="SCRAM channel binding check failed"):
         login(another, "pencil", binding)
     assert not another.finished
+
+
+def test_clients_without_channel_binding() -> None:
+    """Those that cannot do it may log in; those that were made to think we cannot may not."""
+    certificate = hashlib.sha256(b"certificate").digest()
+    plain = exchange(certificate_hash=certificate)
+    login(plain, "pencil")
+    assert plain.finished
+    # Over TLS to a server that does not offer it, libpq says that it could have.
+    able = exchange()
+    assert able.respond(b"y,,n=,r=abc").startswith(b"r=abc")
+    with pytest.raises(AuthenticationFailure, match="SCRAM channel binding negotiation error"):
+        exchange(certificate_hash=certificate).respond(b"y,,n=,r=abc")
+    with pytest.raises(PenstockError) as caught:
+        exchange().respond(b"p=tls-server-end-point,,n=,r=abc")
+    assert caught.value.detail == (
+        "The client selected SCRAM-SHA-256 without channel binding,"
+        " but the SCRAM message includes channel binding data."
+    )
 
 
 def test_wrong_passwords_and_unknown_users_are_told_the_same() -> None:
