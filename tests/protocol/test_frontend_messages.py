@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, ProtocolViolation
+from penstock.protocol import authentication as auth
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.encoding import UTF8, find_encoding
 from penstock.protocol.framing import Frame, FrameReader, frame
@@ -146,6 +147,9 @@ def test_no_secret_in_a_repr() -> None:
         m.Parse("s", "ALTER ROLE r PASSWORD 'hidden'", ()),
         m.Bind("", "s", (), (b"hidden",), ()),
         Frame(ord("p"), b"hidden"),
+        auth.PasswordMessage(b"hidden"),
+        auth.SaslInitialResponse("SCRAM-SHA-256", b"hidden"),
+        auth.SaslResponse(b"hidden"),
     ]
     assert "hidden" not in repr(shown)
 

@@ -69,7 +69,7 @@ COMMANDS = [
     "START_REPLICATION LOGICAL 0/0", f"{S} 0", f"{S} 0/0 TIMELINE 1", f"{S} 0/0 ()", f"{S} 0/0",
     f"{S} 0/0 (a", f"{S} 0/0 (a b)", f"{S} 0/0 (a 1)", f"{S} 0/0 ('a')", f"{S} 0/0 (a 'x' 'y')",
     f"{S} 0/0 (a 'it''s', \"b-c\")", f"{S} 0/0 (a 'x\\', b 'y')", f"{S} 0/0 (SLOT 'x')",
-    f"{S} 0/0 (a 'x)", f"{S} ABCDEF01/23456789 (a)", f"{S} fffffffff/fffffffffffffffffffff x",
+    f"{S} 0/0 (a 'x'')", f"{S} 0/0 (a 'x''", 'DROP_REPLICATION_SLOT "x""', f"{S} 0/0 (a 'x)", f"{S} ABCDEF01/23456789 (a)", f"{S} fffffffff/fffffffffffffffffffff x",
     "START_REPLICATION SLOT missing PHYSICAL 0/0 TIMELINE 0",
     "START_REPLICATION SLOT missing PHYSICAL 0/0 TIMELINE",
     "START_REPLICATION SLOT missing PHYSICAL 0/0 (a)",
