@@ -177,7 +177,8 @@ def test_messages(prepared: EmbeddedPostgres, case: str) -> None:
     [
         "", " ", "-c application_name=a\\ b", "--application-name=x  -c application_name=y",
         "-c application_name=a\\\\b\\'", "-capplication_name=z", "--application_name=a=b",
-        "-c application_name=", "--application-name=dash", "-c\tapplication_name=tab", "\\-c application_name=q", "--",
+        "-c application_name=", "--application-name=dash",
+        "-c\tapplication_name=tab", "\\-c application_name=q", "--",
     ],
 )  # fmt: skip
 def test_options(postgres: EmbeddedPostgres, text: str) -> None:

@@ -109,6 +109,13 @@ def test_options_to_alter_a_slot() -> None:
 
 
 _PIECES = [*KEYWORDS, *"();,.'\" ", "0/0", "1", "'x'", "s", '"S"', "snapshot", "''", "\n"]
+
+
+def test_a_doubled_quote_at_the_end_does_not_end_a_name() -> None:
+    with pytest.raises(PenstockError, match="unterminated quoted string"):
+        parse_replication_command('IDENTIFY_SYSTEM "x""')
+
+
 PIECE = st.sampled_from(_PIECES) | st.text(max_size=5)
 
 
