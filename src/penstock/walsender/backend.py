@@ -91,14 +91,23 @@ class Backend:
     """``pid`` and ``key``: what a CancelRequest names."""
 
     def __init__(
-        self, sock: ClientSocket, pid: int, key: bytes, options: BackendOptions, services: Services
+        self,
+        sock: ClientSocket,
+        pid: int,
+        key: bytes,
+        options: BackendOptions,
+        services: Services,
+        *,
+        too_many: bool = False,
     ) -> None:
+        """``too_many``: there is no room for this client, which is told so."""
         self.pid = pid
         self.key = key
         self.runner: StatementRunner | None = None
         self._socket = sock
         self._options = options
         self._services = services
+        self._too_many = too_many
         latest = PROTOCOL_3_2 if options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
         self._session = ServerSession(
             Limits(large_message=options.message_bytes), latest_protocol=latest
@@ -143,6 +152,8 @@ class Backend:
         message = self._startup_message(deadline)
         if message is None:
             return False
+        if self._too_many:
+            raise PenstockError("sorry, too many clients already", sqlstate="53300")
         self._pump.send(self._session.negotiate(message))
         parameters = read_startup(message)
         self._session.client_encoding = parameters.client_encoding()
