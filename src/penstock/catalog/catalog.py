@@ -31,6 +31,7 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRel,
     SubscriptionRelState,
 )
+from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
@@ -46,6 +47,7 @@ class CatalogTransaction:
     tables: PgClass
     publications: PgPublication
     slots: PgReplicationSlots
+    transactions: PgTransactions
 
 
 class Catalog:
@@ -146,6 +148,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgClass(connection),
         PgPublication(connection),
         PgReplicationSlots(connection),
+        PgTransactions(connection),
     )
 
 

@@ -23,6 +23,7 @@ from penstock.catalog import (
     pg_replication_slots,
     pg_subscription,
     pg_subscription_rel,
+    pg_transactions,
 )
 from penstock.catalog.engine import (
     errors_mapped,
@@ -36,11 +37,12 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
-    # The catalogs of publishing came; create_all makes what is missing.
+    # The catalogs of publishing came, then the log of transactions; create_all makes what is missing.
     1: METADATA.create_all,
+    2: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -52,6 +54,7 @@ _TABLES: Final = (
     pg_replication_slots,
     pg_subscription,
     pg_subscription_rel,
+    pg_transactions,
 )
 """Importing them has put their tables into METADATA."""
 
