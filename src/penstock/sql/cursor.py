@@ -15,8 +15,8 @@ from penstock.sql.lexer import Kind, Token, is_operator, near
 from penstock.sql.statements import DefElem
 
 HINT: Final = (
-    "Penstock knows CREATE, ALTER and DROP SUBSCRIPTION, and SELECT from pg_subscription, "
-    "pg_subscription_rel and pg_stat_subscription."
+    "Penstock knows the statements for subscriptions, publications, roles and tables of the lake, "
+    "COPY TO STDOUT, and queries."
 )
 
 _LOOK_AHEAD: Final = frozenset({"format", "not", "nulls", "with", "without"})
@@ -31,10 +31,18 @@ def not_supported(what: str) -> FeatureNotSupported:
 class Cursor:
     """Reads tokens from left to right; collects the notices of the names it takes."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], text: str = "") -> None:
         self._tokens = tokens
+        self._text = text
         self._at = 0
         self._notices: list[str] = []
+
+    def copy(self) -> Cursor:
+        """Another cursor at the same place."""
+        other = Cursor(self._tokens, self._text)
+        other._at = self._at
+        other._notices = [*self._notices]
+        return other
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -54,6 +62,19 @@ class Cursor:
         """The next token if it is an unquoted word."""
         token = self.token
         return token.value if token.kind is Kind.WORD else None
+
+    def word_after(self) -> str | None:
+        """The token behind the next one if it is an unquoted word."""
+        token = self.token_after()
+        return token.value if token.kind is Kind.WORD else None
+
+    def token_after(self) -> Token:
+        """The token behind the next one."""
+        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+
+    def at_symbol(self, symbol: str) -> bool:
+        """Whether a punctuation mark or operator comes next."""
+        return self.token.kind is Kind.SYMBOL and self.token.value == symbol
 
     def take(self) -> Token:
         """Consume the next token."""
@@ -101,6 +122,56 @@ class Cursor:
             return SqlSyntaxError("syntax error at end of input")
         return SqlSyntaxError(f'syntax error at or near "{near(token.source)}"')
 
+    def accept_any(self, *words: str) -> str | None:
+        """Consume the next word if it is one of these; which one it was."""
+        word = self.word()
+        if word not in words:
+            return None
+        self.take()
+        return word
+
+    def opt_drop_behavior(self) -> bool:
+        """``opt_drop_behavior``: True for CASCADE."""
+        return self.accept_any("cascade", "restrict") == "cascade"
+
+    def parenthesized_text(self) -> str:
+        """Consume ``( ... )``; the source text between the two, which may not be empty."""
+        self.expect_symbol("(")
+        start = self.token.start
+        if self.at_symbol(")"):
+            raise self.syntax_error()
+        self.skip_balanced(")")
+        end = self.token.start
+        self.expect_symbol(")")
+        return self._text[start:end].rstrip()
+
+    def rest_of_text(self) -> str:
+        """Consume everything up to the statement's end; its source text."""
+        start = self.token.start
+        self.skip_balanced("")
+        return self._text[start : self.token.start].rstrip()
+
+    def skip_balanced(self, stop: str) -> None:
+        """Go to the symbol ``stop`` outside of inner parentheses; "" goes to the end.
+
+        Raises what the lexer could not read, and the syntax error at a parenthesis without its
+        other half.
+        """
+        depth = 0
+        while self.token.kind is not Kind.END:
+            symbol = self.token.value if self.token.kind is Kind.SYMBOL else ""
+            if symbol == stop and not depth and stop:
+                return
+            if symbol in ("(", "["):
+                depth += 1
+            elif symbol in (")", "]"):
+                depth -= 1
+                if depth < 0:
+                    raise self.syntax_error()
+            self.take()
+        if depth or stop:
+            raise self.syntax_error()
+
     def name(self) -> str:
         """``name``: ColId, any word but the reserved ones, or a quoted identifier."""
         token = self.token
@@ -120,6 +191,24 @@ class Cursor:
         if self.token.kind is not Kind.STRING:
             raise self.syntax_error()
         return self.take().value
+
+    def numeric_only(self) -> str | int:
+        """``NumericOnly``: a number with a sign or without; int where it is an integer."""
+        sign = "+" if self.accept_symbol("+") else "-" if self.accept_symbol("-") else ""
+        if self.token.kind not in (Kind.INTEGER, Kind.FLOAT):
+            raise self.syntax_error()
+        return self._number("-" if sign == "-" else "")
+
+    def word_string_or_number(self) -> str | int:
+        """``opt_boolean_or_string`` or ``NumericOnly``"""
+        token = self.token
+        if token.kind in (Kind.STRING, Kind.QUOTED):
+            return self.take().value
+        if token.kind is Kind.WORD:
+            if token.value in RESERVED and token.value not in ("true", "false", "on"):
+                raise self.syntax_error()
+            return self.take().value
+        return self.numeric_only()
 
     def opt_definition(self) -> tuple[DefElem, ...]:
         """``opt_definition``: WITH and a definition, or nothing."""

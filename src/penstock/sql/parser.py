@@ -8,41 +8,84 @@ syntax error (42601).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from penstock.errors import SqlSyntaxError
+from penstock.sql import (
+    copy_grammar,
+    publication_grammar,
+    role_grammar,
+    session_grammar,
+    subscription_grammar,
+    table_grammar,
+    transaction_grammar,
+)
+from penstock.sql.alter_table_grammar import alter_table
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.keywords import words
 from penstock.sql.lexer import lex, tokens_of_statements
-from penstock.sql.select_grammar import refusal, select
+from penstock.sql.query_grammar import query
 from penstock.sql.statements import Statement
-from penstock.sql.subscription_grammar import (
-    alter_subscription,
-    create_subscription,
-    drop_subscription,
-)
 
-_OBJECTS: Final[dict[tuple[str, str], Callable[[Cursor], Statement]]] = {
-    ("create", "subscription"): create_subscription,
-    ("alter", "subscription"): alter_subscription,
-    ("drop", "subscription"): drop_subscription,
+Rule = Callable[[Cursor], Statement]
+
+_OBJECTS: Final[dict[tuple[str, str], Rule]] = {
+    ("create", "subscription"): subscription_grammar.create_subscription,
+    ("alter", "subscription"): subscription_grammar.alter_subscription,
+    ("drop", "subscription"): subscription_grammar.drop_subscription,
+    ("create", "publication"): publication_grammar.create_publication,
+    ("alter", "publication"): publication_grammar.alter_publication,
+    ("drop", "publication"): publication_grammar.drop_publication,
+    ("create", "role"): role_grammar.create_role,
+    ("create", "group"): role_grammar.create_role,
+    ("create", "user"): role_grammar.create_user,
+    ("alter", "role"): role_grammar.alter_role,
+    ("alter", "user"): role_grammar.alter_role,
+    ("drop", "role"): role_grammar.drop_role,
+    ("drop", "group"): role_grammar.drop_role,
+    ("drop", "user"): role_grammar.drop_role,
+    ("create", "table"): table_grammar.create_table,
+    ("alter", "table"): alter_table,
+    ("drop", "table"): table_grammar.drop_table,
+    ("create", "schema"): table_grammar.create_schema,
+    ("drop", "schema"): table_grammar.drop_schema,
 }
+
+_COMMANDS: Final[dict[str, Rule]] = {
+    "grant": role_grammar.grant,
+    "revoke": role_grammar.revoke,
+    "set": session_grammar.set_statement,
+    "reset": session_grammar.reset,
+    "show": session_grammar.show,
+    "discard": session_grammar.discard,
+    "deallocate": session_grammar.deallocate,
+    "begin": transaction_grammar.begin,
+    "start": transaction_grammar.start,
+    "commit": transaction_grammar.commit,
+    "end": transaction_grammar.end,
+    "rollback": transaction_grammar.rollback,
+    "abort": transaction_grammar.abort,
+    "copy": copy_grammar.copy,
+    "truncate": copy_grammar.truncate,
+}
+
+_QUERIES: Final = words("select insert update delete merge values with explain table")
 
 _OTHER_OBJECTS: Final = words(
     """
     access aggregate cast collation conversion database default domain event extension foreign
     function group index language large materialized operator or owned policy procedural procedure
-    publication recursive role routine rule schema sequence server statistics system table
-    tablespace temp temporary text transform trigger trusted type unique unlogged user view
+    recursive routine rule schema sequence server statistics system tablespace temp temporary text
+    transform trigger trusted type unique unlogged view local global constraint
     """
 )
 
 _OTHER_COMMANDS: Final = words(
     """
-    abort analyse analyze begin call checkpoint close cluster comment commit copy deallocate declare
-    delete discard do end execute explain fetch grant import insert listen load lock merge move
-    notify prepare reassign refresh reindex release reset revoke rollback savepoint security set
-    show start table truncate unlisten update vacuum values with
+    analyse analyze call checkpoint close cluster comment declare do execute fetch import listen
+    load lock move notify prepare reassign refresh reindex release savepoint security unlisten
+    vacuum
     """
 )
 
@@ -63,16 +106,23 @@ def parse(text: str) -> Statement:
 
 def parse_script(text: str) -> list[Statement]:
     """All statements of a text, separated by semicolons; the first mistake anywhere raises."""
-    return [_statement(Cursor(tokens)) for tokens in tokens_of_statements(lex(text))]
+    found = []
+    for tokens in tokens_of_statements(lex(text)):
+        statement = _statement(Cursor(tokens, text))
+        start, end = tokens[0].start, tokens[-1].start
+        found.append(replace(statement, span=(start, start + len(text[start:end].rstrip()))))
+    return found
 
 
 def _statement(cursor: Cursor) -> Statement:
-    if cursor.accept_symbol("("):
-        raise refusal(cursor)
+    if cursor.at_symbol("("):
+        return query(cursor)
     verb = cursor.word()
-    if verb == "select":
+    if verb in _QUERIES:
+        return query(cursor)
+    if verb in _COMMANDS:
         cursor.take()
-        return select(cursor)
+        return _COMMANDS[verb](cursor)
     if verb in _OTHER_COMMANDS:
         raise not_supported(verb.upper())
     if verb not in ("create", "alter", "drop"):

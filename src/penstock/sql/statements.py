@@ -24,9 +24,14 @@ class DefElem:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Any statement. ``notices``: texts of NOTICEs (42622) that parsing gave."""
+    """Any statement. ``notices``: texts of NOTICEs (42622) that parsing gave.
+
+    ``span``: where it stands in the text that was parsed, as offsets of its first character and
+    behind its last.
+    """
 
     notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
+    span: tuple[int, int] = field(default=(0, 0), kw_only=True, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,234 @@
+"""CREATE and DROP TABLE, CREATE and DROP SCHEMA (gram.y, CreateStmt); ALTER TABLE is in
+``alter_table_grammar``.
+
+In: a cursor behind the word TABLE or SCHEMA. Out: a statement. What a Delta table cannot keep
+(defaults, checks, references, storage) is refused by name (0A000).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import InvalidParameterValue, SqlSyntaxError
+from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.lexer import Kind
+from penstock.sql.object_names import (
+    RangeVar,
+    column_list,
+    qualified_name,
+    role_spec,
+)
+from penstock.sql.partition_bound import Strategy, partition_bound
+from penstock.sql.table_statements import (
+    ColumnDef,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    PartitionSpec,
+)
+from penstock.sql.type_grammar import type_name
+
+_CONSTRAINTS: Final = {
+    "unique": "UNIQUE",
+    "check": "CHECK",
+    "default": "DEFAULT",
+    "generated": "GENERATED",
+    "references": "REFERENCES",
+    "foreign": "FOREIGN KEY",
+    "exclude": "EXCLUDE",
+    "collate": "COLLATE",
+    "like": "LIKE",
+    "storage": "STORAGE",
+    "compression": "COMPRESSION",
+    "deferrable": "DEFERRABLE",
+    "initially": "INITIALLY",
+}
+_TABLE_OPTIONS: Final = {
+    "inherits": "INHERITS",
+    "using": "USING",
+    "with": "WITH",
+    "without": "WITHOUT OIDS",
+    "on": "ON COMMIT",
+    "tablespace": "TABLESPACE",
+    "as": "CREATE TABLE AS",
+}
+
+
+def create_table(cursor: Cursor) -> CreateTable:
+    """``CreateStmt``"""
+    missing_ok = cursor.accept("if", "not", "exists")
+    relation = qualified_name(cursor)
+    if cursor.accept("partition"):
+        return _partition_of(cursor, relation, missing_ok)
+    if cursor.word() in ("of", "as", "using", "with", "on", "tablespace"):
+        raise not_supported(f"CREATE TABLE ... {str(cursor.word()).upper()}")
+    columns, keys = _elements(cursor)
+    spec = _partition_spec(cursor)
+    _refuse_options(cursor)
+    cursor.expect_end()
+    return CreateTable(relation, columns, keys, missing_ok, spec, notices=cursor.notices)
+
+
+def _partition_of(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> CreateTable:
+    cursor.expect("of")
+    parent = qualified_name(cursor)
+    if cursor.at_symbol("("):
+        raise not_supported("PARTITION OF with column options")
+    bound = partition_bound(cursor)
+    spec = _partition_spec(cursor)
+    _refuse_options(cursor)
+    cursor.expect_end()
+    return CreateTable(
+        relation,
+        missing_ok=missing_ok,
+        partition_by=spec,
+        parent=parent,
+        bound=bound,
+        notices=cursor.notices,
+    )
+
+
+def _refuse_options(cursor: Cursor) -> None:
+    word = cursor.word()
+    if word in _TABLE_OPTIONS:
+        raise not_supported(_TABLE_OPTIONS[word])
+
+
+def _elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[tuple[str, ...], ...]]:
+    """``'(' OptTableElementList ')'``: columns, and the keys of table constraints."""
+    columns: list[ColumnDef] = []
+    keys: list[tuple[str, ...]] = []
+    cursor.expect_symbol("(")
+    if cursor.accept_symbol(")"):
+        return (), ()
+    while True:
+        key = table_constraint(cursor)
+        if key is None:
+            columns.append(column_def(cursor))
+        else:
+            keys.append(key)
+        if not cursor.accept_symbol(","):
+            break
+    cursor.expect_symbol(")")
+    return tuple(columns), tuple(keys)
+
+
+def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
+    """``TableConstraint``: the columns of PRIMARY KEY; None when there is no constraint."""
+    named = cursor.accept("constraint")
+    if named:
+        cursor.name()
+    if cursor.accept("primary"):
+        cursor.expect("key")
+        columns = column_list(cursor)
+        _refuse_constraint_options(cursor)
+        return columns
+    word = cursor.word()
+    if word in ("unique", "check", "foreign", "like") or (named and word in ("exclude", "not")):
+        raise not_supported(_CONSTRAINTS.get(word, "NOT NULL as a table constraint"))
+    if named:
+        raise cursor.syntax_error()
+    return None
+
+
+def _refuse_constraint_options(cursor: Cursor) -> None:
+    word = cursor.word()
+    if word in ("include", "with", "using", "deferrable", "initially"):
+        raise not_supported(f"PRIMARY KEY ... {word.upper()}")
+
+
+def column_def(cursor: Cursor) -> ColumnDef:
+    """``columnDef``"""
+    name = cursor.name()
+    column_type = type_name(cursor)
+    found: list[str] = []
+    while constraint := _column_constraint(cursor):
+        found.append(constraint)
+    if "null" in found and ("not null" in found or "primary key" in found):
+        raise SqlSyntaxError(f'conflicting NULL/NOT NULL declarations for column "{name}"')
+    return ColumnDef(name, column_type, "not null" in found, "primary key" in found)
+
+
+def _column_constraint(cursor: Cursor) -> str | None:
+    """``ColConstraint``: its name, None when there is none."""
+    named = cursor.accept("constraint")
+    if named:
+        cursor.name()
+    if cursor.accept("not"):
+        cursor.expect("null")
+        return "not null"
+    if cursor.accept("null"):
+        return "null"
+    if cursor.accept("primary"):
+        cursor.expect("key")
+        _refuse_constraint_options(cursor)
+        return "primary key"
+    word = cursor.word()
+    if word in _CONSTRAINTS:
+        raise not_supported(_CONSTRAINTS[word])
+    if named:
+        raise cursor.syntax_error()
+    return None
+
+
+def _partition_spec(cursor: Cursor) -> PartitionSpec | None:
+    """``OptPartitionSpec``"""
+    if not cursor.accept("partition"):
+        return None
+    cursor.expect("by")
+    name = cursor.name()
+    cursor.expect_symbol("(")
+    columns = [_partition_column(cursor)]
+    while cursor.accept_symbol(","):
+        columns.append(_partition_column(cursor))
+    cursor.expect_symbol(")")
+    if name.lower() not in ("list", "range", "hash"):
+        raise InvalidParameterValue(f'unrecognized partitioning strategy "{name}"')
+    strategy = Strategy(name.lower())
+    if strategy is Strategy.LIST and len(columns) > 1:
+        raise SqlSyntaxError(
+            'cannot use "list" partition strategy with more than one column', sqlstate="42P17"
+        )
+    return PartitionSpec(strategy, tuple(columns))
+
+
+def _partition_column(cursor: Cursor) -> str:
+    if cursor.at_symbol("("):
+        raise not_supported("an expression as partition key")
+    column = cursor.name()
+    after = cursor.token
+    if after.kind in (Kind.WORD, Kind.QUOTED) or cursor.at_symbol("("):
+        raise not_supported("a partition key with collation, operator class or function")
+    return column
+
+
+def drop_table(cursor: Cursor) -> DropTable:
+    """[IF EXISTS] any_name_list opt_drop_behavior"""
+    missing_ok = cursor.accept("if", "exists")
+    relations = [qualified_name(cursor)]
+    while cursor.accept_symbol(","):
+        relations.append(qualified_name(cursor))
+    cascade = cursor.opt_drop_behavior()
+    cursor.expect_end()
+    return DropTable(tuple(relations), missing_ok, cascade, notices=cursor.notices)
+
+
+def create_schema(cursor: Cursor) -> CreateSchema:
+    """``CreateSchemaStmt``, without elements"""
+    missing_ok = cursor.accept("if", "not", "exists")
+    name = None if cursor.word() == "authorization" else cursor.name()
+    owner = role_spec(cursor) if cursor.accept("authorization") else None
+    if cursor.word() in ("create", "grant"):
+        raise not_supported("CREATE SCHEMA with elements")
+    cursor.expect_end()
+    return CreateSchema(name, owner, missing_ok, notices=cursor.notices)
+
+
+def drop_schema(cursor: Cursor) -> DropSchema:
+    """[IF EXISTS] name_list opt_drop_behavior"""
+    missing_ok = cursor.accept("if", "exists")
+    names = cursor.name_list()
+    cascade = cursor.opt_drop_behavior()
+    cursor.expect_end()
+    return DropSchema(names, missing_ok, cascade, notices=cursor.notices)

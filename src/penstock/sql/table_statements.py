@@ -1,0 +1,142 @@
+"""Statements about tables and schemas (parsenodes.h, CreateStmt, AlterTableStmt).
+
+In: what the grammar found. Out: frozen values. Types are names; what they are is looked up later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.sql.object_names import RangeVar, RoleSpec
+from penstock.sql.partition_bound import PartitionBound, Strategy
+from penstock.sql.statements import Statement
+from penstock.sql.type_grammar import TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDef:
+    """A column. ``not_null``: NOT NULL was written; ``primary_key``: PRIMARY KEY behind it."""
+
+    name: str
+    type: TypeName
+    not_null: bool = False
+    primary_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """PARTITION BY strategy (columns)."""
+
+    strategy: Strategy
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """As the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
+        return f"{self.strategy.name} ({', '.join(_quoted(name) for name in self.columns)})"
+
+
+def _quoted(name: str) -> str:
+    plain = name.isascii() and name.isidentifier() and name == name.lower()
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Statement):
+    """CREATE TABLE. ``primary_keys``: each PRIMARY KEY (...) of the table form, in order.
+
+    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there.
+    """
+
+    relation: RangeVar
+    columns: tuple[ColumnDef, ...] = ()
+    primary_keys: tuple[tuple[str, ...], ...] = ()
+    missing_ok: bool = False
+    partition_by: PartitionSpec | None = None
+    parent: RangeVar | None = None
+    bound: PartitionBound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Statement):
+    """DROP TABLE [IF EXISTS] relations [CASCADE | RESTRICT]."""
+
+    relations: tuple[RangeVar, ...]
+    missing_ok: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """ADD [COLUMN] [IF NOT EXISTS] column"""
+
+    column: ColumnDef
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPrimaryKey:
+    """ADD [CONSTRAINT name] PRIMARY KEY (columns)"""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetReplicaIdentity:
+    """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key)."""
+
+    kind: str
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOwner:
+    """OWNER TO owner"""
+
+    owner: RoleSpec
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPartition:
+    """ATTACH PARTITION relation bound"""
+
+    relation: RangeVar
+    bound: PartitionBound
+
+
+@dataclass(frozen=True, slots=True)
+class DetachPartition:
+    """DETACH PARTITION relation"""
+
+    relation: RangeVar
+
+
+AlterTableCommand = (
+    AddColumn | AddPrimaryKey | SetReplicaIdentity | ChangeOwner | AttachPartition | DetachPartition
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable(Statement):
+    """ALTER TABLE [IF EXISTS] relation commands."""
+
+    relation: RangeVar
+    commands: tuple[AlterTableCommand, ...]
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSchema(Statement):
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; no name: the owner's."""
+
+    name: str | None
+    owner: RoleSpec | None = None
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropSchema(Statement):
+    """DROP SCHEMA [IF EXISTS] names [CASCADE | RESTRICT]."""
+
+    names: tuple[str, ...]
+    missing_ok: bool = False
+    cascade: bool = False
