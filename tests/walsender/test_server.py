@@ -22,7 +22,7 @@ from psycopg import pq
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.lsn import Lsn
-from penstock.protocol.backend_messages import FieldDescription, copy_data
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus, copy_data
 from penstock.protocol.copy_both import keepalive, xlog_data
 from penstock.protocol.copy_rows import text_messages
 from penstock.protocol.frontend_messages import CopyDone
@@ -58,17 +58,28 @@ class Runner:
         self.cancelled = threading.Event()
         self.closed = threading.Event()
         self.drawn = 0
+        self.failures = 0
 
     def simple(self, text: str) -> Iterable[Answer]:
         for statement in text.split(";"):
-            yield self.execute(statement.strip(), ())
+            yield self.answer(statement.strip(), ())
 
     def describe(self, text: str) -> Description:
         if not text.startswith("SELECT"):
             return Description((), None)
         return Description((TEXT,) if "$1" in text else (), (FieldDescription("n", INT4, 4),))
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        return TransactionStatus.IDLE
+
+    def failed(self) -> None:
+        self.failures += 1
+
+    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        return [self.answer(text, parameters)]
+
+    def answer(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
         match text.split():
             case []:
                 return Empty()

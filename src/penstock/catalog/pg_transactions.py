@@ -1,4 +1,4 @@
-"""Commits of the lake in one total order, with positions that stay (the node's WAL; xlog.c, clog.c).
+"""Commits of the lake in one total order, with positions that stay: the node's WAL (xlog.c).
 
 In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
 has been sequenced. Who finds the commits is left to the sequencer (walsender). A transaction's

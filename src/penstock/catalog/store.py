@@ -40,7 +40,7 @@ from penstock.errors import ConfigurationError, DuplicateObject
 SCHEMA_VERSION: Final = 3
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
-    # The catalogs of publishing came, then the log of transactions; create_all makes what is missing.
+    # Catalogs of publishing came, then the log of transactions: create_all makes what is missing.
     1: METADATA.create_all,
     2: METADATA.create_all,
 }

@@ -34,7 +34,7 @@ from penstock.protocol.startup_packets import (
     SslRequest,
     StartupMessage,
 )
-from penstock.walsender.answers import StatementRunner
+from penstock.walsender.answers import StatementRunner, Streaming
 from penstock.walsender.authentication import LoginRole, authenticate
 from penstock.walsender.client_socket import ClientSocket
 from penstock.walsender.extended_query import ExtendedQuery
@@ -271,6 +271,8 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
+                self.runner.failed()
+                self._session.transaction_status = self.runner.transaction_status
                 self._pump.send(self._session.fail(error))
 
     def _simple_query(self, text: str) -> None:
@@ -278,6 +280,7 @@ class Backend:
         streamed = False
         for answer in self.runner.simple(text):
             send_answer(self._session, self._pump, answer)
-            streamed = hasattr(answer, "run")
+            streamed = isinstance(answer, Streaming)
         if not streamed:
+            self._session.transaction_status = self.runner.transaction_status
             self._pump.send(self._session.ready_for_query())
