@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import PgClass
 from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
@@ -46,6 +47,7 @@ class CatalogTransaction:
     tables: PgClass
     publications: PgPublication
     slots: PgReplicationSlots
+    namespaces: PgNamespace
 
 
 class Catalog:
@@ -146,6 +148,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgClass(connection),
         PgPublication(connection),
         PgReplicationSlots(connection),
+        PgNamespace(connection),
     )
 
 

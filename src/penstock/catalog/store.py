@@ -19,6 +19,7 @@ from penstock.catalog import (
     pg_authid,
     pg_class,
     pg_control,
+    pg_namespace,
     pg_publication,
     pg_replication_slots,
     pg_subscription,
@@ -36,11 +37,12 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     # The catalogs of publishing came; create_all makes what is missing.
     1: METADATA.create_all,
+    2: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -48,6 +50,7 @@ _TABLES: Final = (
     pg_authid,
     pg_class,
     pg_control,
+    pg_namespace,
     pg_publication,
     pg_replication_slots,
     pg_subscription,
