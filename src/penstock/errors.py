@@ -13,6 +13,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── UndefinedObject               42704
     ├── DuplicateObject               42710
     ├── WrongObjectType               42809
+    ├── InsufficientPrivilege         42501
     ├── ObjectInUse                   55006
     ├── NotInPrerequisiteState        55000
     │   └── RelationChanged           55000   a change that is not followed
@@ -105,6 +106,12 @@ class WrongObjectType(PenstockError):
     """An object of a kind that cannot be replicated."""
 
     default_sqlstate = "42809"
+
+
+class InsufficientPrivilege(PenstockError):
+    """Something that the role may not do."""
+
+    default_sqlstate = "42501"
 
 
 class ObjectInUse(PenstockError):

@@ -9,6 +9,7 @@ from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, ReplicaIdentity
 from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
@@ -22,6 +23,7 @@ __all__ = [
     "LakeTable",
     "LakeTransaction",
     "Member",
+    "Namespace",
     "NodeInfo",
     "Publication",
     "PublicationNamespace",

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import PgClass
 from penstock.catalog.pg_control import NodeInfo
+from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
@@ -48,6 +49,7 @@ class CatalogTransaction:
     publications: PgPublication
     slots: PgReplicationSlots
     transactions: PgTransactions
+    namespaces: PgNamespace
 
 
 class Catalog:
@@ -149,6 +151,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgPublication(connection),
         PgReplicationSlots(connection),
         PgTransactions(connection),
+        PgNamespace(connection),
     )
 
 

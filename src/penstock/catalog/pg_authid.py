@@ -30,6 +30,8 @@ from penstock.catalog.metadata import METADATA
 from penstock.errors import DuplicateObject, UndefinedObject
 
 NO_LIMIT: Final = -1
+PUBLIC: Final = 0
+"""The grantee that means every role (ACL_ID_PUBLIC)."""
 
 _ROLES = Table(
     "penstock_authid",
@@ -114,16 +116,31 @@ class PgAuthid:
 
     def grant_select(self, relid: int, grantee: int) -> None:
         """GRANT SELECT ON TABLE; twice is once."""
-        if not self.may_select(relid, grantee):
+        query = select(_SELECT.c.relid).where(_granted(relid, grantee))
+        if self._connection.execute(query).first() is None:
             self._connection.execute(_SELECT.insert().values(relid=relid, grantee=grantee))
 
     def revoke_select(self, relid: int, grantee: int) -> None:
         """REVOKE SELECT ON TABLE; no effect where it was not granted."""
         self._connection.execute(_SELECT.delete().where(_granted(relid, grantee)))
 
+    def revoke_all(self, relid: int) -> None:
+        """Forget every grant on a table that is gone."""
+        self._connection.execute(_SELECT.delete().where(_SELECT.c.relid == relid))
+
+    def granted_to(self, grantee: int) -> tuple[int, ...]:
+        """Oids of the tables that a role was granted SELECT on."""
+        query = select(_SELECT.c.relid).where(_SELECT.c.grantee == grantee)
+        return tuple(row[0] for row in self._connection.execute(query.order_by(_SELECT.c.relid)))
+
     def may_select(self, relid: int, grantee: int) -> bool:
-        """Whether the role was granted SELECT; owners and superusers are not looked at."""
-        query = select(_SELECT.c.relid).where(_granted(relid, grantee))
+        """Whether the role, or PUBLIC, was granted SELECT.
+
+        Owners and superusers are not looked at.
+        """
+        query = select(_SELECT.c.relid).where(
+            and_(_SELECT.c.relid == relid, _SELECT.c.grantee.in_((grantee, PUBLIC)))
+        )
         return self._connection.execute(query).first() is not None
 
 

@@ -21,6 +21,9 @@ from penstock.sql.session_statements import (
 from penstock.sql.statements import Statement
 from penstock.sql.transaction_grammar import transaction_mode_list
 
+_BEHIND_SESSION = (None, "authorization", "characteristics", "to")
+"""Words (or none) behind a SESSION that is a name itself, or the beginning of another form."""
+
 
 def set_statement(cursor: Cursor) -> Statement:
     """[SESSION | LOCAL] set_rest"""
@@ -30,9 +33,8 @@ def set_statement(cursor: Cursor) -> Statement:
     if cursor.word() == "local" and cursor.word_after() is not None:
         cursor.take()
         local = True
-    elif cursor.word() == "session" and cursor.word_after() is not None:
-        if cursor.word_after() not in ("authorization", "characteristics", "to"):
-            cursor.take()
+    elif cursor.word() == "session" and cursor.word_after() not in _BEHIND_SESSION:
+        cursor.take()
     found = _set_rest(cursor, local)
     cursor.expect_end()
     return found
