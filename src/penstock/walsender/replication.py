@@ -34,7 +34,7 @@ from penstock.protocol.slot_options import (
 from penstock.walsender.answers import Answer, Done, Duplex, Rows, Streaming
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.feed import Feed
-from penstock.walsender.services import Services
+from penstock.walsender.services import SessionServices
 from penstock.walsender.stream import SenderState, Stream
 from penstock.walsender.transaction_block import TransactionBlock
 
@@ -52,7 +52,7 @@ class Replication:
     def __init__(
         self,
         context: SessionContext,
-        services: Services,
+        services: SessionServices,
         block: TransactionBlock,
         show: Callable[[str], str],
         cancelled: Callable[[], bool],

@@ -38,7 +38,7 @@ from penstock.walsender.answers import Answer, Description, Done, Empty, Notice,
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.copy_statement import copy_request
 from penstock.walsender.replication import Replication
-from penstock.walsender.services import Services, SessionFacts
+from penstock.walsender.services import SessionServices, SessionFacts
 from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
@@ -49,7 +49,7 @@ _READS = ("select", "with", "values", "table")
 class SessionRunner:
     """Runs what one client sends; made when it has logged in."""
 
-    def __init__(self, context: SessionContext, services: Services) -> None:
+    def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
         self._services = services
         self._cancelled = threading.Event()

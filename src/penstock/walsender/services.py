@@ -84,7 +84,7 @@ MakeSource = Callable[[PgoutputOptions], ChangeSource]
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class SessionServices:
     """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
 
     ``wal_sender_timeout_s``: 0 for none. ``settings``: what SHOW gives, lower-case names.
