@@ -61,9 +61,7 @@ def creation_schema(transaction: CatalogTransaction, scope: Scope, name: RangeVa
     raise UndefinedObject("no schema has been selected to create in", sqlstate=UNDEFINED_SCHEMA)
 
 
-def find_table(
-    transaction: CatalogTransaction, scope: Scope, name: RangeVar
-) -> LakeTable | None:
+def find_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> LakeTable | None:
     """RangeVarGetRelid with missing_ok; a table met for the first time is registered."""
     _check_catalog(scope, name)
     if name.schema is not None:

@@ -87,16 +87,12 @@ def open_tables(
             _check_repetition(table, item, first[table.oid][1])
         else:
             first[table.oid] = (table, item)
-    return [
-        _published(scope, table, item, via_root, compile) for table, item in first.values()
-    ]
+    return [_published(scope, table, item, via_root, compile) for table, item in first.values()]
 
 
 def _check_repetition(table: LakeTable, item: PublicationTable, first: PublicationTable) -> None:
     if item.where is not None or first.where is not None:
-        raise DuplicateObject(
-            f'conflicting or redundant WHERE clauses for table "{table.name}"'
-        )
+        raise DuplicateObject(f'conflicting or redundant WHERE clauses for table "{table.name}"')
     if item.columns is not None or first.columns is not None:
         raise DuplicateObject(f'conflicting or redundant column lists for table "{table.name}"')
 
@@ -165,8 +161,7 @@ def add_tables(
             if missing_ok:
                 continue
             raise DuplicateObject(
-                f'relation "{rel.table.name}" is already member of publication '
-                f'"{publication.name}"'
+                f'relation "{rel.table.name}" is already member of publication "{publication.name}"'
             )
         transaction.publications.add_relation(
             publication.oid, rel.table.oid, _columns(scope, rel), rel.row_filter

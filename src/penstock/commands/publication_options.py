@@ -38,9 +38,7 @@ def _publish(option: DefElem) -> dict[str, Any]:
         raise SqlSyntaxError('invalid list syntax in parameter "publish"')
     for action in actions:
         if action not in _ACTIONS:
-            raise SqlSyntaxError(
-                f'unrecognized value for publication option "publish": "{action}"'
-            )
+            raise SqlSyntaxError(f'unrecognized value for publication option "publish": "{action}"')
     return {action: action in actions for action in _ACTIONS}
 
 

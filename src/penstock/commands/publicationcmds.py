@@ -114,9 +114,7 @@ def alter_objects(
     return CommandResult(_ALTERED)
 
 
-def alter_owner(
-    statement: AlterPublicationOwner, catalog: Catalog, scope: Scope
-) -> CommandResult:
+def alter_owner(statement: AlterPublicationOwner, catalog: Catalog, scope: Scope) -> CommandResult:
     """AlterPublicationOwner_internal"""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
@@ -140,9 +138,7 @@ def rename_publication(
     return CommandResult(_ALTERED)
 
 
-def drop_publication(
-    statement: DropPublication, catalog: Catalog, scope: Scope
-) -> CommandResult:
+def drop_publication(statement: DropPublication, catalog: Catalog, scope: Scope) -> CommandResult:
     """RemoveObjects, all of them or none"""
     notices = []
     with catalog.write() as transaction:

@@ -53,9 +53,7 @@ class CompiledFilter(Protocol):
 class RowFilterCompiler(Protocol):
     """``penstock.publication.row_filter.compile_row_filter``"""
 
-    def __call__(
-        self, text: str, columns: Sequence[TableColumn], *, table: str
-    ) -> CompiledFilter:
+    def __call__(self, text: str, columns: Sequence[TableColumn], *, table: str) -> CompiledFilter:
         """Raises PostgreSQL's errors for what a row filter may not hold."""
 
 

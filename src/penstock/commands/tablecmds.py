@@ -88,7 +88,9 @@ def _skipped(message: str) -> CommandResult:
 def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     """The Delta table's columns, as a subscription would make them for such a relation."""
     attributes = tuple(
-        Attribute(column.name, column.type_oid, column.typmod, column.name in definition.primary_key)
+        Attribute(
+            column.name, column.type_oid, column.typmod, column.name in definition.primary_key
+        )
         for column in definition.columns
     )
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)

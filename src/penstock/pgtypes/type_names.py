@@ -60,9 +60,7 @@ _TYPES: Final[dict[str, tuple[int, int]]] = {
 }
 """name: (oid, oid of its array type)"""
 
-_SERIAL: Final = frozenset(
-    {"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"}
-)
+_SERIAL: Final = frozenset({"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"})
 
 _FORMATTED: Final = {
     "bool": "boolean",
