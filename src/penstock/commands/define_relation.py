@@ -81,7 +81,7 @@ def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateT
 
 def _primary_key(statement: CreateTable) -> tuple[str, ...]:
     """The columns of the one PRIMARY KEY."""
-    keys = [(item.name,) for item in statement.columns if item.primary_key]
+    keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
     keys += statement.primary_keys
     if len(keys) > 1:
         raise multiple_primary_keys(statement.relation.name)

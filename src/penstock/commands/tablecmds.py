@@ -98,7 +98,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:
-    """RemoveRelations, all of them or none. The rows go when the catalog has forgotten the table."""
+    """RemoveRelations, all of them or none. Rows go when the catalog has forgotten the table."""
     warehouse = warehouse_of(scope)
     notices: list[Notice] = []
     with catalog.write() as transaction:
