@@ -1,12 +1,28 @@
 """Statements to catalog changes (src/backend/commands).
 
-In: statements of ``penstock.sql``, the catalog, and a way to the publisher. Out: changed rows, and
-a ``CommandResult``. Workers are neither started nor stopped here: a node that runs follows the
+In: statements of ``penstock.sql``, the catalog, a way to the publisher, and the scope: who executes
+them, over which warehouse. Out: changed rows, new and dropped Delta tables, and a
+``CommandResult``. Workers are neither started nor stopped here: a node that runs follows the
 catalog.
 """
 
+from penstock.commands.namespace import register_all, table_columns
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice
-from penstock.commands.utility import execute
+from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope, TableColumn
+from penstock.commands.utility import execute, is_command
 
-__all__ = ["CommandResult", "Notice", "Publisher", "PublisherFactory", "execute"]
+__all__ = [
+    "NODE_ROLE",
+    "CommandResult",
+    "CurrentRole",
+    "Notice",
+    "Publisher",
+    "PublisherFactory",
+    "Scope",
+    "TableColumn",
+    "execute",
+    "is_command",
+    "register_all",
+    "table_columns",
+]

@@ -5,12 +5,17 @@ In: any parsed statement. Out: its result, with the notices of its parsing first
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Final
 
 from penstock.catalog import Catalog
+from penstock.commands import publicationcmds, tablecmds, user
+from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.result import CommandResult, notice
+from penstock.commands.scope import Scope
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
@@ -19,31 +24,101 @@ from penstock.commands.subscriptioncmds import (
     create_subscription,
 )
 from penstock.commands.views import select
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, InsufficientPrivilege
 from penstock.sql import (
+    AlterPublicationObjects,
+    AlterPublicationOptions,
+    AlterPublicationOwner,
+    AlterRole,
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
     AlterSubscriptionSet,
+    AlterTable,
+    CreatePublication,
+    CreateRole,
+    CreateSchema,
     CreateSubscription,
+    CreateTable,
+    DropPublication,
+    DropRole,
+    DropSchema,
     DropSubscription,
+    DropTable,
+    GrantSelect,
+    Query,
+    RenamePublication,
+    RenameRole,
     Select,
     Statement,
 )
 
+_NODE_SCOPE: Final = Scope()
 
-def execute(statement: Statement, catalog: Catalog, connect: PublisherFactory) -> CommandResult:
+_COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandResult]]] = {
+    CreatePublication: publicationcmds.create_publication,
+    AlterPublicationOptions: publicationcmds.alter_options,
+    AlterPublicationObjects: publicationcmds.alter_objects,
+    AlterPublicationOwner: publicationcmds.alter_owner,
+    RenamePublication: publicationcmds.rename_publication,
+    DropPublication: publicationcmds.drop_publication,
+    CreateRole: user.create_role,
+    AlterRole: user.alter_role,
+    RenameRole: user.rename_role,
+    DropRole: user.drop_role,
+    GrantSelect: user.grant_select,
+    CreateTable: tablecmds.create_table,
+    DropTable: tablecmds.drop_table,
+    AlterTable: alter_table,
+    CreateSchema: tablecmds.create_schema,
+    DropSchema: tablecmds.drop_schema,
+}
+
+
+def execute(
+    statement: Statement,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: Scope = _NODE_SCOPE,
+) -> CommandResult:
     """Execute one statement; the catalog's changes are durable when it returns.
 
     Raises PostgreSQL's errors as PenstockError. ``connect`` is called by statements that need the
-    publisher: CREATE with connect = true, REFRESH, DROP of a subscription with a slot.
+    publisher: CREATE with connect = true, REFRESH, DROP of a subscription with a slot. ``scope``:
+    who executes it and where; by default the node itself, without a warehouse.
     """
-    result = _execute(statement, catalog, connect)
+    command = _COMMANDS.get(type(statement))
+    if command is not None:
+        result = command(statement, catalog, scope)
+    else:
+        result = _subscriptions(statement, catalog, connect, scope)
     parsing = tuple(notice(text, sqlstate="42622") for text in statement.notices)
     return replace(result, notices=parsing + result.notices)
 
 
-def _execute(statement: Statement, catalog: Catalog, connect: PublisherFactory) -> CommandResult:
+def is_command(statement: Statement) -> bool:
+    """Whether ``execute`` knows the statement; the others are the session's."""
+    return type(statement) in _COMMANDS or isinstance(
+        statement,
+        CreateSubscription
+        | AlterSubscriptionEnabled
+        | AlterSubscriptionConnection
+        | AlterSubscriptionSet
+        | AlterSubscriptionRefresh
+        | DropSubscription,
+    )
+
+
+def _subscriptions(
+    statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: Scope
+) -> CommandResult:
+    if isinstance(statement, Select):
+        return select(statement, catalog)
+    if is_command(statement) and not scope.role.superuser:
+        raise InsufficientPrivilege(
+            "permission denied to manage subscriptions",
+            detail="Only superusers may create, alter or drop subscriptions of a node.",
+        )
     match statement:
         case CreateSubscription():
             return create_subscription(statement, catalog, connect)
@@ -57,6 +132,6 @@ def _execute(statement: Statement, catalog: Catalog, connect: PublisherFactory) 
             return alter_refresh(statement, catalog, connect)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
-        case Select():
-            return select(statement, catalog)
+        case Query(_, kind):
+            raise FeatureNotSupported(f"this form of {kind.upper()} is not supported here")
     raise FeatureNotSupported(f"{type(statement).__name__} is not supported")

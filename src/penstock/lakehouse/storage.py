@@ -151,6 +151,15 @@ class Storage:
             except OSError as error:
                 log.warning("could not remove file %s: %s", uri, error)
 
+    def remove_folder(self, uri: str) -> None:
+        """Remove a folder with everything in it; no effect when it is gone."""
+        with storage_errors("remove directory", uri):
+            filesystem, path = resolve(uri)
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
+                if is_local(uri) and self.fsync:
+                    fsync_folder(str(Path(path).parent))
+
 
 def fsync_file(path: str) -> None:
     """fsync(2) of a local file by its path."""

@@ -13,6 +13,7 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse.cuts import Cuts
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
 from penstock.lakehouse.names import folder_name
 from penstock.lakehouse.schema import TableSchema
@@ -63,6 +64,12 @@ class Warehouse:
         return DeltaTable.create(
             self.storage, self.store, self.table_uri(schema, table), f"{schema}.{table}", columns
         )
+
+    def remove(self, schema: str, table: str) -> None:
+        """Remove a table with its rows; its log goes first, so that what is left is no table."""
+        uri = self.table_uri(schema, table)
+        self.storage.remove_folder(log_folder(uri))
+        self.storage.remove_folder(uri)
 
     def staging_path(self, name: str) -> str:
         """The URI of a passing file that executors read; its folder exists."""

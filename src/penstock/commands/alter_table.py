@@ -1,0 +1,211 @@
+"""ALTER TABLE (tablecmds.c, ATExecCmd).
+
+In: a parsed statement, the catalog, the scope with its warehouse. Out: columns in the Delta table,
+and key, identity and owner in the catalog. A key is a promise: that it is unique is checked where
+it is relied on, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable, ReplicaIdentity
+from penstock.commands.aclchk import (
+    check_can_set_role,
+    check_create_in_schema,
+    check_owner,
+    role_of,
+)
+from penstock.commands.define_relation import (
+    DUPLICATE_COLUMN,
+    INVALID_TABLE_DEFINITION,
+    UNDEFINED_COLUMN,
+    check_key,
+    column,
+    multiple_primary_keys,
+)
+from penstock.commands.namespace import (
+    UNDEFINED_TABLE,
+    find_table,
+    get_schema,
+    get_table,
+    names,
+    table_columns,
+    warehouse_of,
+)
+from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.scope import Scope, TableColumn
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InvalidParameterValue,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.lakehouse.names import column_names
+from penstock.lakehouse.schema import Column
+from penstock.pgtypes import arrow_type
+from penstock.sql import (
+    AddColumn,
+    AddPrimaryKey,
+    AlterTable,
+    AlterTableCommand,
+    AttachPartition,
+    ChangeOwner,
+    DetachPartition,
+    SetReplicaIdentity,
+)
+
+_APP_ID = "penstock_ddl"
+"""The transaction marker of commits that change columns."""
+
+
+def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> CommandResult:
+    """AlterTable. Columns are added last, when nothing else can fail any more."""
+    notices: list[Notice] = []
+    with catalog.write() as transaction:
+        table = find_table(transaction, scope, statement.relation)
+        if table is None and statement.missing_ok:
+            name = statement.relation.name
+            skipped = notice(f'relation "{name}" does not exist, skipping')
+            return CommandResult("ALTER TABLE", (skipped,))
+        table = get_table(transaction, scope, statement.relation)
+        check_owner(scope.role, table.owner, "table", table.name)
+        added: list[TableColumn] = []
+        for command in _in_passes(statement.commands):
+            table = _execute(transaction, scope, table, command, added, notices)
+            transaction.tables.save(table)
+        if added:
+            for member in _family(transaction, table):
+                _add_to_delta(scope, member, added)
+    return CommandResult("ALTER TABLE", tuple(notices))
+
+
+def _in_passes(commands: Sequence[AlterTableCommand]) -> list[AlterTableCommand]:
+    """Columns come before keys (AT_PASS_ADD_COL), whatever the order written."""
+    return sorted(commands, key=lambda command: not isinstance(command, AddColumn))
+
+
+def _execute(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    table: LakeTable,
+    command: AlterTableCommand,
+    added: list[TableColumn],
+    notices: list[Notice],
+) -> LakeTable:
+    match command:
+        case AddColumn():
+            return _add_column(scope, table, command, added, notices)
+        case AddPrimaryKey(columns):
+            if table.primary_key:
+                raise multiple_primary_keys(table.name)
+            check_key(columns, [*names(table_columns(scope, table)), *names(added)])
+            return replace(table, primary_key=columns)
+        case SetReplicaIdentity():
+            return _set_identity(scope, table, command, added)
+        case ChangeOwner(spec):
+            owner = role_of(transaction, spec, scope)
+            if owner.oid != table.owner and not scope.role.superuser:
+                check_can_set_role(scope, owner)
+                schema = get_schema(transaction, scope, table.schema)
+                check_create_in_schema(replace(scope, role=owner), schema.owner, schema.name)
+            return replace(table, owner=owner.oid)
+        case AttachPartition():
+            raise FeatureNotSupported(
+                "ALTER TABLE ... ATTACH PARTITION is not supported",
+                hint="Create the partition with CREATE TABLE ... PARTITION OF.",
+            )
+        case DetachPartition(relation):
+            _detach(transaction, scope, table, get_table(transaction, scope, relation))
+    return table
+
+
+def _add_column(
+    scope: Scope,
+    table: LakeTable,
+    command: AddColumn,
+    added: list[TableColumn],
+    notices: list[Notice],
+) -> LakeTable:
+    """ATExecAddColumn"""
+    if table.parent is not None:
+        raise WrongObjectType("cannot add column to a partition")
+    new = column(command.column)
+    if new.name in [*names(table_columns(scope, table)), *names(added)]:
+        message = f'column "{new.name}" of relation "{table.name}" already exists'
+        if not command.missing_ok:
+            raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
+        notices.append(notice(f"{message}, skipping", sqlstate=DUPLICATE_COLUMN))
+        return table
+    if command.column.primary_key and table.primary_key:
+        raise multiple_primary_keys(table.name)
+    added.append(new)
+    return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
+
+
+def _set_identity(
+    scope: Scope, table: LakeTable, command: SetReplicaIdentity, added: Sequence[TableColumn]
+) -> LakeTable:
+    """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
+    identity = ReplicaIdentity(command.kind)
+    known = [*names(table_columns(scope, table)), *names(added)]
+    for position, name in enumerate(command.key):
+        if name not in known:
+            raise UndefinedObject(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate=UNDEFINED_COLUMN,
+            )
+        if name in command.key[:position]:
+            raise InvalidParameterValue(
+                f'column "{name}" appears twice in replica identity',
+                sqlstate=INVALID_TABLE_DEFINITION,
+            )
+    return replace(table, replica_identity=identity, identity_key=command.key)
+
+
+def _detach(
+    transaction: CatalogTransaction, scope: Scope, parent: LakeTable, child: LakeTable
+) -> None:
+    """ATExecDetachPartition"""
+    if parent.partition_key is None:
+        raise WrongObjectType(
+            f'ALTER action DETACH PARTITION cannot be performed on relation "{parent.name}"',
+            detail="This operation is not supported for tables.",
+        )
+    if child.parent != parent.oid:
+        raise UndefinedObject(
+            f'relation "{child.name}" is not a partition of relation "{parent.name}"',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    transaction.tables.save(replace(child, parent=None, bound=None))
+
+
+def _family(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
+    """A table with its partitions and theirs."""
+    found = [table]
+    for child in transaction.tables.all():
+        if child.parent == table.oid:
+            found += _family(transaction, child)
+    return found
+
+
+def _add_to_delta(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> None:
+    warehouse = warehouse_of(scope)
+    delta = warehouse.open(table.schema, table.name)
+    if delta is None:
+        raise UndefinedObject(
+            f'Delta table of relation "{table.qualified_name}" does not exist',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    known = delta.schema.by_source
+    taken = {source: column.name for source, column in known.items()}
+    new_names = column_names([c.name for c in added], taken)
+    new = [
+        Column(new_names[c.name], c.name, arrow_type(c.type_oid, c.typmod), c.type_oid, c.typmod)
+        for c in added
+        if c.name not in known
+    ]
+    delta.add_columns(new)
+    delta.commit(app_id=_APP_ID, version_marker=delta.version + 1, operation="ADD COLUMNS")

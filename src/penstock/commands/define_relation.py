@@ -1,0 +1,156 @@
+"""What CREATE TABLE defines (parse_utilcmd.c, transformCreateStmt; tablecmds.c, MergeAttributes).
+
+In: a parsed CREATE TABLE, a transaction of the catalog. Out: ``Definition``, with types looked up
+and the key checked, or PostgreSQL's error. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.aclchk import check_owner
+from penstock.commands.namespace import get_table, names, table_columns
+from penstock.commands.result import Notice, notice
+from penstock.commands.scope import Scope, TableColumn
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InvalidParameterValue,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.pgtypes.type_names import resolve
+from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec
+
+UNDEFINED_COLUMN = "42703"
+DUPLICATE_COLUMN = "42701"
+INVALID_TABLE_DEFINITION = "42P16"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table to be. ``parent`` and ``bound``: of a partition."""
+
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[str, ...]
+    parent: LakeTable | None = None
+    bound: PartitionBound | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
+    """Raises UndefinedObject, DuplicateObject, InvalidParameterValue, FeatureNotSupported."""
+    if statement.parent is not None:
+        definition = _partition(transaction, scope, statement)
+    else:
+        columns = tuple(column(item) for item in statement.columns)
+        key = _primary_key(statement)
+        _check_once(names(columns))
+        definition = Definition(columns, key, notices=_not_null_notice(statement))
+    if statement.partition_by is not None:
+        check_partition_key(
+            statement.relation.name,
+            statement.partition_by,
+            definition.columns,
+            definition.primary_key,
+        )
+    if not definition.columns:
+        raise FeatureNotSupported("a table without columns is not supported")
+    return definition
+
+
+def column(item: ColumnDef) -> TableColumn:
+    """A column with its type looked up."""
+    type_name = item.type
+    oid, typmod = resolve(
+        type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
+    )
+    return TableColumn(item.name, oid, typmod)
+
+
+def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
+    assert statement.parent is not None
+    parent = get_table(transaction, scope, statement.parent)
+    check_owner(scope.role, parent.owner, "table", parent.name)
+    if parent.partition_key is None:
+        raise WrongObjectType(f'"{parent.name}" is not partitioned')
+    return Definition(table_columns(scope, parent), parent.primary_key, parent, statement.bound)
+
+
+def _primary_key(statement: CreateTable) -> tuple[str, ...]:
+    """The columns of the one PRIMARY KEY."""
+    keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
+    keys += statement.primary_keys
+    if len(keys) > 1:
+        raise multiple_primary_keys(statement.relation.name)
+    if not keys:
+        return ()
+    check_key(keys[0], [item.name for item in statement.columns])
+    return keys[0]
+
+
+def multiple_primary_keys(table: str) -> InvalidParameterValue:
+    """Tables have one primary key."""
+    return InvalidParameterValue(
+        f'multiple primary keys for table "{table}" are not allowed',
+        sqlstate=INVALID_TABLE_DEFINITION,
+    )
+
+
+def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
+    """transformIndexConstraint: the columns of PRIMARY KEY exist, each once."""
+    for position, name in enumerate(key):
+        if name not in columns:
+            raise UndefinedObject(
+                f'column "{name}" named in key does not exist', sqlstate=UNDEFINED_COLUMN
+            )
+        if name in key[:position]:
+            raise DuplicateObject(
+                f'column "{name}" appears twice in primary key constraint',
+                sqlstate=DUPLICATE_COLUMN,
+            )
+
+
+def _check_once(columns: Sequence[str]) -> None:
+    for position, name in enumerate(columns):
+        if name in columns[:position]:
+            raise DuplicateObject(
+                f'column "{name}" specified more than once', sqlstate=DUPLICATE_COLUMN
+            )
+
+
+def check_partition_key(
+    table: str,
+    spec: PartitionSpec,
+    columns: Sequence[TableColumn],
+    primary_key: Sequence[str],
+) -> None:
+    """ComputePartitionAttrs; a primary key has all columns of the partition key (DefineIndex)."""
+    for name in spec.columns:
+        if name not in names(columns):
+            raise UndefinedObject(
+                f'column "{name}" named in partition key does not exist',
+                sqlstate=UNDEFINED_COLUMN,
+            )
+    for name in spec.columns:
+        if primary_key and name not in primary_key:
+            raise FeatureNotSupported(
+                "unique constraint on partitioned table must include all partitioning columns",
+                detail=f'PRIMARY KEY constraint on table "{table}" lacks column "{name}" which is '
+                "part of the partition key.",
+            )
+
+
+def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:
+    written = [item.name for item in statement.columns if item.not_null]
+    if not written:
+        return ()
+    shown = ", ".join(f'"{name}"' for name in written)
+    return (
+        notice(
+            f"NOT NULL of {shown} is not enforced",
+            detail="Columns of the lake's tables may hold NULL, since Spark writes them too.",
+        ),
+    )

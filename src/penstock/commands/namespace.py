@@ -1,0 +1,150 @@
+"""Which table a name means (namespace.c), and what a table of the lake looks like (relcache.c).
+
+In: a name as written, a transaction of the catalog, the scope. Out: rows of the catalog and columns
+from Delta's metadata. Whatever lies in the warehouse is known from its first mention on: a row is
+made then, with the key that the Delta table names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.catalog import CatalogTransaction, LakeTable, Namespace
+from penstock.commands.scope import Scope, TableColumn
+from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.lakehouse.delta_types import arrow_type
+from penstock.lakehouse.describe import Description, describe, source_name, table_names
+from penstock.lakehouse.schema import TYPE
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.sql import RangeVar
+
+UNDEFINED_TABLE = "42P01"
+UNDEFINED_SCHEMA = "3F000"
+_TEXT_OID = 25
+_GENERATED = "delta.generationExpression"
+
+
+def warehouse_of(scope: Scope) -> Warehouse:
+    """Raises FeatureNotSupported where statements run without a warehouse."""
+    if scope.warehouse is None:
+        raise FeatureNotSupported("this statement needs a warehouse")
+    return scope.warehouse
+
+
+def find_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Namespace | None:
+    """A schema of the catalog, or one that the warehouse has a table in; None for neither."""
+    found = transaction.namespaces.find(name)
+    if found is None and scope.warehouse is not None:
+        held = any(schema == name for schema, _ in table_names(scope.warehouse))
+        found = transaction.namespaces.create(name) if held else None
+    return found
+
+
+def get_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Namespace:
+    """get_namespace_oid. Raises UndefinedObject (3F000)."""
+    found = find_schema(transaction, scope, name)
+    if found is None:
+        raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
+    return found
+
+
+def creation_schema(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> Namespace:
+    """RangeVarGetCreationNamespace. Raises UndefinedObject (3F000)."""
+    _check_catalog(scope, name)
+    if name.schema is not None:
+        return get_schema(transaction, scope, name.schema)
+    for schema in scope.search_path:
+        found = find_schema(transaction, scope, schema)
+        if found is not None:
+            return found
+    raise UndefinedObject("no schema has been selected to create in", sqlstate=UNDEFINED_SCHEMA)
+
+
+def find_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> LakeTable | None:
+    """RangeVarGetRelid with missing_ok; a table met for the first time is registered."""
+    _check_catalog(scope, name)
+    if name.schema is not None:
+        get_schema(transaction, scope, name.schema)
+        return register(transaction, scope, name.schema, name.name)
+    for schema in scope.search_path:
+        found = register(transaction, scope, schema, name.name)
+        if found is not None:
+            return found
+    return None
+
+
+def get_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> LakeTable:
+    """RangeVarGetRelid. Raises UndefinedObject (42P01, 3F000)."""
+    found = find_table(transaction, scope, name)
+    if found is None:
+        shown = name.name if name.schema is None else f"{name.schema}.{name.name}"
+        raise UndefinedObject(f'relation "{shown}" does not exist', sqlstate=UNDEFINED_TABLE)
+    return found
+
+
+def _check_catalog(scope: Scope, name: RangeVar) -> None:
+    if name.catalog is not None and name.catalog != scope.database:
+        raise FeatureNotSupported(f'cross-database references are not implemented: "{name}"')
+
+
+def register(
+    transaction: CatalogTransaction, scope: Scope, schema: str, name: str
+) -> LakeTable | None:
+    """The table of the catalog, made from the Delta table if need be; None without either."""
+    known = transaction.tables.find(schema, name)
+    if known is not None or scope.warehouse is None:
+        return known
+    uri = scope.warehouse.table_uri(schema, name)
+    found = describe(scope.warehouse, uri)
+    if found is None:
+        return None
+    if transaction.namespaces.find(schema) is None:
+        transaction.namespaces.create(schema)
+    return transaction.tables.create(schema, name, uri, primary_key=found.key)
+
+
+def register_all(transaction: CatalogTransaction, scope: Scope) -> None:
+    """Make rows for every table of the warehouse that has none; for publications of all tables."""
+    if scope.warehouse is not None:
+        for schema, name in table_names(scope.warehouse):
+            register(transaction, scope, schema, name)
+
+
+def table_columns(scope: Scope, table: LakeTable) -> tuple[TableColumn, ...]:
+    """The columns of a table in order; of a partitioned one too. Raises UndefinedObject (42P01)."""
+    warehouse = warehouse_of(scope)
+    uri = table.uri or warehouse.table_uri(table.schema, table.name)
+    found = describe(warehouse, uri)
+    if found is None:
+        raise UndefinedObject(
+            f'Delta table of relation "{table.qualified_name}" does not exist',
+            detail=f'There is none at "{uri}".',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    return columns_of(found)
+
+
+def columns_of(description: Description) -> tuple[TableColumn, ...]:
+    """What PostgreSQL calls the columns of a Delta table, and of which types they are."""
+    columns = []
+    for field in description.fields:
+        metadata = field.get("metadata") or {}
+        oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
+        pair = (int(oid), int(typmod or -1))
+        if not pair[0]:
+            pair = _type_of(field["type"])
+        columns.append(TableColumn(source_name(field), *pair, generated=_GENERATED in metadata))
+    return tuple(columns)
+
+
+def _type_of(delta: object) -> tuple[int, int]:
+    try:
+        return pg_type(arrow_type(delta))
+    except FeatureNotSupported:
+        return _TEXT_OID, -1
+
+
+def names(columns: Sequence[TableColumn]) -> list[str]:
+    """Names of columns in order."""
+    return [column.name for column in columns]

@@ -1,0 +1,250 @@
+"""What is in a publication: tables with their filters and lists, schemas (publicationcmds.c,
+OpenTableList and its neighbours; pg_publication.c, publication_add_relation).
+
+In: objects as written. Out: checked values and rows of the catalog, or PostgreSQL's errors, in the
+order in which PostgreSQL finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog import CatalogTransaction, LakeTable, Publication, PublicationRel
+from penstock.commands.aclchk import check_owner
+from penstock.commands.namespace import get_schema, get_table, names, table_columns
+from penstock.commands.scope import Scope, TableColumn
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InvalidParameterValue,
+    SqlSyntaxError,
+    UndefinedObject,
+)
+from penstock.sql import PublicationObject, PublicationSchema, PublicationTable
+
+_SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
+_SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedObjects:
+    """Objects of a statement: tables as written, names of schemas without repetition."""
+
+    tables: tuple[PublicationTable, ...]
+    schemas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRel:
+    """A table that a statement names. ``listed``: columns as written; ``row_filter``: compiled, as
+    text; ``filtered``: WHERE was written."""
+
+    table: LakeTable
+    listed: tuple[str, ...] | None
+    row_filter: str | None
+    filtered: bool
+
+
+def open_objects(
+    transaction: CatalogTransaction, scope: Scope, objects: Sequence[PublicationObject]
+) -> PublishedObjects:
+    """ObjectsInPublicationToOids. Raises UndefinedObject (3F000)."""
+    tables = tuple(item for item in objects if isinstance(item, PublicationTable))
+    schemas: dict[str, None] = {}
+    for item in objects:
+        if isinstance(item, PublicationSchema):
+            schemas[_schema(transaction, scope, item.name)] = None
+    return PublishedObjects(tables, tuple(schemas))
+
+
+def _schema(transaction: CatalogTransaction, scope: Scope, name: str | None) -> str:
+    if name is None:
+        if not scope.search_path:
+            raise UndefinedObject(
+                "no schema has been selected for CURRENT_SCHEMA", sqlstate="3F000"
+            )
+        return scope.search_path[0]
+    if name in _SYSTEM_SCHEMAS:
+        return name
+    return get_schema(transaction, scope, name).name
+
+
+def open_tables(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    tables: Sequence[PublicationTable],
+    *,
+    via_root: bool,
+    compile: bool = True,
+) -> list[PublishedRel]:
+    """OpenTableList and TransformPubWhereClauses; without ``compile`` filters are left alone."""
+    opened = [(get_table(transaction, scope, item.relation), item) for item in tables]
+    first: dict[int, tuple[LakeTable, PublicationTable]] = {}
+    for table, item in opened:
+        if table.oid in first:
+            _check_repetition(table, item, first[table.oid][1])
+        else:
+            first[table.oid] = (table, item)
+    return [_published(scope, table, item, via_root, compile) for table, item in first.values()]
+
+
+def _check_repetition(table: LakeTable, item: PublicationTable, first: PublicationTable) -> None:
+    if item.where is not None or first.where is not None:
+        raise DuplicateObject(f'conflicting or redundant WHERE clauses for table "{table.name}"')
+    if item.columns is not None or first.columns is not None:
+        raise DuplicateObject(f'conflicting or redundant column lists for table "{table.name}"')
+
+
+def _published(
+    scope: Scope, table: LakeTable, item: PublicationTable, via_root: bool, compile: bool
+) -> PublishedRel:
+    row_filter = None
+    if compile and item.where is not None:
+        if table.partition_key is not None and not via_root:
+            raise InvalidParameterValue(
+                f'cannot use publication WHERE clause for relation "{table.name}"',
+                detail="WHERE clause cannot be used for a partitioned table when "
+                "publish_via_partition_root is false.",
+            )
+        row_filter = _compile(scope, table, item.where)
+    return PublishedRel(table, item.columns, row_filter, item.where is not None)
+
+
+def _compile(scope: Scope, table: LakeTable, where: str) -> str:
+    if scope.compile_row_filter is None:
+        raise FeatureNotSupported("row filters are not supported by this session")
+    columns = table_columns(scope, table)
+    return scope.compile_row_filter(where, columns, table=table.name).text
+
+
+def check_column_lists(
+    publication: Publication, rels: Sequence[PublishedRel], *, with_schemas: bool
+) -> None:
+    """CheckPubRelationColumnList"""
+    for rel in rels:
+        if rel.listed is None:
+            continue
+        if with_schemas:
+            reason = (
+                "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA "
+                "elements."
+            )
+        elif rel.table.partition_key is not None and not publication.via_root:
+            reason = (
+                "Column lists cannot be specified for partitioned tables when "
+                "publish_via_partition_root is false."
+            )
+        else:
+            continue
+        raise InvalidParameterValue(
+            f'cannot use column list for relation "{rel.table.qualified_name}" in publication '
+            f'"{publication.name}"',
+            detail=reason,
+        )
+
+
+def add_tables(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    publication: Publication,
+    rels: Sequence[PublishedRel],
+    *,
+    missing_ok: bool,
+) -> None:
+    """PublicationAddTables"""
+    members = {rel.relation for rel in transaction.publications.relations(publication.oid)}
+    for rel in rels:
+        check_owner(scope.role, rel.table.owner, "table", rel.table.name)
+        if rel.table.oid in members:
+            if missing_ok:
+                continue
+            raise DuplicateObject(
+                f'relation "{rel.table.name}" is already member of publication "{publication.name}"'
+            )
+        transaction.publications.add_relation(
+            publication.oid, rel.table.oid, _columns(scope, rel), rel.row_filter
+        )
+
+
+def is_same(scope: Scope, rel: PublishedRel, old: PublicationRel) -> bool:
+    """Whether a table is in the publication as a statement wants it."""
+    return (_columns(scope, rel), rel.row_filter) == (old.columns, old.row_filter)
+
+
+def _columns(scope: Scope, rel: PublishedRel) -> tuple[str, ...] | None:
+    if rel.listed is None:
+        return None
+    return validated_list(rel.table, rel.listed, table_columns(scope, rel.table))
+
+
+def validated_list(
+    table: LakeTable, listed: Sequence[str], columns: Sequence[TableColumn]
+) -> tuple[str, ...]:
+    """pub_collist_validate: the columns in the table's order, as prattrs has them."""
+    known = names(columns)
+    for position, name in enumerate(listed):
+        if name in _SYSTEM_COLUMNS:
+            raise InvalidParameterValue(
+                f'cannot use system column "{name}" in publication column list', sqlstate="42P10"
+            )
+        if name not in known:
+            raise UndefinedObject(
+                f'column "{name}" of relation "{table.name}" does not exist', sqlstate="42703"
+            )
+        if name in listed[:position]:
+            raise DuplicateObject(f'duplicate column "{name}" in publication column list')
+    return tuple(name for name in known if name in listed)
+
+
+def drop_tables(
+    transaction: CatalogTransaction, publication: Publication, rels: Sequence[PublishedRel]
+) -> None:
+    """PublicationDropTables"""
+    members = {rel.relation for rel in transaction.publications.relations(publication.oid)}
+    for rel in rels:
+        if rel.listed is not None:
+            raise SqlSyntaxError("column list must not be specified in ALTER PUBLICATION ... DROP")
+        if rel.table.oid not in members:
+            raise UndefinedObject(f'relation "{rel.table.name}" is not part of the publication')
+        if rel.filtered:
+            raise SqlSyntaxError(
+                "cannot use a WHERE clause when removing a table from a publication"
+            )
+        transaction.publications.remove_relation(publication.oid, rel.table.oid)
+
+
+def add_schemas(
+    transaction: CatalogTransaction,
+    publication: Publication,
+    schemas: Sequence[str],
+    *,
+    missing_ok: bool,
+) -> None:
+    """PublicationAddSchemas"""
+    members = {row.schema for row in transaction.publications.namespaces(publication.oid)}
+    for schema in schemas:
+        if schema in members:
+            if missing_ok:
+                continue
+            raise DuplicateObject(
+                f'schema "{schema}" is already member of publication "{publication.name}"'
+            )
+        if schema in _SYSTEM_SCHEMAS:
+            raise InvalidParameterValue(
+                f'cannot add schema "{schema}" to publication',
+                detail="This operation is not supported for system schemas.",
+            )
+        transaction.publications.add_namespace(publication.oid, schema)
+
+
+def drop_schemas(
+    transaction: CatalogTransaction, publication: Publication, schemas: Sequence[str]
+) -> None:
+    """PublicationDropSchemas"""
+    members = {row.schema for row in transaction.publications.namespaces(publication.oid)}
+    for schema in schemas:
+        if schema not in members:
+            raise UndefinedObject(f'tables from schema "{schema}" are not part of the publication')
+        transaction.publications.remove_namespace(publication.oid, schema)

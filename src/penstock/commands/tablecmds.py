@@ -1,0 +1,253 @@
+"""CREATE and DROP TABLE, CREATE and DROP SCHEMA (tablecmds.c, schemacmds.c); ALTER TABLE is in
+``alter_table``, partitions in ``partbounds``.
+
+In: a parsed statement, the catalog, the scope with its warehouse. Out: Delta tables and rows in the
+catalog. The Delta table comes before its row, so that what is half made is only a table that nobody
+has named yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
+from penstock.commands.aclchk import (
+    check_can_set_role,
+    check_create_in_database,
+    check_create_in_schema,
+    check_owner,
+    role_of,
+)
+from penstock.commands.define_relation import Definition, define
+from penstock.commands.namespace import (
+    UNDEFINED_SCHEMA,
+    UNDEFINED_TABLE,
+    creation_schema,
+    find_schema,
+    find_table,
+    register,
+    register_all,
+    warehouse_of,
+)
+from penstock.commands.partbounds import check_new_partition
+from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.scope import Scope
+from penstock.errors import (
+    DuplicateObject,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    ObjectInUse,
+    UndefinedObject,
+)
+from penstock.lakehouse.schema import TableSchema
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
+
+log = logging.getLogger(__name__)
+
+_DUPLICATE_TABLE = "42P07"
+
+
+def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> CommandResult:
+    """DefineRelation"""
+    warehouse = warehouse_of(scope)
+    with catalog.write() as transaction:
+        namespace = creation_schema(transaction, scope, statement.relation)
+        check_create_in_schema(scope, namespace.owner, namespace.name)
+        name = statement.relation.name
+        exists = register(transaction, scope, namespace.name, name) is not None
+        if exists and statement.missing_ok:
+            return _skipped(f'relation "{name}" already exists, skipping')
+        definition = define(transaction, scope, statement)
+        if exists:
+            raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
+        if definition.parent is not None and definition.bound is not None:
+            check_new_partition(
+                transaction, scope, definition.parent, statement.relation.name, definition.bound
+            )
+        schema = table_schema(namespace.name, name, definition)
+        warehouse.create(namespace.name, name, schema)
+        transaction.tables.create(
+            namespace.name,
+            name,
+            None if statement.partition_by else warehouse.table_uri(namespace.name, name),
+            primary_key=definition.primary_key,
+            owner=scope.role.oid,
+            parent=definition.parent.oid if definition.parent else None,
+            bound=str(definition.bound) if definition.bound else None,
+            partition_key=str(statement.partition_by) if statement.partition_by else None,
+        )
+    return CommandResult("CREATE TABLE", definition.notices)
+
+
+def _skipped(message: str) -> CommandResult:
+    return CommandResult("CREATE TABLE", (notice(message, sqlstate=_DUPLICATE_TABLE),))
+
+
+def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
+    """The Delta table's columns, as a subscription would make them for such a relation."""
+    attributes = tuple(
+        Attribute(
+            column.name, column.type_oid, column.typmod, column.name in definition.primary_key
+        )
+        for column in definition.columns
+    )
+    relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)
+    return TableSchema.of_relation(relation, key=definition.primary_key)
+
+
+def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:
+    """RemoveRelations, all of them or none. Rows go when the catalog has forgotten the table."""
+    warehouse = warehouse_of(scope)
+    notices: list[Notice] = []
+    with catalog.write() as transaction:
+        dropped: dict[int, LakeTable] = {}
+        for name in statement.relations:
+            table = _table_to_drop(transaction, scope, name, statement.missing_ok, notices)
+            if table is not None:
+                check_owner(scope.role, table.owner, "table", table.name)
+                dropped |= {member.oid: member for member in _with_partitions(transaction, table)}
+        for table in dropped.values():
+            _check_not_subscribed(transaction, table)
+            forget_table(transaction, table)
+    for table in dropped.values():
+        warehouse.remove(table.schema, table.name)
+    return CommandResult("DROP TABLE", tuple(notices))
+
+
+def _table_to_drop(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    name: RangeVar,
+    missing_ok: bool,
+    notices: list[Notice],
+) -> LakeTable | None:
+    """DropErrorMsgNonExistent"""
+    missing_schema = name.schema and find_schema(transaction, scope, name.schema) is None
+    if missing_schema and missing_ok:
+        notices.append(notice(f'schema "{name.schema}" does not exist, skipping'))
+        return None
+    found = find_table(transaction, scope, name)
+    if found is None and missing_ok:
+        notices.append(notice(f'table "{name.name}" does not exist, skipping'))
+    elif found is None:
+        raise UndefinedObject(f'table "{name.name}" does not exist', sqlstate=UNDEFINED_TABLE)
+    return found
+
+
+def _with_partitions(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
+    found = [table]
+    for child in transaction.tables.all():
+        if child.parent == table.oid:
+            found += _with_partitions(transaction, child)
+    return found
+
+
+def _check_not_subscribed(transaction: CatalogTransaction, table: LakeTable) -> None:
+    for subscription in transaction.subscriptions.all():
+        for rel in transaction.relations.all(subscription.oid):
+            if (rel.schema, rel.table) == (table.schema, table.name):
+                raise ObjectInUse(
+                    f'cannot drop table "{table.name}" because subscription '
+                    f'"{subscription.name}" maintains it',
+                    hint="Take the table out of the publication and refresh the subscription, or "
+                    "drop the subscription, first.",
+                )
+
+
+def forget_table(transaction: CatalogTransaction, table: LakeTable) -> None:
+    """Remove a table with its grants and its place in publications."""
+    for rel in transaction.publications.relations():
+        if rel.relation == table.oid:
+            transaction.publications.remove_relation(rel.publication, table.oid)
+    transaction.roles.revoke_all(table.oid)
+    transaction.tables.delete(table.oid)
+
+
+def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+    """CreateSchemaCommand"""
+    with catalog.write() as transaction:
+        owner = scope.role
+        if statement.owner is not None:
+            owner = role_of(transaction, statement.owner, scope)
+        name = owner.name if statement.name is None else statement.name
+        check_create_in_database(scope)
+        check_can_set_role(scope, owner)
+        if name.startswith("pg_"):
+            raise InvalidParameterValue(
+                f'unacceptable schema name "{name}"',
+                detail='The prefix "pg_" is reserved for system schemas.',
+                sqlstate="42939",
+            )
+        if statement.missing_ok and find_schema(transaction, scope, name) is not None:
+            message = f'schema "{name}" already exists, skipping'
+            return CommandResult("CREATE SCHEMA", (notice(message, sqlstate="42P06"),))
+        transaction.namespaces.create(name, owner.oid)
+    return CommandResult("CREATE SCHEMA")
+
+
+def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+    """RemoveObjects for schemas; with CASCADE their tables go too."""
+    notices: list[Notice] = []
+    tables: list[LakeTable] = []
+    with catalog.write() as transaction:
+        found = _schemas_to_drop(transaction, scope, statement, notices)
+        if found and scope.warehouse is not None:
+            register_all(transaction, scope)
+        for namespace in found:
+            held = [t for t in transaction.tables.all() if t.schema == namespace.name]
+            if held and not statement.cascade:
+                raise _still_used(namespace, held)
+            for table in held:
+                _check_not_subscribed(transaction, table)
+                forget_table(transaction, table)
+            tables += held
+            for row in transaction.publications.namespaces():
+                if row.schema == namespace.name:
+                    transaction.publications.remove_namespace(row.publication, row.schema)
+            transaction.namespaces.delete(namespace.oid)
+    notices += _cascade_notices(tables)
+    for table in tables:
+        warehouse_of(scope).remove(table.schema, table.name)
+    return CommandResult("DROP SCHEMA", tuple(notices))
+
+
+def _schemas_to_drop(
+    transaction: CatalogTransaction, scope: Scope, statement: DropSchema, notices: list[Notice]
+) -> list[Namespace]:
+    found = []
+    for name in statement.names:
+        namespace = find_schema(transaction, scope, name)
+        if namespace is None and statement.missing_ok:
+            notices.append(notice(f'schema "{name}" does not exist, skipping'))
+            continue
+        if namespace is None:
+            raise UndefinedObject(f'schema "{name}" does not exist', sqlstate=UNDEFINED_SCHEMA)
+        check_owner(scope.role, namespace.owner, "schema", name)
+        if name == "public":
+            raise NotInPrerequisiteState(
+                "cannot drop schema public because the node requires it", sqlstate="2BP01"
+            )
+        found.append(namespace)
+    return found
+
+
+def _still_used(namespace: Namespace, tables: Sequence[LakeTable]) -> NotInPrerequisiteState:
+    lines = [f"table {t.qualified_name} depends on schema {namespace.name}" for t in tables]
+    return NotInPrerequisiteState(
+        f"cannot drop schema {namespace.name} because other objects depend on it",
+        detail="\n".join(lines),
+        hint="Use DROP ... CASCADE to drop the dependent objects too.",
+        sqlstate="2BP01",
+    )
+
+
+def _cascade_notices(tables: Sequence[LakeTable]) -> list[Notice]:
+    """reportDependentObjects"""
+    if not tables:
+        return []
+    if len(tables) == 1:
+        return [notice(f"drop cascades to table {tables[0].qualified_name}")]
+    detail = "\n".join(f"drop cascades to table {table.qualified_name}" for table in tables)
+    return [notice(f"drop cascades to {len(tables)} other objects", detail=detail)]

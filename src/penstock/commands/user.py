@@ -1,0 +1,190 @@
+"""CREATE, ALTER and DROP ROLE, GRANT and REVOKE (user.c, aclchk.c).
+
+In: a parsed statement, the catalog, the scope. Out: rows in the catalog and notices. A password
+leaves this file only as a SCRAM verifier; one that is given as a verifier is taken as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.catalog import Catalog, CatalogTransaction, Role
+from penstock.catalog.pg_authid import PUBLIC
+from penstock.commands.aclchk import is_owner, role_of
+from penstock.commands.namespace import get_table
+from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.role_options import RoleChanges, role_changes
+from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InsufficientPrivilege,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    ObjectInUse,
+)
+from penstock.sql import (
+    AlterRole,
+    CreateRole,
+    DropRole,
+    GrantSelect,
+    RenameRole,
+    RoleKind,
+    RoleSpec,
+)
+
+_RESERVED = "42939"
+
+
+def create_role(statement: CreateRole, catalog: Catalog, scope: Scope) -> CommandResult:
+    """CreateRole"""
+    changes = role_changes(statement.options)
+    with catalog.write() as transaction:
+        if not scope.role.superuser:
+            raise InsufficientPrivilege(
+                "permission denied to create role",
+                detail="Only roles with the CREATEROLE attribute may create roles.",
+            )
+        _check_name(transaction, statement.name)
+        fields = {"login": statement.login} | changes.fields()
+        transaction.roles.create(statement.name, **fields)
+    return CommandResult("CREATE ROLE", changes.notices)
+
+
+def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandResult:
+    """AlterRole: superusers change everything, others their own password."""
+    changes = role_changes(statement.options)
+    with catalog.write() as transaction:
+        role = _altered_role(transaction, statement.role, scope)
+        if not scope.role.superuser:
+            _check_alter(changes, role, scope.role)
+        transaction.roles.save(replace(role, **changes.fields()))
+    return CommandResult("ALTER ROLE", changes.notices)
+
+
+def _altered_role(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
+    current = role_of(transaction, spec, scope)
+    if current == NODE_ROLE:
+        raise FeatureNotSupported(f'role "{current.name}" is the node itself and cannot be altered')
+    return transaction.roles.get(current.name)
+
+
+def _check_alter(changes: RoleChanges, role: Role, current: CurrentRole) -> None:
+    detail = None
+    if role.superuser:
+        detail = "Only roles with the SUPERUSER attribute may alter roles with the SUPERUSER "
+        detail += "attribute."
+    elif "superuser" in changes.names:
+        detail = "Only roles with the SUPERUSER attribute may change the SUPERUSER attribute."
+    elif changes.names - {"password"}:
+        detail = "Only roles with the CREATEROLE attribute and the ADMIN option on role "
+        detail += f'"{role.name}" may alter this role.'
+    elif role.oid != current.oid:
+        detail = "To change another role's password, the current user must have the CREATEROLE "
+        detail += "attribute and the ADMIN option on the role."
+    if detail is not None:
+        raise InsufficientPrivilege("permission denied to alter role", detail=detail)
+
+
+def rename_role(statement: RenameRole, catalog: Catalog, scope: Scope) -> CommandResult:
+    """RenameRole. A verifier does not depend on the name, so the password stays."""
+    with catalog.write() as transaction:
+        role = transaction.roles.get(statement.name)
+        if role.oid == scope.session_role.oid:
+            raise FeatureNotSupported("session user cannot be renamed")
+        if role.oid == scope.role.oid:
+            raise FeatureNotSupported("current user cannot be renamed")
+        if not scope.role.superuser:
+            raise InsufficientPrivilege(
+                "permission denied to rename role",
+                detail="Only roles with the CREATEROLE attribute and the ADMIN option on role "
+                f'"{role.name}" may rename this role.',
+            )
+        _check_name(transaction, statement.new_name)
+        transaction.roles.save(replace(role, name=statement.new_name))
+    return CommandResult("ALTER ROLE")
+
+
+def _check_name(transaction: CatalogTransaction, name: str) -> None:
+    if name.startswith("pg_"):
+        raise InvalidParameterValue(
+            f'role name "{name}" is reserved',
+            detail='Role names starting with "pg_" are reserved.',
+            sqlstate=_RESERVED,
+        )
+    if name == NODE_ROLE.name:
+        raise DuplicateObject(f'role "{name}" already exists')
+    if transaction.roles.find(name) is not None:
+        raise DuplicateObject(f'role "{name}" already exists')
+
+
+def drop_role(statement: DropRole, catalog: Catalog, scope: Scope) -> CommandResult:
+    """DropRole, all of them or none"""
+    notices: list[Notice] = []
+    with catalog.write() as transaction:
+        if not scope.role.superuser:
+            raise InsufficientPrivilege(
+                "permission denied to drop role",
+                detail="Only roles with the CREATEROLE attribute and the ADMIN option on the "
+                "target roles may drop roles.",
+            )
+        for spec in statement.roles:
+            if spec.kind is not RoleKind.NAME:
+                raise InvalidParameterValue("cannot use special role specifier in DROP ROLE")
+            role = transaction.roles.find(spec.name)
+            if role is None and statement.missing_ok:
+                notices.append(notice(f'role "{spec.name}" does not exist, skipping'))
+                continue
+            role = transaction.roles.get(spec.name)
+            _check_drop(transaction, role, scope)
+            transaction.roles.delete(role.oid)
+    return CommandResult("DROP ROLE", tuple(notices))
+
+
+def _check_drop(transaction: CatalogTransaction, role: Role, scope: Scope) -> None:
+    if role.oid == scope.role.oid:
+        raise ObjectInUse("current user cannot be dropped")
+    if role.oid == scope.session_role.oid:
+        raise ObjectInUse("session user cannot be dropped")
+    owned = [f"owner of table {t.name}" for t in transaction.tables.all() if t.owner == role.oid]
+    owned += [
+        f"owner of publication {p.name}"
+        for p in transaction.publications.all()
+        if p.owner == role.oid
+    ]
+    owned += [
+        f"owner of schema {n.name}" for n in transaction.namespaces.all() if n.owner == role.oid
+    ]
+    granted = (transaction.tables.find_oid(oid) for oid in transaction.roles.granted_to(role.oid))
+    owned += [f"privileges for table {table.name}" for table in granted if table is not None]
+    if owned:
+        raise NotInPrerequisiteState(
+            f'role "{role.name}" cannot be dropped because some objects depend on it',
+            detail="\n".join(owned),
+            sqlstate="2BP01",
+        )
+
+
+def grant_select(statement: GrantSelect, catalog: Catalog, scope: Scope) -> CommandResult:
+    """ExecuteGrantStmt for SELECT on tables, by their owners and superusers."""
+    with catalog.write() as transaction:
+        tables = [get_table(transaction, scope, name) for name in statement.relations]
+        grantees = [_grantee(transaction, spec, scope) for spec in statement.roles]
+        for table in tables:
+            if not is_owner(scope.role, table.owner):
+                raise InsufficientPrivilege(f"permission denied for table {table.name}")
+            for grantee in grantees:
+                if grantee is None:
+                    continue
+                if statement.is_grant:
+                    transaction.roles.grant_select(table.oid, grantee)
+                else:
+                    transaction.roles.revoke_select(table.oid, grantee)
+    return CommandResult("GRANT" if statement.is_grant else "REVOKE")
+
+
+def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> int | None:
+    """The role's oid; None for the node itself, which needs no grant."""
+    if spec.kind is RoleKind.PUBLIC:
+        return PUBLIC
+    return role_of(transaction, spec, scope).oid
