@@ -92,7 +92,9 @@ class ServingNode:
             senders=self.senders,
             catalog_queries=NodeCatalogs(catalog, warehouse, self.slots, self.senders),
             lake=lake,
-            run_command=SessionCommands(catalog, warehouse, self.sequencer),
+            run_command=SessionCommands(
+                catalog, warehouse, self.sequencer, parameters.database, compile_row_filter
+            ),
             make_source=lambda options: Decoding(
                 spark, warehouse, catalog, options, spool=folder / "spool"
             ),

@@ -38,7 +38,7 @@ from penstock.walsender.answers import Answer, Description, Done, Empty, Notice,
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.copy_statement import copy_request
 from penstock.walsender.replication import Replication
-from penstock.walsender.services import SessionServices, SessionFacts
+from penstock.walsender.services import SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
