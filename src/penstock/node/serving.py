@@ -114,7 +114,7 @@ class ServingNode:
                 hint="Valid values are 14, 15, 16, 17 and 18.",
                 sqlstate="22023",
             )
-        reported = {name: value for name, value in self._settings().items()}
+        reported = dict(self._settings())
         reported |= {
             "DateStyle": "ISO, MDY",
             "IntervalStyle": "postgres",

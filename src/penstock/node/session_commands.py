@@ -1,7 +1,7 @@
 """Commands from the port: ``walsender`` and ``commands`` joined.
 
-In: a parsed statement and the role that sent it. Out: its command tag and notices, in the walsender's
-words. What a statement does is left to ``commands``.
+In: a parsed statement and the role that sent it. Out: its command tag and notices, in the words
+of the walsender. What a statement does is left to ``commands``.
 """
 
 from __future__ import annotations

@@ -35,6 +35,12 @@ from penstock.wire_rows import data_of
 
 _ROWS_AT_A_TIME: Final = 1 << 14
 _SHOWN_KEYS: Final = 10
+_OLD: Final = "old row: "
+"""In front of the names of an old row's columns."""
+_MATCHES: Final = '"penstock: row matches"'
+"""Whether a row matches the row filter for updates."""
+_OLD_MATCHES: Final = f"o.{_MATCHES}"
+_NEW_MATCHES: Final = f"n.{_MATCHES}"
 
 
 class Operation(IntEnum):
@@ -135,11 +141,14 @@ def _load(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -
         duck.register("scanned", reader)
         duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned{mine}")
         duck.unregister("scanned")
-    duck.execute(
-        "CREATE OR REPLACE TEMP TABLE went AS FROM all_went EXCEPT ALL FROM all_came;"
-        "CREATE OR REPLACE TEMP TABLE came AS FROM all_came EXCEPT ALL FROM all_went;"
-        "DROP TABLE all_went; DROP TABLE all_came"
-    )
+    predicate = table.filters.get(Operation.UPDATE)
+    matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
+    for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
+        duck.execute(
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {matches} AS {_MATCHES} "
+            f"FROM (FROM {of} EXCEPT ALL FROM {other})"
+        )
+    duck.execute("DROP TABLE all_went; DROP TABLE all_came")
 
 
 def _changed(
@@ -170,8 +179,7 @@ def _deletes(
     if Operation.DELETE in table.published:
         yield from _run(item, duck, Operation.DELETE, _where(gone, table, Operation.DELETE))
     if pairs is not None and _filtered(table):
-        old, new = _matches(table)
-        query = f"SELECT o.* {pairs} WHERE {old} AND NOT {new}"
+        query = f"SELECT o.* {pairs} WHERE {_OLD_MATCHES} AND NOT {_NEW_MATCHES}"
         yield from _run(item, duck, Operation.DELETE, query)
 
 
@@ -183,8 +191,7 @@ def _updates(
         return
     where = ""
     if _filtered(table):
-        old, new = _matches(table)
-        where = f" WHERE {old} AND {new}"
+        where = f" WHERE {_OLD_MATCHES} AND {_NEW_MATCHES}"
     old_columns = ""
     if table.relation.replica_identity is ReplicaIdentity.FULL:
         old_columns = "".join(
@@ -198,36 +205,15 @@ def _inserts(
 ) -> Iterator[tuple[Operation, int, bytes]]:
     table = item.table
     if pairs is not None and _filtered(table):
-        old, matches = _matches(table)
-        query = f"SELECT n.* {pairs} WHERE NOT {old} AND {matches}"
+        query = f"SELECT n.* {pairs} WHERE NOT {_OLD_MATCHES} AND {_NEW_MATCHES}"
         yield from _run(item, duck, Operation.INSERT, query)
     if Operation.INSERT in table.published:
         yield from _run(item, duck, Operation.INSERT, _where(new, table, Operation.INSERT))
 
 
-_OLD: Final = "old row: "
-"""In front of the names of an old row's columns."""
-
-
 def _filtered(table: PublishedTable) -> bool:
     has_filter = table.filters.get(Operation.UPDATE) is not None
     return has_filter and Operation.UPDATE in table.published
-
-
-def _matches(table: PublishedTable) -> tuple[str, str]:
-    """Whether the old row of a pair matches the filter for updates, and the new one."""
-    predicate = table.filters[Operation.UPDATE]
-    # The predicate's columns have no table; each side is a subquery of one row.
-    return tuple(  # type: ignore[return-value]
-        f"coalesce((SELECT {predicate} FROM (SELECT {_sides(table, side)})), false)"
-        for side in ("o", "n")
-    )
-
-
-def _sides(table: PublishedTable, side: str) -> str:
-    return ", ".join(
-        f"{side}.{_quoted(column.name)} AS {_quoted(column.name)}" for column in table.columns
-    )
 
 
 def _where(query: str, table: PublishedTable, operation: Operation) -> str:
@@ -295,7 +281,7 @@ def _encode(
         return
     relation, table = item.table.relation, item.table
     full = relation.replica_identity is ReplicaIdentity.FULL
-    kind = OldTuple.FULL if full else OldTuple.KEY
+    kind = OldTuple.ROW if full else OldTuple.KEY
     if operation is Operation.INSERT:
         messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header)
     elif operation is Operation.UPDATE:

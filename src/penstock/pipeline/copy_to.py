@@ -1,4 +1,4 @@
-"""COPY table TO STDOUT: the rows of Delta tables at given versions, as PostgreSQL's COPY sends them.
+"""COPY table TO STDOUT: the rows of Delta tables at given versions, as COPY sends them.
 
 In: tables with their versions, columns, a row filter. Out: CopyData messages in portions. Spark
 does it in waves of a bounded size: executors read, filter and encode files into the staging area;
@@ -86,7 +86,7 @@ def copy_to(
 ) -> Iterator[tuple[int, bytes]]:
     """(rows, CopyData messages) in portions. ``staging``: URI of a folder that there is.
 
-    Raises VersionGone, StorageError; closing the iterator early ends the work and removes its files.
+    Raises VersionGone, StorageError; closing the iterator early ends the work.
     """
     items = [
         CopyItem(
