@@ -40,6 +40,7 @@ class TableFunction:
     columns: tuple[tuple[str, str], ...]
     query: str
     optional: int = 0
+    tables: tuple[str, ...] = ()
 
 
 _TEXT_FUNCTIONS: Final = """
@@ -110,7 +111,7 @@ TABLE_FUNCTIONS: Final[Mapping[str, TableFunction]] = {
             "generate_series",
             ("int4", "int4", "int4"),
             (("generate_series", "int4"),),
-            "SELECT CAST(unnest(generate_series({0},{1},coalesce({2},1))) AS INTEGER) AS c1",
+            "SELECT CAST(unnest(generate_series({0},{1},coalesce({2},1))) AS INTEGER) AS o1",
             optional=1,
         ),
     )
