@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.catalog_functions import ANY, ARRAY, Function, TableFunction
+from penstock.sql.catalog_functions import ANY, ARRAY, VARIADIC, Function, TableFunction
 from penstock.sql.catalog_scope import Found
 from penstock.sql.catalog_typed import Typed, coerce
 from penstock.sql.catalog_types import (
@@ -139,6 +139,9 @@ def _returns(function: Function, values: list[Typed]) -> str:
 
 def table_query(function: TableFunction, values: list[Typed], found: Found) -> str:
     """A function in FROM as a SELECT with columns o1, o2 ... Raises PenstockError 42883."""
+    found.tables |= set(function.tables)
+    if function.arguments == (VARIADIC,):
+        return function.query.format(_variadic(function, values, found))
     most = len(function.arguments)
     if not most - function.optional <= len(values) <= most:
         raise no_function(function.name, values)
@@ -146,8 +149,16 @@ def table_query(function: TableFunction, values: list[Typed], found: Found) -> s
         f"CAST({coerce(value, kind, found).sql} AS {catalog_type(kind).held})"
         for kind, value in zip(function.arguments, values, strict=False)
     ]
-    found.tables |= set(function.tables)
     return function.query.format(*cells, *["NULL"] * (most - len(cells)))
+
+
+def _variadic(function: TableFunction, values: list[Typed], found: Found) -> str:
+    """One array, or its elements."""
+    if len(values) == 1 and element_type(values[0].type) is not None:
+        return values[0].sql
+    if not values:
+        raise no_function(function.name, values)
+    return f"[{', '.join(coerce(value, 'text', found).sql for value in values)}]"
 
 
 def _ordered(expressions: Expressions, node: exp.Ordered) -> str:

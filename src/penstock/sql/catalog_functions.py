@@ -14,6 +14,8 @@ ANY: Final = "any"
 ARRAY: Final = "anyarray of"
 ELEMENT: Final = "anyelement"
 SAME: Final = "same"
+VARIADIC: Final = "variadic"
+"""The only argument of a table function: any number of texts, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True)

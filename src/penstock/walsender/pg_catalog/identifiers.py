@@ -10,15 +10,16 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.sql.identifiers import fold
-from penstock.sql.keywords import RESERVED
+from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
 
+_KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*\Z")
 _PART: Final = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([A-Za-z_\x80-\U0010ffff][\w$]*))\s*')
 
 
 def quote_identifier(name: str) -> str:
     """The name as it must be written in SQL."""
-    if _PLAIN.match(name) and name not in RESERVED:
+    if _PLAIN.match(name) and name not in _KEY_WORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
 
