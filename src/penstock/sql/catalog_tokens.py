@@ -25,7 +25,7 @@ class CatalogDialect(Postgres):
     class Parser(Postgres.Parser):
         """Functions stay as written."""
 
-        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTIONS: ClassVar[dict[str, Any]] = {"ARRAY": Postgres.Parser.FUNCTIONS["ARRAY"]}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parser
             for name, parser in Postgres.Parser.FUNCTION_PARSERS.items()

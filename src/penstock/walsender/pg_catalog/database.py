@@ -7,8 +7,9 @@ query first reads it. What is no catalog query, ``reads_catalog_only`` tells.
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,7 +60,7 @@ class CatalogDatabase:
         self._connection: Any = None
         self._loaded: set[str] = set()
         self._registered: set[str] = set()
-        self._raised: PenstockError | None = None
+        self._errors: list[PenstockError] = []
         self._lock = threading.Lock()
 
     def describe(self, sql: str) -> tuple[Field, ...]:
@@ -131,15 +132,15 @@ class CatalogDatabase:
             self._load(table)
         for name in sorted(translation.functions - self._registered):
             self._register(name, self._functions[name])
-        self._raised = None
+        self._errors.clear()
         try:
             return self._connection.execute(translation.sql, values).fetchall()  # type: ignore[no-any-return]
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
 
     def _as_postgresql(self, error: Exception) -> PenstockError:
-        if self._raised is not None:
-            return self._raised
+        if self._errors:
+            return self._errors[0]
         text = str(error)
         if "GROUP BY" in text:
             return PenstockError(
@@ -167,24 +168,36 @@ class CatalogDatabase:
             for kind in function.signature.arguments
         ]
 
-        def call(*cells: Any) -> Any:
-            if function.strict and (not cells or cells[0] is None):
-                return None
-            try:
-                return function.call(*cells)
-            except PenstockError as error:
-                self._raised = error
-                raise
-
         self._connection.create_function(
             f"pg__{name}",
-            call,
+            _callable(function, len(arguments), self._errors),
             arguments,
             catalog_type(function.signature.returns).held,
             null_handling="special",
             side_effects=True,
         )
         self._registered.add(name)
+
+
+def _callable(
+    function: PythonFunction, count: int, errors: list[PenstockError]
+) -> Callable[..., Any]:
+    """The function with as many parameters as DuckDB shall see; its error is put aside."""
+
+    def call(*cells: Any) -> Any:
+        if function.strict and (not cells or cells[0] is None):
+            return None
+        try:
+            return function.call(*cells)
+        except PenstockError as error:
+            errors.append(error)
+            raise
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(f"a{n}", kind) for n in range(count)]
+    )
+    return call
 
 
 def _fields(translation: Translation) -> tuple[Field, ...]:
