@@ -156,7 +156,7 @@ class FromClause:
         if function is None:
             return self._scalar_function(name, call, alias or name, names)
         sql, columns = self.table_function(function, call.expressions)
-        if alias and not names and len(columns) == 1:
+        if alias and not names and not function.named:
             names = [alias]
         renamed = [*names, *(column for column, _ in columns[len(names) :])]
         return self._lateral(alias or name, renamed, [kind for _, kind in columns], sql)

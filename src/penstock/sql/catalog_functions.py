@@ -35,7 +35,11 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class TableFunction:
-    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ...; one column per entry."""
+    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...
+
+    ``tables``: what the query reads. ``named``: a single column keeps its name whatever the alias,
+    as one of an OUT parameter does (chooseScalarFunctionAlias).
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -43,6 +47,7 @@ class TableFunction:
     query: str
     optional: int = 0
     tables: tuple[str, ...] = ()
+    named: bool = True
 
 
 _TEXT_FUNCTIONS: Final = """
@@ -115,6 +120,7 @@ TABLE_FUNCTIONS: Final[Mapping[str, TableFunction]] = {
             (("generate_series", "int4"),),
             "SELECT CAST(unnest(generate_series({0},{1},coalesce({2},1))) AS INTEGER) AS o1",
             optional=1,
+            named=False,
         ),
     )
 }
