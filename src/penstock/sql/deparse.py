@@ -133,7 +133,7 @@ def _sql_syntax(node: FuncExpr) -> str | None:
             return f"POSITION(({shown[1]}) IN ({shown[0]}))"
         case "substring":
             tail = f" FOR {shown[2]}" if len(shown) > 2 else ""
-            return f"SUBSTRING({shown[0]} FROM {shown[1]}{tail})")"
+            return f"SUBSTRING({shown[0]} FROM {shown[1]}{tail})"
         case "btrim" | "ltrim" | "rtrim":
             word = {"b": "BOTH", "l": "LEADING", "r": "TRAILING"}[node.name[0]]
             characters = f"{shown[1]} " if len(shown) > 1 else ""
