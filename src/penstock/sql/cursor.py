@@ -76,6 +76,11 @@ class Cursor:
         """Whether a punctuation mark or operator comes next."""
         return self.token.kind is Kind.SYMBOL and self.token.value == symbol
 
+    def peek(self, offset: int) -> str:
+        """The word (folded) or symbol ``offset`` tokens ahead, "" for every other token."""
+        token = self._tokens[min(self._at + offset, len(self._tokens) - 1)]
+        return token.value if token.kind in (Kind.WORD, Kind.SYMBOL) else ""
+
     def take(self) -> Token:
         """Consume the next token."""
         token = self.token
