@@ -237,8 +237,7 @@ class Expressions:
         kind = common_type([left.type, *(item.type for item in items)])
         left = coerce(left, kind, self.found) if left.type == UNKNOWN else left
         sql = ", ".join(
-            (coerce(item, kind, self.found) if item.type == UNKNOWN else item).sql
-            for item in items
+            (coerce(item, kind, self.found) if item.type == UNKNOWN else item).sql for item in items
         )
         return Typed(f"({left.sql} IN ({sql}))", "bool")
 
@@ -315,9 +314,7 @@ class Expressions:
 
     def _filter(self, node: exp.Filter) -> Typed:
         inner = self.translate(node.this)
-        return Typed(
-            f"{inner.sql} FILTER (WHERE {self.boolean(node.expression.this)})", inner.type
-        )
+        return Typed(f"{inner.sql} FILTER (WHERE {self.boolean(node.expression.this)})", inner.type)
 
     def _anonymous(self, node: exp.Anonymous) -> Typed:
         return self._call(str(node.this).lower(), node.expressions)

@@ -94,8 +94,7 @@ def _items(text: str, target: str, element: str, found: Found) -> list[str]:
     if target in ("int2vector", "oidvector"):
         return [_constant(item, element, found) for item in text.split()]
     return [
-        "NULL" if item is None else _constant(item, element, found)
-        for item in array_items(text)
+        "NULL" if item is None else _constant(item, element, found) for item in array_items(text)
     ]
 
 

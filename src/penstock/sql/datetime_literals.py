@@ -69,7 +69,12 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int, int, int]:
         stripped = "-".join(compact.groups())
     match = _ISO.fullmatch(stripped)
     if match is None:
-        if re.search(r"\d", stripped) or stripped.lower() in ("now", "today", "tomorrow", "yesterday"):
+        if re.search(r"\d", stripped) or stripped.lower() in (
+            "now",
+            "today",
+            "tomorrow",
+            "yesterday",
+        ):
             raise FeatureNotSupported(
                 f'"{text}" is not supported as a constant of type {_SQL_NAMES[name]}',
                 hint="Write dates as YYYY-MM-DD and times as HH:MM:SS.",

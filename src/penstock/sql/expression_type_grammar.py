@@ -104,9 +104,7 @@ def _time(cursor: Cursor) -> tuple[tuple[str, ...], tuple[int, ...]]:
 def _generic(cursor: Cursor) -> tuple[tuple[str, ...], tuple[int, ...]]:
     token = cursor.token
     word = cursor.word()
-    if token.kind is not Kind.QUOTED and (
-        word is None or word in RESERVED or word in COLUMN_NAME
-    ):
+    if token.kind is not Kind.QUOTED and (word is None or word in RESERVED or word in COLUMN_NAME):
         raise cursor.syntax_error()
     names = [cursor.take().value]
     while cursor.accept_symbol("."):
