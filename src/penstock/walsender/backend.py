@@ -271,6 +271,7 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
+                log.warning("pid %d (%s): %s", self.pid, self._socket.address, error.report())
                 self.runner.failed()
                 self._session.transaction_status = self.runner.transaction_status
                 self._pump.send(self._session.fail(error))

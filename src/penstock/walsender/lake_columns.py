@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.catalog import ReplicaIdentity
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.schema import KEY, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
@@ -34,6 +35,15 @@ def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
     """Columns in the table's order. Raises FeatureNotSupported for structs, maps, variants."""
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return tuple(_column(field) for field in fields)
+
+
+def identity_of(state: TableState) -> dict[str, Any]:
+    """Attributes of ``LakeTable``: the key that is stored with the table; FULL for a table that a
+    subscription keeps without one, which has equal rows.
+    """
+    if state.properties.get(KEY) is not None and not json.loads(state.properties[KEY]):
+        return {"replica_identity": ReplicaIdentity.FULL}
+    return {"primary_key": primary_key_of(state)}
 
 
 def primary_key_of(state: TableState) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from penstock.lakehouse.state import load
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commits import TableCommit, commits_behind, find_tables, newest_version
-from penstock.walsender.lake_columns import primary_key_of
+from penstock.walsender.lake_columns import identity_of
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,7 @@ class Sequencer:
                 continue
             with self._catalog.write() as t:
                 if oid is None and t.tables.find(found.schema, found.name) is None:
-                    key = primary_key_of(state)
-                    t.tables.create(found.schema, found.name, found.uri, primary_key=key)
+                    t.tables.create(found.schema, found.name, found.uri, **identity_of(state))
                     log.info('table "%s.%s" found in the warehouse', found.schema, found.name)
                 oid = t.tables.get(found.schema, found.name).oid
                 t.transactions.advance(oid, self._baseline(found.schema, found.name, version))

@@ -1,0 +1,190 @@
+"""PostgreSQL A -> node -> PostgreSQL B, exactly once: node and servers are killed over and over.
+
+``make test`` runs three cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says. While B
+follows, one query sees one state of the bank: its balance never changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from faults.bank import BALANCE, SCHEMA, TABLES, Bank
+from faults.node_process import NodeProcess
+from penstock.embedded import EmbeddedPostgres
+
+pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_SERVER: Final = {"wal_level": "logical", "wal_retrieve_retry_interval": "500ms"}
+_BALANCE: Final = (
+    "SELECT (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM savings)"
+    " + (SELECT sum(balance) FROM loans)"
+)
+_PASSWORD: Final = "secret of the bank"
+
+
+class Cascade:
+    """State of a run; a context manager."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.source = EmbeddedPostgres(18, settings=_SERVER)
+        self.target = EmbeddedPostgres(18, settings=_SERVER)
+        self.bank = Bank(lambda: psycopg.connect(self.source.conninfo()), seed=seed, rate=20)
+        self.node = NodeProcess(folder / "node", warehouse=folder / "warehouse")
+        self.checks = self.kills = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Cascade:
+        stack = self._stack
+        for server in (self.source, self.target):
+            stack.enter_context(server)
+        self.bank.create()
+        with psycopg.connect(self.target.conninfo(), autocommit=True) as connection:
+            connection.execute(SCHEMA)
+            connection.execute(f"TRUNCATE {', '.join(TABLES)}")
+        with psycopg.connect(self.source.conninfo(), autocommit=True) as connection:
+            connection.execute(f"CREATE PUBLICATION bank FOR TABLE {', '.join(TABLES)}")
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port = found.getsockname()[1]
+        self.node.init({"port": port})
+        stack.callback(self.node.close)
+        self.node.sql(
+            f"CREATE SUBSCRIPTION bank CONNECTION '{self.source.conninfo()}' PUBLICATION bank;"
+            f"CREATE ROLE b LOGIN REPLICATION SUPERUSER PASSWORD '{_PASSWORD}'"
+        )
+        self.node.start()
+        self._wait(self._in_lake, "the first cut")
+        self.node.sql("CREATE PUBLICATION bank FOR ALL TABLES")
+        self.bank.start()
+        stack.callback(self.bank.stop)
+        conninfo = f"host=127.0.0.1 port={port} dbname=lake user=b password=''{_PASSWORD}''"
+        self._wait(lambda: _listens(port), "the port")
+        with psycopg.connect(self.target.conninfo(), autocommit=True) as connection:
+            connection.execute(
+                f"CREATE SUBSCRIPTION bank CONNECTION '{conninfo}' PUBLICATION bank"  # type: ignore[arg-type]
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def kill_node(self) -> None:
+        self.pause()
+        self.node.kill9()
+        self.kills += 1
+        self.node.start()
+
+    def kill_target(self) -> None:
+        self.pause()
+        self.target.kill9()
+        self.kills += 1
+        self.target.start()
+
+    def restart_source(self) -> None:
+        self.pause()
+        self.source.restart("immediate")
+
+    def wait_ready(self) -> None:
+        self._wait(self._ready, "B's initial copy")
+
+    def pause(self) -> None:
+        """Look at B for a moment."""
+        until = time.monotonic() + self.rng.uniform(0.5, 6)
+        while time.monotonic() < until:
+            self.check()
+            time.sleep(0.1)
+
+    def check(self) -> None:
+        """B holds whole transactions."""
+        with contextlib.suppress(psycopg.OperationalError):
+            if self._ready():
+                assert self._value(self.target, _BALANCE) == BALANCE
+                self.checks += 1
+
+    def finish(self) -> dict[str, tuple[int, int]]:
+        """Rows lost and made up by table, once B has all that A has."""
+        self.bank.stop()
+        if not self.node.running:
+            self.node.start()
+        self.wait_ready()
+        self._wait(lambda: self._difference("totals") == (0, 0), "B to catch up")
+        for table in TABLES:
+            # The last transaction has arrived whole, or not at all.
+            assert self._difference(table) == (0, 0), table
+        return {table: self._difference(table) for table in TABLES}
+
+    def _difference(self, table: str) -> tuple[int, int]:
+        with contextlib.suppress(psycopg.OperationalError):
+            wanted, found = (Counter(self._rows(s, table)) for s in (self.source, self.target))
+            return (wanted - found).total(), (found - wanted).total()
+        return -1, -1
+
+    def _in_lake(self) -> bool:
+        status = self.node.status()
+        tables = status[0]["tables"] if status else []
+        return len(tables) == len(TABLES) and all(table["state"] == "r" for table in tables)
+
+    def _ready(self) -> bool:
+        states = "SELECT count(*) FILTER (WHERE srsubstate = 'r') FROM pg_subscription_rel"
+        with contextlib.suppress(psycopg.OperationalError):
+            return bool(self._value(self.target, states) == len(TABLES))
+        return False
+
+    @staticmethod
+    def _rows(server: EmbeddedPostgres, table: str) -> list[Any]:
+        with psycopg.connect(server.conninfo()) as connection:
+            found = connection.execute(f"SELECT t::text FROM {table} t")  # type: ignore[arg-type]
+            return found.fetchall()
+
+    @staticmethod
+    def _value(server: EmbeddedPostgres, query: str) -> Any:
+        with psycopg.connect(server.conninfo(), connect_timeout=5) as connection:
+            return connection.execute(query).fetchall()[0][0]  # type: ignore[arg-type]
+
+    def _wait(self, condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, (
+                f"no {what}\n{self.node.log_tail()}\n{self.target.log()[-3000:]}"
+            )
+            time.sleep(0.2)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def test_a_cascade_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "3"))
+    seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
+    with Cascade(tmp_path, seed) as cascade:
+        kinds = [cascade.kill_node, cascade.kill_target, cascade.kill_node, cascade.restart_source]
+        for number in range(cycles):
+            if number:  # the first fault may hit the initial copy
+                cascade.wait_ready()
+            kinds[number % len(kinds)]()
+            with capsys.disabled():
+                print(".", end="", flush=True)
+        differences = cascade.finish()
+        with capsys.disabled():
+            print(
+                f"\nseed {seed}: {cycles} cycles, {cascade.kills} kills, "
+                f"{cascade.bank.committed} transactions, {cascade.checks} states of B checked, "
+                f"{sum(lost for lost, _ in differences.values())} rows lost, "
+                f"{sum(more for _, more in differences.values())} rows doubled"
+            )
