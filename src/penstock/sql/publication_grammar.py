@@ -61,8 +61,8 @@ def create_publication(cursor: Cursor) -> CreatePublication:
         else:
             specs = _pub_obj_list(cursor)
     options = cursor.opt_definition()
-    cursor.expect_end()
     objects = () if specs is None else _objects(specs)
+    cursor.expect_end()
     return CreatePublication(name, objects, all_tables, options, notices=cursor.notices)
 
 
@@ -88,10 +88,10 @@ def alter_publication(cursor: Cursor) -> Statement:
         options = cursor.definition()
         cursor.expect_end()
         return AlterPublicationOptions(name, options, notices=cursor.notices)
-    specs = _pub_obj_list(cursor)
+    objects = _objects(_pub_obj_list(cursor))
     cursor.expect_end()
     action = PublicationAction(word.upper())
-    return AlterPublicationObjects(name, action, _objects(specs), notices=cursor.notices)
+    return AlterPublicationObjects(name, action, objects, notices=cursor.notices)
 
 
 def drop_publication(cursor: Cursor) -> DropPublication:
