@@ -18,6 +18,7 @@ from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
+    SqlSyntaxError,
     UndefinedObject,
     WrongObjectType,
 )
@@ -45,6 +46,8 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     if statement.parent is not None:
         definition = _partition(transaction, scope, statement)
     else:
+        for item in statement.columns:
+            _check_null(statement.relation.name, item)
         columns = tuple(column(item) for item in statement.columns)
         key = _primary_key(statement)
         _check_once(names(columns))
@@ -59,6 +62,13 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     if not definition.columns:
         raise FeatureNotSupported("a table without columns is not supported")
     return definition
+
+
+def _check_null(table: str, item: ColumnDef) -> None:
+    if item.null and (item.not_null or item.primary_key):
+        raise SqlSyntaxError(
+            f'conflicting NULL/NOT NULL declarations for column "{item.name}" of table "{table}"'
+        )
 
 
 def column(item: ColumnDef) -> TableColumn:

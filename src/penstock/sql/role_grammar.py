@@ -84,8 +84,10 @@ def alter_role(cursor: Cursor) -> Statement:
         new_name = role_id(cursor)
         cursor.expect_end()
         return RenameRole(_name_to_rename(role.name, role.kind), new_name, notices=cursor.notices)
-    in_database = cursor.word() == "in" and cursor.word_after() == "database"
-    if cursor.word() in ("set", "reset") or in_database:
+    if cursor.accept("in"):
+        cursor.expect("database")
+        raise not_supported("ALTER ROLE ... IN DATABASE")
+    if cursor.word() in ("set", "reset"):
         raise not_supported("ALTER ROLE ... SET")
     cursor.accept("with")
     options = _options(cursor, create=False)

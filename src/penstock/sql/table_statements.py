@@ -15,11 +15,12 @@ from penstock.sql.type_grammar import TypeName
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A column. ``not_null``: NOT NULL was written; ``primary_key``: PRIMARY KEY behind it."""
+    """A column with the constraints that were written behind it."""
 
     name: str
     type: TypeName
     not_null: bool = False
+    null: bool = False
     primary_key: bool = False
 
 

@@ -140,10 +140,11 @@ def _datetime(cursor: Cursor) -> TypeName:
     """``ConstDatetime``"""
     name = cursor.take().value
     precision = _length(cursor)
-    if cursor.accept("with", "time", "zone"):
-        name += "tz"
-    else:
-        cursor.accept("without", "time", "zone")
+    if cursor.word_after() == "time":
+        zoned = cursor.accept("with")
+        if zoned or cursor.accept("without"):
+            cursor.expect("time", "zone")
+            name += "tz" if zoned else ""
     return TypeName(name, modifiers=() if precision is None else (precision,))
 
 
