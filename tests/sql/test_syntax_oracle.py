@@ -180,7 +180,7 @@ _QUERY = re.compile(r";\s*(/\*c\*/\s*)*(TABLE|values|select|\()", re.IGNORECASE)
 """Queries are not parsed to their end."""
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     statement=st.sampled_from(RIGHT),
     edits=st.lists(

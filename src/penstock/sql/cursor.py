@@ -141,15 +141,23 @@ class Cursor:
         if self.at_symbol(")"):
             raise self.syntax_error()
         self.skip_balanced(")")
-        end = self.token.start
+        end = self._end_of_last()
         self.expect_symbol(")")
-        return self._text[start:end].rstrip()
+        return self._text[start:end]
 
     def rest_of_text(self) -> str:
         """Consume everything up to the statement's end; its source text."""
         start = self.token.start
         self.skip_balanced("")
-        return self._text[start : self.token.start].rstrip()
+        return self._text[start : self._end_of_last()]
+
+    def _end_of_last(self) -> int:
+        """Where the token before the next one ends, so that comments behind it are left out."""
+        last = self._tokens[self._at - 1]
+        end = last.start + len(last.source)
+        if self._text[last.start : end] == last.source:
+            return end
+        return len(self._text[: self.token.start].rstrip())  # a string in several pieces
 
     def skip_balanced(self, stop: str) -> None:
         """Go to the symbol ``stop`` outside of inner parentheses; "" goes to the end.
