@@ -14,7 +14,7 @@ from penstock.commands.aclchk import is_owner, role_of
 from penstock.commands.namespace import get_table
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.role_options import RoleChanges, role_changes
-from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope
+from penstock.commands.scope import CurrentRole, Scope
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -45,7 +45,7 @@ def create_role(statement: CreateRole, catalog: Catalog, scope: Scope) -> Comman
                 "permission denied to create role",
                 detail="Only roles with the CREATEROLE attribute may create roles.",
             )
-        _check_name(transaction, statement.name)
+        _check_name(transaction, scope, statement.name)
         fields = {"login": statement.login} | changes.fields()
         transaction.roles.create(statement.name, **fields)
     return CommandResult("CREATE ROLE", changes.notices)
@@ -64,7 +64,7 @@ def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandR
 
 def _altered_role(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
     current = role_of(transaction, spec, scope)
-    if current == NODE_ROLE:
+    if current == scope.node_role:
         raise FeatureNotSupported(f'role "{current.name}" is the node itself and cannot be altered')
     return transaction.roles.get(current.name)
 
@@ -100,21 +100,19 @@ def rename_role(statement: RenameRole, catalog: Catalog, scope: Scope) -> Comman
                 detail="Only roles with the CREATEROLE attribute and the ADMIN option on role "
                 f'"{role.name}" may rename this role.',
             )
-        _check_name(transaction, statement.new_name)
+        _check_name(transaction, scope, statement.new_name)
         transaction.roles.save(replace(role, name=statement.new_name))
     return CommandResult("ALTER ROLE")
 
 
-def _check_name(transaction: CatalogTransaction, name: str) -> None:
+def _check_name(transaction: CatalogTransaction, scope: Scope, name: str) -> None:
     if name.startswith("pg_"):
         raise InvalidParameterValue(
             f'role name "{name}" is reserved',
             detail='Role names starting with "pg_" are reserved.',
             sqlstate=_RESERVED,
         )
-    if name == NODE_ROLE.name:
-        raise DuplicateObject(f'role "{name}" already exists')
-    if transaction.roles.find(name) is not None:
+    if name == scope.node_role.name or transaction.roles.find(name) is not None:
         raise DuplicateObject(f'role "{name}" already exists')
 
 
