@@ -59,9 +59,7 @@ class Ours:
             result = execute(statement, self.catalog, Publisher.connect, self.scope)
         except PenstockError as error:
             return (("ERROR", error.sqlstate, error.message, error.detail, error.hint),)
-        return tuple(
-            (n.severity, n.sqlstate, n.message, n.detail, n.hint) for n in result.notices
-        )
+        return tuple((n.severity, n.sqlstate, n.message, n.detail, n.hint) for n in result.notices)
 
     def _set_role(self, name: str) -> None:
         role = POSTGRES

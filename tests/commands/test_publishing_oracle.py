@@ -34,7 +34,8 @@ def test_script(script: Path, session: psycopg.Connection[Any], tmp_path: Path) 
     ours, theirs = Ours(tmp_path, DATABASE), Theirs(session)
     with ours.catalog:
         outcomes = [(text, theirs.run(text), ours.run(text)) for text in statements(script)]
-        assert [outcome for outcome in outcomes if outcome[1] != outcome[2]] == []
+        wrong = [f"{text}\n  {a}\n  {b}" for text, a, b in outcomes if a != b]
+        assert not wrong, "\n".join(wrong)
         assert ours.state() == theirs.state()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.namespace import get_table, names, table_columns
+from penstock.commands.namespace import get_schema, get_table, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import (
@@ -48,7 +48,7 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     else:
         for item in statement.columns:
             _check_null(statement.relation.name, item)
-        columns = tuple(column(item) for item in statement.columns)
+        columns = tuple(column(transaction, scope, item) for item in statement.columns)
         key = _primary_key(statement)
         _check_once(names(columns))
         definition = Definition(columns, key, notices=_not_null_notice(statement))
@@ -71,9 +71,11 @@ def _check_null(table: str, item: ColumnDef) -> None:
         )
 
 
-def column(item: ColumnDef) -> TableColumn:
-    """A column with its type looked up."""
+def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> TableColumn:
+    """A column with its type looked up. Raises UndefinedObject (42704, 3F000)."""
     type_name = item.type
+    if type_name.schema is not None:
+        get_schema(transaction, scope, type_name.schema)
     oid, typmod = resolve(
         type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
     )
@@ -85,7 +87,7 @@ def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateT
     parent = get_table(transaction, scope, statement.parent)
     check_owner(scope.role, parent.owner, "table", parent.name)
     if parent.partition_key is None:
-        raise WrongObjectType(f'"{parent.name}" is not partitioned')
+        raise WrongObjectType(f'"{parent.name}" is not partitioned', sqlstate="42P17")
     return Definition(table_columns(scope, parent), parent.primary_key, parent, statement.bound)
 
 
