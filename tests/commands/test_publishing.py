@@ -14,7 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from commands.both import POSTGRES, Ours, Recorded, record_filter
-from penstock.catalog import LakeTable, ReplicaIdentity
+from penstock.catalog import LakeTable, ReplicaIdentity, SubscriptionRelState
 from penstock.commands import (
     CurrentRole,
     Scope,
@@ -121,7 +121,7 @@ def test_a_table_of_a_subscription_is_not_dropped(node: Ours) -> None:
         subscription = t.subscriptions.create(
             "sub", conninfo="", publications=("p",), slot_name=None
         )
-        t.relations.add(subscription.oid, [("s", "t")])
+        t.relations.add(subscription.oid, [("s", "t")], SubscriptionRelState.READY)
     done(node, "DROP TABLE t")
     assert 'subscription "sub"' in refused(node, "DROP TABLE s.t", "55006")
     assert 'subscription "sub"' in refused(node, "DROP SCHEMA s CASCADE", "55006")

@@ -17,6 +17,7 @@ from penstock.sql import (
     AttachPartition,
     ChangeOwner,
     ColumnDef,
+    ColumnType,
     Copy,
     CreatePublication,
     CreateRole,
@@ -57,7 +58,6 @@ from penstock.sql import (
     TransactionKind,
     TransactionModes,
     Truncate,
-    TypeName,
     parse,
     parse_partition_bound,
     parse_script,
@@ -66,7 +66,7 @@ from penstock.sql import (
 T, U = RangeVar("t"), RangeVar("u")
 R = RoleSpec("r")
 ADD, SET, DROP = PublicationAction.ADD, PublicationAction.SET, PublicationAction.DROP
-INT = TypeName("int4")
+INT = ColumnType("int4")
 A = ColumnDef("a", INT)
 
 
@@ -168,7 +168,7 @@ TABLES: list[tuple[str, Statement]] = [
             RangeVar("t", "s"),
             (
                 ColumnDef("a", INT, primary_key=True),
-                ColumnDef("b", TypeName("varchar", modifiers=(5,), array=True), not_null=True),
+                ColumnDef("b", ColumnType("varchar", modifiers=(5,), array=True), not_null=True),
             ),
             missing_ok=True,
         ),

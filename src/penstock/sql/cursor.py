@@ -63,6 +63,14 @@ class Cursor:
         token = self.token
         return token.value if token.kind is Kind.WORD else None
 
+    def take(self) -> Token:
+        """Consume the next token."""
+        token = self.token
+        if token.notice:
+            self._notices.append(token.notice)
+        self._at += 1
+        return token
+
     def word_after(self) -> str | None:
         """The token behind the next one if it is an unquoted word."""
         token = self.token_after()
@@ -75,14 +83,6 @@ class Cursor:
     def at_symbol(self, symbol: str) -> bool:
         """Whether a punctuation mark or operator comes next."""
         return self.token.kind is Kind.SYMBOL and self.token.value == symbol
-
-    def take(self) -> Token:
-        """Consume the next token."""
-        token = self.token
-        if token.notice:
-            self._notices.append(token.notice)
-        self._at += 1
-        return token
 
     def accept(self, *words: str) -> bool:
         """Consume the words if they come next, all of them."""

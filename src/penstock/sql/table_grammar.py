@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
+from penstock.sql.column_type_grammar import column_type
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
@@ -27,7 +28,6 @@ from penstock.sql.table_statements import (
     DropTable,
     PartitionSpec,
 )
-from penstock.sql.type_grammar import type_name
 
 _CONSTRAINTS: Final = {
     "unique": "UNIQUE",
@@ -154,7 +154,7 @@ def _refuse_constraint_options(cursor: Cursor) -> None:
 def column_def(cursor: Cursor) -> ColumnDef:
     """``columnDef``"""
     name = cursor.name()
-    column_type = type_name(cursor)
+    column_type = column_type(cursor)
     found: list[str] = []
     while constraint := _column_constraint(cursor):
         found.append(constraint)
