@@ -1,7 +1,7 @@
 """Types of columns as written (gram.y, Typename).
 
-In: a cursor. Out: ``ColumnType``: the name under which PostgreSQL's catalog knows the type, with its
-modifiers as written. Which type that is, is left to ``penstock.pgtypes.type_names``.
+In: a cursor. Out: ``ColumnType``: the name under which PostgreSQL's catalog knows the type, with
+its modifiers as written. Which type that is, is left to ``penstock.pgtypes.type_names``.
 """
 
 from __future__ import annotations

@@ -154,13 +154,13 @@ def _refuse_constraint_options(cursor: Cursor) -> None:
 def column_def(cursor: Cursor) -> ColumnDef:
     """``columnDef``"""
     name = cursor.name()
-    column_type = column_type(cursor)
+    found_type = column_type(cursor)
     found: list[str] = []
     while constraint := _column_constraint(cursor):
         found.append(constraint)
     return ColumnDef(
         name,
-        column_type,
+        found_type,
         not_null="not null" in found,
         null="null" in found,
         primary_key="primary key" in found,
