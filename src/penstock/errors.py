@@ -186,3 +186,9 @@ class StorageError(PenstockError):
     """The warehouse refuses reads or writes; SQLSTATE 53100 where its disk is full."""
 
     default_sqlstate = "58030"
+
+
+class VersionGone(StorageError):
+    """A version of a table, or a file of it, that retention or VACUUM has removed."""
+
+    default_sqlstate = "58P01"

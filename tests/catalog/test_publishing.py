@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, PublicationNamespace, ReplicaIdentity, Slot
+from penstock.catalog import Catalog, Member, PublicationNamespace, ReplicaIdentity, Slot
 from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
 
@@ -126,3 +126,42 @@ def test_slots_never_go_back(catalog: Catalog) -> None:
         t.slots.delete("s")
         with pytest.raises(UndefinedObject, match='replication slot "s" does not exist'):
             t.slots.get("s")
+
+
+def test_transactions_are_in_one_order_and_positions_stay(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        assert t.transactions.versions() == {}
+        start = t.transactions.end()
+        t.transactions.advance(7, 3)
+        first = t.transactions.append([Member(7, "file:/a", 3, 4)], commit_time=10, size=1001)
+        second = t.transactions.append(
+            [Member(7, "file:/a", 4, 6), Member(8, "file:/b", -1, 0)],
+            commit_time=11,
+            size=0,
+            origin="pg_1",
+            origin_lsn=Lsn(99),
+        )
+    assert (first.begin, second.begin) == (start, first.end)
+    assert first.begin < first.commit < first.end < second.commit < second.end
+    assert first.commit - first.begin >= 1001
+    assert second.xid == first.xid + 1
+    with catalog.read() as t:
+        assert t.transactions.after(start, 10) == (first, second)
+        assert t.transactions.after(start, 1) == (first,)
+        assert t.transactions.after(first.end, 10) == (second,)
+        assert t.transactions.after(first.commit, 10) == (first, second)
+        assert t.transactions.after(second.end, 10) == ()
+        assert t.transactions.versions() == {7: 6, 8: 0}
+        assert t.transactions.oldest() == start
+
+
+def test_old_transactions_are_pruned_but_the_position_is_kept(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        made = [t.transactions.append([], commit_time=1, size=8) for _ in range(3)]
+        assert t.transactions.prune(made[0].end) == 1
+        assert t.transactions.oldest() == made[1].begin
+        assert t.transactions.prune(Lsn(made[2].end + 100)) == 1
+        assert t.transactions.end() == made[2].end
+        t.transactions.advance(5, 1)
+        t.transactions.forget(5)
+        assert t.transactions.versions() == {}

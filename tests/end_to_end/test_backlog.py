@@ -86,3 +86,22 @@ def test_never_by_copy_when_told_so(
     miss_something(node, database)
     catch_up(node, database)
     assert _BY_COPY not in caplog.text
+
+
+def test_a_table_joins_while_everything_comes_by_copy(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    node = local_node(backlog_copy_threshold=0)  # even the head of the stream
+    miss_something(node, database)
+    catch_up(node, database)
+    database.execute(
+        "CREATE TABLE late (id integer PRIMARY KEY);"
+        "INSERT INTO late SELECT generate_series(1, 1000);"
+        "ALTER PUBLICATION p ADD TABLE late"
+    )
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.caught_up("s", database)
+    database.execute("DELETE FROM late WHERE id > 10; INSERT INTO late VALUES (0)")
+    node.caught_up("s", database)
+    member = node.cut().tables["public.late"]
+    assert sorted(delta_rows(member.uri, member.version)) == [(i,) for i in range(11)]

@@ -15,11 +15,14 @@ from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import RecordedError, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.pg_transactions import LakeTransaction, Member
 
 __all__ = [
     "Catalog",
     "CatalogTransaction",
     "LakeTable",
+    "LakeTransaction",
+    "Member",
     "Namespace",
     "NodeInfo",
     "Publication",

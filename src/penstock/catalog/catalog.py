@@ -32,6 +32,7 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRel,
     SubscriptionRelState,
 )
+from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
@@ -47,6 +48,7 @@ class CatalogTransaction:
     tables: PgClass
     publications: PgPublication
     slots: PgReplicationSlots
+    transactions: PgTransactions
     namespaces: PgNamespace
 
 
@@ -148,6 +150,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgClass(connection),
         PgPublication(connection),
         PgReplicationSlots(connection),
+        PgTransactions(connection),
         PgNamespace(connection),
     )
 

@@ -24,6 +24,7 @@ from penstock.catalog import (
     pg_replication_slots,
     pg_subscription,
     pg_subscription_rel,
+    pg_transactions,
 )
 from penstock.catalog.engine import (
     errors_mapped,
@@ -40,7 +41,7 @@ from penstock.errors import ConfigurationError, DuplicateObject
 SCHEMA_VERSION: Final = 3
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
-    # The catalogs of publishing came; create_all makes what is missing.
+    # Catalogs of publishing came, then the log of transactions: create_all makes what is missing.
     1: METADATA.create_all,
     2: METADATA.create_all,
 }
@@ -55,6 +56,7 @@ _TABLES: Final = (
     pg_replication_slots,
     pg_subscription,
     pg_subscription_rel,
+    pg_transactions,
 )
 """Importing them has put their tables into METADATA."""
 

@@ -22,7 +22,8 @@ class DataFile:
 
     ``path``: as in the log. ``size``: bytes. ``rows``: physical rows, deleted ones included.
     ``deletion_vector``: the deleted positions, serialised by pyroaring, or None. ``descriptor``:
-    where they lie in the table; None for a vector that is staged.
+    where they lie in the table; None for a vector that is staged. ``partition_values``: as text, by
+    column, where the table is partitioned.
     """
 
     path: str
@@ -34,6 +35,7 @@ class DataFile:
     descriptor: Descriptor | None = None
     deleted: int = 0
     tags: Mapping[str, str] | None = None
+    partition_values: Mapping[str, str | None] | None = None
 
     @classmethod
     def of_written(cls, written: WrittenFile, now_ms: int) -> DataFile:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import StorageError
+from penstock.errors import StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors, statistics
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
@@ -37,6 +37,7 @@ _CHECKPOINT_COLUMNS: Final = [
     "add.stats",
     "add.tags",
     "add.deletionVector",
+    "add.partitionValues",
     "metaData",
     "protocol",
 ]
@@ -104,6 +105,25 @@ def load(storage: Storage, table_uri: str) -> TableState | None:
     return state
 
 
+def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
+    """A version, without deletion vectors.
+
+    Raises VersionGone where the log does not reach back to it, or does not know it yet.
+    """
+    listing = list_log(storage, table_uri)
+    checkpoints = {v: parts for v, parts in listing.checkpoints.items() if v <= version}
+    state = _from_checkpoint(storage, LogListing(listing.entries, checkpoints))
+    while state.version < version:
+        actions = read_entry(storage, table_uri, state.version + 1)
+        if actions is None:
+            raise VersionGone(
+                f'version {version} of table "{table_uri}" is not in its log any more',
+                detail=f"There is no entry for version {state.version + 1}.",
+            )
+        state.apply(state.version + 1, actions)
+    return state
+
+
 def refresh(storage: Storage, table_uri: str, state: TableState) -> bool:
     """Follow entries that came since; True when there were any."""
     before = state.version
@@ -168,7 +188,7 @@ def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
 
 def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
     """Arrow gives maps as lists of pairs."""
-    for key in ("tags", "configuration", "options"):
+    for key in ("tags", "configuration", "options", "partitionValues"):
         if key in body:
             body[key] = dict(body[key] or ())
     if isinstance(body.get("format"), dict):
@@ -186,6 +206,7 @@ def _data_file(body: Mapping[str, Any]) -> DataFile:
         modification_time=int(body.get("modificationTime") or 0),
         descriptor=body.get("deletionVector") or None,
         tags=body.get("tags") or None,
+        partition_values=body.get("partitionValues") or None,
     )
 
 

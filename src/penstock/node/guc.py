@@ -26,6 +26,12 @@ _SIZE_UNITS: Final = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB":
 _QUANTITY: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
 
 
+DEFAULT_HBA: Final = (
+    "host all all 127.0.0.1/32 scram-sha-256",
+    "host all all ::1/128 scram-sha-256",
+)
+
+
 def seconds(default: float) -> Any:
     """A time: a bare number is in seconds."""
     return field(default=default, metadata={"units": _TIME_UNITS})
@@ -78,6 +84,27 @@ class Parameters:
     compact_dead_ratio: float = 0.3
     checkpoint_commits: int = 100
     cuts_kept: int = 1000
+    port: int = 0
+    """Where clients of PostgreSQL connect; 0: the node publishes nothing."""
+    listen_addresses: str = "127.0.0.1"
+    """The address to listen on; beyond loopback ``hba`` must allow clients, too."""
+    hba: tuple[str, ...] = DEFAULT_HBA
+    """Lines as in pg_hba.conf; the first that matches a connection decides."""
+    ssl_cert_file: str = ""
+    ssl_key_file: str = ""
+    """Certificate and private key, relative to the node's folder; empty: no TLS."""
+    database: str = "lake"
+    """The name of the only database."""
+    server_version: int = 18
+    """The major version of PostgreSQL that the node behaves as, 14 to 18."""
+    max_connections: int = 100
+    max_wal_senders: int = 10
+    max_replication_slots: int = 10
+    wal_sender_timeout: float = seconds(60)
+    authentication_timeout: float = seconds(60)
+    idle_session_timeout: float = seconds(0)
+    sequencer_interval: float = seconds(0.1)
+    """How often the logs of published tables are looked at."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 
@@ -145,6 +172,8 @@ def _value(name: str, value: Any, parameter: dataclasses.Field[Any], path: Path)
     if units is not None:
         return _quantity(name, value, units, path)
     wanted: type = type(parameter.default) if parameter.default is not dataclasses.MISSING else dict
+    if wanted is tuple and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return tuple(value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
@@ -178,7 +207,9 @@ def _show(value: Any, metadata: Mapping[str, Any]) -> str:
     if units is _SIZE_UNITS:
         return f'"{value >> 20}MB"'
     if units is _TIME_UNITS:
-        return f'"{value:g}s"' if value >= 1 else f'"{value * 1000:g}ms"'
+        return f'"{value:g}s"' if value >= 1 or not value else f'"{value * 1000:g}ms"'
+    if isinstance(value, tuple):
+        return json.dumps(value)
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -104,7 +104,12 @@ class Node:
             if statement.name not in names:
                 # Cuts of a dropped subscription stay readable; one of the same name begins anew.
                 self._warehouse.cuts.forget(statement.name)
-        return execute(statement, self._catalog, connect_publisher)
+        scope = Scope(
+            warehouse=self._warehouse,
+            database=self.parameters.database,
+            compile_row_filter=compile_row_filter,
+        )
+        return execute(statement, self._catalog, connect_publisher, scope)
 
     def sql(self, text: str) -> CommandResult:
         """Run statements, log their notices, return the last result."""

@@ -1,6 +1,7 @@
-"""PostgreSQL types of columns that were not made by us (seen as Arrow types).
+"""The PostgreSQL type that a column has which no PostgreSQL has made: a table that Spark wrote.
 
-In: an Arrow type. Out: the type oid and modifier that a publication shows for it.
+In: an Arrow type. Out: type oid and typmod, which are a part of what subscribers see of a table, so
+they never change.
 """
 
 from __future__ import annotations
@@ -9,29 +10,34 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.pgtypes.registry import _ARRAY_OIDS
+from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.registry import array_oid
 
+_NUMERIC: Final = 1700
+_VARHDRSZ: Final = 4
 _OIDS: Final[dict[pa.DataType, int]] = {
+    pa.bool_(): 16,
+    pa.binary(): 17,
+    pa.int64(): 20,
     pa.int8(): 21,
     pa.int16(): 21,
     pa.int32(): 23,
-    pa.int64(): 20,
+    pa.string(): 25,
     pa.float32(): 700,
     pa.float64(): 701,
-    pa.bool_(): 16,
-    pa.string(): 25,
-    pa.binary(): 17,
     pa.date32(): 1082,
-    pa.timestamp("us", "UTC"): 1184,
     pa.timestamp("us"): 1114,
+    pa.timestamp("us", "UTC"): 1184,
 }
 
 
 def pg_type(arrow: pa.DataType) -> tuple[int, int]:
-    """(type oid, typmod); text for what has no type of its own."""
-    if pa.types.is_decimal(arrow):
-        return 1700, ((arrow.precision << 16) | arrow.scale) + 4
-    if pa.types.is_list(arrow):
+    """(type oid, typmod). Raises FeatureNotSupported for structs, maps and nested arrays."""
+    if pa.types.is_decimal128(arrow):
+        return _NUMERIC, (arrow.precision << 16 | arrow.scale) + _VARHDRSZ
+    if arrow in _OIDS:
+        return _OIDS[arrow], -1
+    if pa.types.is_list(arrow) and not pa.types.is_list(arrow.value_type):
         element, typmod = pg_type(arrow.value_type)
-        return _ARRAY_OIDS.get(element, 1009), typmod
-    return _OIDS.get(arrow, 25), -1
+        return array_oid(element), typmod
+    raise FeatureNotSupported(f"columns of the type {arrow} cannot be published")

@@ -47,6 +47,7 @@ _ARRAY_OIDS: Final = {
     3802: 3807,
 }
 """pg_type.typarray of each scalar type."""
+_ELEMENT_OIDS: Final = {array: element for element, array in _ARRAY_OIDS.items()}
 
 FAMILIES: Final[tuple[TypeFamily, ...]] = (
     *_SCALARS,
@@ -69,3 +70,13 @@ def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
 def binary_supported(type_oid: int) -> bool:
     """Whether the type can be read when the publisher is asked for the binary format."""
     return find(type_oid).binary
+
+
+def array_oid(type_oid: int) -> int:
+    """The type of arrays of a type (pg_type.typarray). Raises KeyError where there is no family."""
+    return _ARRAY_OIDS[type_oid]
+
+
+def element_oid(type_oid: int) -> int | None:
+    """The type of an array type's elements (pg_type.typelem), None for other types."""
+    return _ELEMENT_OIDS.get(type_oid)

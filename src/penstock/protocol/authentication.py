@@ -53,7 +53,7 @@ class SaslResponse:
 
 def decode_password(payload: bytes) -> PasswordMessage:
     """Raises ProtocolViolation, and AuthenticationFailure for an empty one."""
-    if payload.find(b"\0") != len(payload) - 1:
+    if not payload or payload.find(b"\0") != len(payload) - 1:
         raise ProtocolViolation("invalid password packet size")
     if payload == b"\0":
         raise AuthenticationFailure("empty password returned by client")

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.protocol.backend_messages import copy_data
+from penstock.protocol.framing import LENGTH_SIZE
 
 TEXT_NULL: Final = b"\\N"
 BINARY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
 """Signature, flags (no OIDs), length of the header extension."""
-BINARY_TRAILER: Final = b"\xff\xff"
+BINARY_END: Final = copy_data(b"\xff\xff")
+"""The trailer, as a CopyData message."""
 
 _SPECIAL: Final = re.compile(rb"[\x08-\x0d\\]")
 _ESCAPES: Final = {
@@ -58,5 +60,15 @@ def text_messages(rows: Sequence[Sequence[bytes | None]]) -> bytes:
 
 
 def binary_messages(rows: Sequence[Sequence[bytes | None]]) -> bytes:
-    """A CopyData message for each row, joined; header and trailer are the caller's to send."""
+    """A CopyData message for each row, joined; see ``with_binary_header``."""
     return b"".join([copy_data(binary_row(row)) for row in rows])
+
+
+def with_binary_header(messages: bytes) -> bytes:
+    """The first CopyData messages of a binary COPY, or its BINARY_END where it has no row.
+
+    The header shares a message with what comes first, as the server does it: psycopg cannot read
+    one that comes alone.
+    """
+    length = int.from_bytes(messages[1 : 1 + LENGTH_SIZE], "big") + len(BINARY_HEADER)
+    return b"d" + _PACK_LENGTH(length) + BINARY_HEADER + messages[1 + LENGTH_SIZE :]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
 
-from penstock.errors import AuthenticationFailure, ProtocolViolation
+from penstock.errors import AuthenticationFailure, PenstockError, ProtocolViolation
 from penstock.protocol.scram_verifier import MECHANISM, ScramVerifier
 
 PLUS_MECHANISM: Final = "SCRAM-SHA-256-PLUS"
@@ -84,8 +84,8 @@ class ScramExchange:
             self._server.set_client_first(f"{gs2_header}n=*{comma}{rest}")
             self._server.client_first_bare = bare
             answer: str = self._server.get_server_first()
-        except ScramException:
-            raise ProtocolViolation("malformed SCRAM message") from None
+        except ScramException as error:
+            raise _refusal(error) from None
         self._challenged = True
         return answer.encode("ascii")
 
@@ -109,14 +109,32 @@ class ScramExchange:
             self._server.set_client_final(client_final)
             answer: str = self._server.get_server_final()
         except ScramException as error:
-            reason = error.server_error
-            if reason is not None and reason.value == _WRONG_PROOF:
+            if _reason(error) == _WRONG_PROOF:
                 raise password_failure(self._user) from None
-            raise ProtocolViolation("malformed SCRAM message") from None
+            raise _refusal(error) from None
         if self._verifier.mock:
             raise password_failure(self._user)
         self.finished = True
         return answer.encode("ascii")
+
+
+def _reason(error: ScramException) -> str | None:
+    return None if error.server_error is None else str(error.server_error.value)
+
+
+def _refusal(error: ScramException) -> PenstockError:
+    """A message that is not as it has to be (read_client_first_message and its like)."""
+    match _reason(error):
+        case "server-does-support-channel-binding":
+            return AuthenticationFailure(
+                "SCRAM channel binding negotiation error",
+                detail="The client supports SCRAM channel binding but thinks the server does not."
+                "  However, this server does support channel binding.",
+                sqlstate="28000",
+            )
+        case "channel-bindings-dont-match":
+            return AuthenticationFailure("SCRAM channel binding check failed", sqlstate="28000")
+    return ProtocolViolation("malformed SCRAM message")
 
 
 def password_failure(user: str) -> AuthenticationFailure:

@@ -63,6 +63,11 @@ class Cursor:
         token = self.token
         return token.value if token.kind is Kind.WORD else None
 
+    def peek(self, offset: int) -> str:
+        """The word (folded) or symbol ``offset`` tokens ahead, "" for every other token."""
+        token = self._tokens[min(self._at + offset, len(self._tokens) - 1)]
+        return token.value if token.kind in (Kind.WORD, Kind.SYMBOL) else ""
+
     def take(self) -> Token:
         """Consume the next token."""
         token = self.token

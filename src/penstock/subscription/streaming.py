@@ -133,7 +133,8 @@ class Streaming:
     def _catch_up(self, told_to_end: Callable[[], bool]) -> None:
         """Far behind, fetch the backlog, and what has come meanwhile, and so on.
 
-        What the publisher refuses to do this way it can still stream.
+        Each ends in a cut, so that the next begins further on, whatever was in it. What the
+        publisher refuses to do this way it can still stream.
         """
         while not told_to_end() and (backlog := self._open_backlog()) is not None:
             try:
@@ -142,6 +143,8 @@ class Streaming:
                 log.warning("%s; streaming it instead", error.message)
                 self._inbox.clear()
                 return
+            if backlog.finished and self._inbox.empty():
+                self._idle_cut(backlog.received_lsn, backlog)
 
     def _open_backlog(self) -> Backlog | None:
         if self._options.backlog_threshold < 0:

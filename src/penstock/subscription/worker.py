@@ -178,8 +178,13 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Whether the session ends: stop, other tables, or a finished copy (raises its error)."""
-        return self._stopping.is_set() or self._changed.is_set() or self._copy_finished()
+        """Whether the session ends: stop, other tables, or a finished copy (raises its error).
+
+        Once true it stays true for this session, however often it is asked.
+        """
+        if self._copy_finished():
+            self._changed.set()
+        return self._stopping.is_set() or self._changed.is_set()
 
     def _open_targets(self, publisher: Publisher) -> Targets:
         targets = Targets(self._warehouse, self.subscription.app_id)

@@ -212,7 +212,7 @@ def open_backlog(
     connection: Connection, slot: str, start: Lsn, options: PgoutputOptions, *, threshold: int
 ) -> Backlog | None:
     """What waits in ``slot`` behind ``start``; None, and the connection closed, unless it is
-    ``threshold`` bytes of WAL or more and the publisher lets us copy the slot.
+    more than ``threshold`` bytes of WAL and the publisher lets us copy the slot.
     """
     try:
         ((end,),) = connection.query(
@@ -223,7 +223,7 @@ def open_backlog(
         state = slot_state(connection, slot)
         if state is not None and state.confirmed_flush_lsn is not None:
             target, begin = Lsn.parse(str(end)), max(start, state.confirmed_flush_lsn)
-            if target - begin >= threshold:
+            if target - begin > threshold:
                 return Backlog(connection, slot, begin, target, options)
     except PenstockError as error:
         # A free slot may be missing, or a right: the stream needs neither.

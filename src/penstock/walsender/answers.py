@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.protocol.backend_messages import FieldDescription
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.frontend_messages import FrontendMessage
 
 Cells = Sequence[bytes | None]
@@ -19,11 +19,12 @@ Cells = Sequence[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A result set. ``tag``: CommandComplete without its count, such as ``SELECT``."""
+    """A result set. ``tag``: of CommandComplete; where ``counted`` the number of rows follows."""
 
     fields: tuple[FieldDescription, ...]
     rows: Iterable[Cells]
     tag: str = "SELECT"
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,25 @@ class Done:
     """A command without rows: ``SET``, ``CREATE PUBLICATION``, ``INSERT 0 5``."""
 
     tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message that is no error, on the way to an answer. ``severity``: NOTICE, WARNING ..."""
+
+    severity: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+    sqlstate: str = "00000"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterChange:
+    """A setting that clients are told of has another value now."""
+
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +83,7 @@ class Streaming:
     run: Callable[[Duplex], None]
 
 
-Answer = Rows | Done | Empty | CopyOut | Streaming
+Answer = Rows | Done | Notice | ParameterChange | Empty | CopyOut | Streaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +103,15 @@ class StatementRunner(Protocol):
     def describe(self, text: str) -> Description:
         """What a prepared statement takes and gives, without running it."""
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
-        """Run one statement with parameters in text format."""
+    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        """Run one statement with parameters in text format: notices, then one answer."""
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        """What ReadyForQuery tells."""
+
+    def failed(self) -> None:
+        """The running statement has failed, perhaps while its rows were drawn."""
 
     def cancel(self) -> None:
         """End the running statement soon; from any thread."""

@@ -34,7 +34,7 @@ from penstock.protocol.startup_packets import (
     SslRequest,
     StartupMessage,
 )
-from penstock.walsender.answers import StatementRunner
+from penstock.walsender.answers import StatementRunner, Streaming
 from penstock.walsender.authentication import LoginRole, authenticate
 from penstock.walsender.client_socket import ClientSocket
 from penstock.walsender.extended_query import ExtendedQuery
@@ -91,14 +91,23 @@ class Backend:
     """``pid`` and ``key``: what a CancelRequest names."""
 
     def __init__(
-        self, sock: ClientSocket, pid: int, key: bytes, options: BackendOptions, services: Services
+        self,
+        sock: ClientSocket,
+        pid: int,
+        key: bytes,
+        options: BackendOptions,
+        services: Services,
+        *,
+        too_many: bool = False,
     ) -> None:
+        """``too_many``: there is no room for this client, which is told so."""
         self.pid = pid
         self.key = key
         self.runner: StatementRunner | None = None
         self._socket = sock
         self._options = options
         self._services = services
+        self._too_many = too_many
         latest = PROTOCOL_3_2 if options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
         self._session = ServerSession(
             Limits(large_message=options.message_bytes), latest_protocol=latest
@@ -143,6 +152,8 @@ class Backend:
         message = self._startup_message(deadline)
         if message is None:
             return False
+        if self._too_many:
+            raise PenstockError("sorry, too many clients already", sqlstate="53300")
         self._pump.send(self._session.negotiate(message))
         parameters = read_startup(message)
         self._session.client_encoding = parameters.client_encoding()
@@ -260,6 +271,8 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
+                self.runner.failed()
+                self._session.transaction_status = self.runner.transaction_status
                 self._pump.send(self._session.fail(error))
 
     def _simple_query(self, text: str) -> None:
@@ -267,6 +280,7 @@ class Backend:
         streamed = False
         for answer in self.runner.simple(text):
             send_answer(self._session, self._pump, answer)
-            streamed = hasattr(answer, "run")
+            streamed = isinstance(answer, Streaming)
         if not streamed:
+            self._session.transaction_status = self.runner.transaction_status
             self._pump.send(self._session.ready_for_query())

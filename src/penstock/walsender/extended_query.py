@@ -51,6 +51,7 @@ class ExtendedQuery:
                 self._pump.send(self._session.close_complete())
             case m.Sync():
                 self._portals.clear()
+                self._session.transaction_status = self._runner.transaction_status
                 self._pump.send(self._session.ready_for_query())
             case _:
                 raise PenstockError(f"unexpected message {type(event).__name__}")
@@ -87,8 +88,8 @@ class ExtendedQuery:
         if message.max_rows > 0:
             raise FeatureNotSupported("portals cannot be executed in parts")
         portal = self._portal(message.portal)
-        answer = self._runner.execute(portal.text, portal.parameters)
-        send_answer(self._session, self._pump, answer, described=True)
+        for answer in self._runner.execute(portal.text, portal.parameters):
+            send_answer(self._session, self._pump, answer, described=True)
 
     def _statement(self, name: str) -> str:
         text = self._statements.get(name)

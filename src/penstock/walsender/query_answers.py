@@ -12,10 +12,21 @@ from penstock.protocol.backend_messages import (
     BINARY_FORMAT,
     TEXT_FORMAT,
     data_row,
+    parameter_status,
 )
+from penstock.protocol.error_messages import Severity, notice_response
 from penstock.protocol.frontend_messages import CopyDone, CopyFail, FrontendMessage, Terminate
 from penstock.protocol.session import ServerSession
-from penstock.walsender.answers import Answer, CopyOut, Done, Empty, Rows, Streaming
+from penstock.walsender.answers import (
+    Answer,
+    CopyOut,
+    Done,
+    Empty,
+    Notice,
+    ParameterChange,
+    Rows,
+    Streaming,
+)
 from penstock.walsender.message_pump import MessagePump
 
 _PORTION: Final = 1 << 16
@@ -38,6 +49,10 @@ def send_answer(
             _send_rows(session, pump, answer, described)
         case Done(tag):
             pump.send(session.command_complete(tag))
+        case Notice():
+            pump.send(_notice(session, answer))
+        case ParameterChange(name, value):
+            pump.send(parameter_status(name, value, session.client_encoding))
         case Empty():
             pump.send(session.empty_query_response())
         case CopyOut():
@@ -58,7 +73,8 @@ def _send_rows(session: ServerSession, pump: MessagePump, answer: Rows, describe
         if len(out) >= _PORTION:
             pump.send(bytes(out))
             out.clear()
-    pump.send(bytes(out) + session.command_complete(f"{answer.tag} {count}"))
+    tag = f"{answer.tag} {count}" if answer.counted else answer.tag
+    pump.send(bytes(out) + session.command_complete(tag))
 
 
 def _send_copy(session: ServerSession, pump: MessagePump, answer: CopyOut) -> None:
@@ -69,6 +85,17 @@ def _send_copy(session: ServerSession, pump: MessagePump, answer: CopyOut) -> No
         count += rows
         pump.send(messages)
     pump.send(session.copy_done() + session.command_complete(f"COPY {count}"))
+
+
+def _notice(session: ServerSession, notice: Notice) -> bytes:
+    return notice_response(
+        notice.message,
+        Severity(notice.severity),
+        sqlstate=notice.sqlstate,
+        detail=notice.detail,
+        hint=notice.hint,
+        encoding=session.client_encoding,
+    )
 
 
 class _Stream:

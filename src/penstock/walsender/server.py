@@ -15,8 +15,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.errors import ConfigurationError, PenstockError
-from penstock.protocol.error_messages import Severity, error_response
+from penstock.errors import ConfigurationError
 from penstock.protocol.startup_packets import CancelRequest
 from penstock.walsender.backend import Backend, BackendOptions, Services
 from penstock.walsender.client_socket import ClientSocket
@@ -27,6 +26,8 @@ _SHORTEST_KEY: Final = 4
 _BACKLOG: Final = 128
 _FIRST_PID: Final = 1
 _STOP_S: Final = 10.0
+_TURNED_AWAY_AT_ONCE: Final = 20
+"""Clients beyond max_connections that are told so at the same time; the others are just closed."""
 
 log = logging.getLogger(__name__)
 
@@ -115,14 +116,16 @@ class Server:
                 self._begin(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
+        most = self._listen.max_connections
         with self._lock:
             pid, self._next_pid = self._next_pid, self._next_pid + 1
-            full = len(self._backends) >= self._listen.max_connections
-        if full:
-            _turn_away(accepted)
+            running = len(self._backends)
+        if running >= most + _TURNED_AWAY_AT_ONCE:
+            accepted.close()
             return
         sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
-        backend = Backend(sock, pid, os.urandom(_KEY_SIZE), self._options, self._services)
+        key = os.urandom(_KEY_SIZE)
+        backend = Backend(sock, pid, key, self._options, self._services, too_many=running >= most)
         thread = threading.Thread(
             target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
         )
@@ -148,11 +151,3 @@ class Server:
             runner = backend.runner
             if runner is not None:
                 runner.cancel()
-
-
-def _turn_away(accepted: socket.socket) -> None:
-    error = PenstockError("sorry, too many clients already", sqlstate="53300")
-    with contextlib.suppress(OSError):
-        accepted.settimeout(1.0)
-        accepted.sendall(error_response(error, Severity.FATAL))
-    accepted.close()

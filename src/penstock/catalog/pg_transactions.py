@@ -1,0 +1,191 @@
+"""Commits of the lake in one total order, with positions that stay: the node's WAL (xlog.c).
+
+In: a connection inside a transaction. Out: frozen ``LakeTransaction`` rows, and how far each table
+has been sequenced. Who finds the commits is left to the sequencer (walsender). A transaction's
+changes are not here: they are what lies between two versions of its tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
+
+from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.lsn import Lsn
+
+FIRST_LSN: Final = Lsn(0x0100_0000)
+"""Where a node's WAL begins: the second segment, as PostgreSQL's does."""
+_FIRST_XID: Final = 3  # FirstNormalTransactionId (transam.h)
+_LAST_XID: Final = (1 << 32) - 1
+_COMMIT_RECORD: Final = 48
+"""Bytes between a transaction's commit_lsn and its end, as of a commit record."""
+_ALIGNMENT: Final = 8
+
+_TRANSACTION: Final = Table(
+    "penstock_transaction",
+    METADATA,
+    Column("end_lsn", LsnColumn, primary_key=True, autoincrement=False),
+    Column("commit_lsn", LsnColumn, nullable=False),
+    Column("begin_lsn", LsnColumn, nullable=False),
+    Column("xid", BigInteger, nullable=False),
+    Column("commit_time", BigInteger, nullable=False),
+    Column("origin", String(64)),
+    Column("origin_lsn", LsnColumn),
+    Column("members", Text, nullable=False),
+)
+_SEQUENCED: Final = Table(
+    "penstock_sequenced",
+    METADATA,
+    Column("relid", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one transaction did to a table: all that lies between two versions of it.
+
+    ``relation``: its oid (pg_class). ``from_version``: -1 where the table was not there yet.
+    """
+
+    relation: int
+    uri: str
+    from_version: int
+    to_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTransaction:
+    """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
+    the next.
+
+    ``commit_time``: microseconds since the Unix epoch. ``origin``: name of the replication origin,
+    where a subscription of this node wrote it, and the position there.
+    """
+
+    xid: int
+    begin: Lsn
+    commit: Lsn
+    end: Lsn
+    commit_time: int
+    members: tuple[Member, ...]
+    origin: str | None = None
+    origin_lsn: Lsn | None = None
+
+
+class PgTransactions:
+    """The log, within one transaction of the state store."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def end(self) -> Lsn:
+        """The end of the last transaction: where the next one begins (pg_current_wal_lsn)."""
+        end = self._connection.execute(select(func.max(_TRANSACTION.c.end_lsn))).scalar_one()
+        return FIRST_LSN if end is None else Lsn(end)
+
+    def versions(self) -> Mapping[int, int]:
+        """Table oid -> the version up to which its commits are in the log."""
+        rows = self._connection.execute(select(_SEQUENCED.c.relid, _SEQUENCED.c.version))
+        return {int(relid): int(version) for relid, version in rows}
+
+    def append(
+        self,
+        members: Sequence[Member],
+        *,
+        commit_time: int,
+        size: int,
+        origin: str | None = None,
+        origin_lsn: Lsn | None = None,
+    ) -> LakeTransaction:
+        """Put a transaction at the end. ``size``: bytes of WAL that it stands for."""
+        last = self._last()
+        begin = FIRST_LSN if last is None else last.end
+        commit = Lsn(begin + _aligned(size))
+        transaction = LakeTransaction(
+            xid=_FIRST_XID if last is None else _next_xid(last.xid),
+            begin=begin,
+            commit=commit,
+            end=Lsn(commit + _COMMIT_RECORD),
+            commit_time=commit_time,
+            members=tuple(members),
+            origin=origin,
+            origin_lsn=origin_lsn,
+        )
+        self._connection.execute(_TRANSACTION.insert().values(**_values(transaction)))
+        for member in members:
+            self.advance(member.relation, member.to_version)
+        return transaction
+
+    def advance(self, relid: int, version: int) -> None:
+        """Record how far a table has been sequenced; also the first time."""
+        same = _SEQUENCED.c.relid == relid
+        moved = self._connection.execute(_SEQUENCED.update().where(same).values(version=version))
+        if moved.rowcount == 0:
+            self._connection.execute(_SEQUENCED.insert().values(relid=relid, version=version))
+
+    def forget(self, relid: int) -> None:
+        """A table is gone; no effect when it is not known."""
+        self._connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
+
+    def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
+        """The next transactions that end behind ``lsn``, in order, ``limit`` at most."""
+        query = select(_TRANSACTION).where(_TRANSACTION.c.end_lsn > lsn)
+        query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
+        return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
+
+    def oldest(self) -> Lsn:
+        """Where the log begins: what ends behind it is there."""
+        begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
+        return FIRST_LSN if begin is None else Lsn(begin)
+
+    def prune(self, before: Lsn) -> int:
+        """Forget transactions that end at or before ``before``, but never the last; how many."""
+        end = min(before, Lsn(self.end() - 1))
+        return self._connection.execute(
+            _TRANSACTION.delete().where(_TRANSACTION.c.end_lsn <= end)
+        ).rowcount
+
+    def _last(self) -> LakeTransaction | None:
+        query = select(_TRANSACTION).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return None if row is None else _transaction(row)
+
+
+def _aligned(size: int) -> int:
+    return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+
+
+def _next_xid(xid: int) -> int:
+    return _FIRST_XID if xid >= _LAST_XID else xid + 1
+
+
+def _values(transaction: LakeTransaction) -> dict[str, Any]:
+    members = [[m.relation, m.uri, m.from_version, m.to_version] for m in transaction.members]
+    return {
+        "end_lsn": transaction.end,
+        "commit_lsn": transaction.commit,
+        "begin_lsn": transaction.begin,
+        "xid": transaction.xid,
+        "commit_time": transaction.commit_time,
+        "origin": transaction.origin,
+        "origin_lsn": transaction.origin_lsn,
+        "members": json.dumps(members),
+    }
+
+
+def _transaction(row: RowMapping) -> LakeTransaction:
+    return LakeTransaction(
+        xid=row["xid"],
+        begin=row["begin_lsn"],
+        commit=row["commit_lsn"],
+        end=row["end_lsn"],
+        commit_time=row["commit_time"],
+        members=tuple(Member(*member) for member in json.loads(row["members"])),
+        origin=row["origin"],
+        origin_lsn=row["origin_lsn"],
+    )

@@ -1,0 +1,126 @@
+"""Which rows came and went between two versions of a table, as files and parts of files.
+
+In: a table's log. Out: the files whose rows went, the files whose rows came. A row that was only
+moved (OPTIMIZE, REORG: actions without data change) is in neither; one that was copied while a
+file was rewritten, or that came and went in between, is in both, equal in all its columns: whoever
+reads the rows cancels equal ones. Reading is left to ``pipeline``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.errors import VersionGone
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import unique_id
+from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.state import TableState, load_at
+from penstock.lakehouse.storage import Storage
+
+TRUNCATE: Final = "penstock.truncate"
+"""Mark in a commit's information: it was TRUNCATE, which is published as such."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Rows of a data file: those that ``only`` deletes (None: all), without those that ``gone``
+    deletes. Both are descriptors of deletion vectors.
+    """
+
+    file: DataFile
+    gone: Mapping[str, Any] | None = None
+    only: Mapping[str, Any] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes to read at most."""
+        return self.file.size
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """``before`` and ``after``: the states of both versions. ``truncated``: everything that was
+    there at ``before`` went by TRUNCATE, and is not among ``removed``.
+    """
+
+    before: TableState
+    after: TableState
+    removed: tuple[FilePart, ...]
+    added: tuple[FilePart, ...]
+    truncated: bool = False
+
+
+@dataclass
+class _Walk:
+    """Net changes so far; parts that came in the range by path."""
+
+    removed: list[FilePart] = field(default_factory=list)
+    added: dict[str, FilePart] = field(default_factory=dict)
+    copied: list[FilePart] = field(default_factory=list)
+    truncated: bool = False
+
+
+def table_changes(
+    storage: Storage, table_uri: str, from_version: int, to_version: int
+) -> TableChanges:
+    """``from_version`` -1: the table was not there. Raises VersionGone, StorageError."""
+    before = TableState() if from_version < 0 else load_at(storage, table_uri, from_version)
+    state = TableState() if from_version < 0 else load_at(storage, table_uri, from_version)
+    walk = _Walk()
+    for version in range(from_version + 1, to_version + 1):
+        actions = read_entry(storage, table_uri, version)
+        if actions is None:
+            raise VersionGone(
+                f'version {version} of table "{table_uri}" is not in its log any more'
+            )
+        _commit(walk, state, version, actions)
+    added = (*walk.added.values(), *walk.copied)
+    return TableChanges(before, state, tuple(walk.removed), added, walk.truncated)
+
+
+def _commit(
+    walk: _Walk, state: TableState, version: int, actions: Sequence[Mapping[str, Any]]
+) -> None:
+    old = dict(state.files)
+    state.apply(version, actions)
+    bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
+    if not any(body.get("dataChange", True) for _, body in bodies):
+        _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
+        return
+    if any((a.get("commitInfo") or {}).get(TRUNCATE) for a in actions):
+        walk.removed.clear()
+        walk.added.clear()
+        walk.copied.clear()
+        walk.truncated = True
+        return
+    for path in {body["path"] for _, body in bodies}:
+        _file(walk, old.get(path), state.files.get(path))
+
+
+def _moved(walk: _Walk, paths: set[str]) -> None:
+    """Rows that came in this range are in other files now; those that are gone must still cancel
+    them, so the files in which they came are kept as they are."""
+    for path in paths & set(walk.added):
+        walk.copied.append(walk.added.pop(path))
+
+
+def _file(walk: _Walk, old: DataFile | None, new: DataFile | None) -> None:
+    """What a commit did to one file."""
+    path = (new or old or DataFile("", 0, 0, {})).path
+    if old is None and new is not None:
+        walk.added[path] = FilePart(new, gone=new.descriptor)
+    elif old is not None and new is None:
+        if walk.added.pop(path, None) is None:
+            walk.removed.append(FilePart(old, gone=old.descriptor))
+    elif old is not None and new is not None:
+        if unique_id(old.descriptor) == unique_id(new.descriptor):
+            return
+        if path in walk.added:
+            walk.added[path] = FilePart(new, gone=new.descriptor)
+            return
+        if new.descriptor is not None:
+            walk.removed.append(FilePart(old, gone=old.descriptor, only=new.descriptor))
+        if old.descriptor is not None:
+            walk.copied.append(FilePart(new, gone=new.descriptor, only=old.descriptor))

@@ -1,0 +1,193 @@
+"""The publishing half of a node: its port, and what the sessions behind it share.
+
+In: parameters, a Spark session, the warehouse, the catalog. Out: a server that PostgreSQL's clients
+connect to, and the thread that puts the lake's commits in order, from ``start`` to ``stop``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog import Catalog, Role
+from penstock.errors import ConfigurationError
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.guc import Parameters
+from penstock.node.session_commands import SessionCommands
+from penstock.walsender.answers import StatementRunner
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.backend import BackendOptions, Services, SessionContext
+from penstock.walsender.decoding import Decoding
+from penstock.walsender.hba import parse_rules
+from penstock.walsender.lake import SparkLake
+from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.walsender.runner import SessionRunner
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.server import ListenOptions, Server
+from penstock.walsender.services import SessionServices
+from penstock.walsender.slots import Slots
+from penstock.walsender.snapshots import Snapshots
+
+DATABASE_OID: Final = 16384
+_VERSIONS: Final = range(14, 19)
+
+
+class ServingNode:
+    """Server and sequencer of a started node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Parameters,
+        spark: SparkSession,
+        warehouse: Warehouse,
+        catalog: Catalog,
+    ) -> None:
+        """Raises ConfigurationError: rules, certificate or version make no sense."""
+        self._catalog = catalog
+        self._parameters = parameters
+        self.sequencer = Sequencer(catalog, warehouse)
+        self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval)
+        self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
+        self.senders = Senders(parameters.max_wal_senders)
+        self._services = self._session_services(folder, spark, warehouse)
+        self._server = Server(
+            ListenOptions(parameters.listen_addresses, parameters.port, parameters.max_connections),
+            self._backend_options(folder),
+            Services(self._find_role, self._has_database, self._open_session, lambda _: None),
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    def start(self) -> None:
+        """Put in order what there is, then accept clients. Raises ConfigurationError."""
+        self.sequencer.step(discover=True)
+        self._server.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every session and the threads."""
+        self._server.stop()
+        self._thread.stop()
+
+    def _session_services(
+        self, folder: Path, spark: SparkSession, warehouse: Warehouse
+    ) -> SessionServices:
+        parameters, catalog = self._parameters, self._catalog
+        lake = SparkLake(spark, warehouse, catalog, spool=folder / "spool")
+        return SessionServices(
+            catalog=catalog,
+            sequencer=self.sequencer,
+            slots=self.slots,
+            snapshots=Snapshots(),
+            senders=self.senders,
+            catalog_queries=NodeCatalogs(catalog, warehouse, self.slots, self.senders),
+            lake=lake,
+            run_command=SessionCommands(
+                catalog, warehouse, self.sequencer, parameters.database, compile_row_filter
+            ),
+            make_source=lambda options: Decoding(
+                spark, warehouse, catalog, options, spool=folder / "spool"
+            ),
+            settings=self._settings(),
+            version=parameters.server_version,
+            system_identifier=_system_identifier(catalog.node_info.node_id),
+            database=parameters.database,
+            database_oid=DATABASE_OID,
+            wal_sender_timeout_s=parameters.wal_sender_timeout,
+        )
+
+    def _backend_options(self, folder: Path) -> BackendOptions:
+        parameters = self._parameters
+        if parameters.server_version not in _VERSIONS:
+            raise ConfigurationError(
+                f'invalid value for parameter "server_version": {parameters.server_version}',
+                hint="Valid values are 14, 15, 16, 17 and 18.",
+                sqlstate="22023",
+            )
+        reported = dict(self._settings())
+        reported |= {
+            "DateStyle": "ISO, MDY",
+            "IntervalStyle": "postgres",
+            "TimeZone": "UTC",
+            "integer_datetimes": "on",
+            "server_encoding": "UTF8",
+            "standard_conforming_strings": "on",
+            "in_hot_standby": "off",
+            "default_transaction_read_only": "off",
+        }
+        return BackendOptions(
+            version=parameters.server_version,
+            settings=reported,
+            rules=parse_rules(parameters.hba),
+            secret=hashlib.sha256(self._catalog.node_info.node_id.encode()).digest(),
+            tls=_tls(folder, parameters),
+            authentication_timeout_s=parameters.authentication_timeout,
+            idle_session_timeout_s=parameters.idle_session_timeout,
+        )
+
+    def _settings(self) -> Mapping[str, str]:
+        parameters = self._parameters
+        version = parameters.server_version
+        return {
+            "server_version": f"{version}.0",
+            "server_version_num": f"{version * 10000}",
+            "max_connections": str(parameters.max_connections),
+            "max_replication_slots": str(parameters.max_replication_slots),
+            "max_wal_senders": str(parameters.max_wal_senders),
+            "wal_sender_timeout": f"{parameters.wal_sender_timeout:g}s",
+            "port": str(parameters.port),
+        }
+
+    def _find_role(self, name: str) -> LoginRole | None:
+        with self._catalog.read() as t:
+            role = t.roles.find(name)
+        return None if role is None else _login_role(role)
+
+    def _has_database(self, name: str) -> bool:
+        return name == self._parameters.database
+
+    def _open_session(self, context: SessionContext) -> StatementRunner:
+        return SessionRunner(context, self._services)
+
+
+def _login_role(role: Role) -> LoginRole:
+    return LoginRole(
+        oid=role.oid,
+        name=role.name,
+        login=role.login,
+        replication=role.replication,
+        superuser=role.superuser,
+        verifier=role.verifier,
+        valid_until=role.valid_until,
+    )
+
+
+def _system_identifier(node_id: str) -> str:
+    """A positive 64-bit number, as pg_control's."""
+    digest = hashlib.sha256(node_id.encode()).digest()
+    return str(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
+    if not parameters.ssl_cert_file:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key: Any = folder / parameters.ssl_key_file if parameters.ssl_key_file else None
+    try:
+        context.load_cert_chain(folder / parameters.ssl_cert_file, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f'could not load server certificate file "{parameters.ssl_cert_file}": {error}',
+            hint="ssl_cert_file and ssl_key_file are PEM files, relative to the node's folder.",
+        ) from None
+    return context

@@ -1,0 +1,54 @@
+"""Commands from the port: ``walsender`` and ``commands`` joined.
+
+In: a parsed statement and the role that sent it. Out: its command tag and notices, in the words
+of the walsender. What a statement does is left to ``commands``.
+"""
+
+from __future__ import annotations
+
+from penstock.catalog import Catalog
+from penstock.commands.scope import CurrentRole, RowFilterCompiler, Scope
+from penstock.commands.utility import execute
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.publisher import connect_publisher
+from penstock.sql import Statement
+from penstock.walsender.answers import Notice
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.services import CommandOutcome
+
+
+class SessionCommands:
+    """Executes statements for sessions."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        sequencer: Sequencer,
+        database: str,
+        compile_row_filter: RowFilterCompiler | None,
+    ) -> None:
+        self._catalog = catalog
+        self._warehouse = warehouse
+        self._sequencer = sequencer
+        self._database = database
+        self._compile_row_filter = compile_row_filter
+
+    def __call__(self, statement: Statement, role: LoginRole) -> CommandOutcome:
+        """Execute one. Raises PenstockError."""
+        current = CurrentRole(role.name, role.oid, role.superuser)
+        scope = Scope(
+            warehouse=self._warehouse,
+            role=current,
+            session_role=current,
+            database=self._database,
+            compile_row_filter=self._compile_row_filter,
+        )
+        result = execute(statement, self._catalog, connect_publisher, scope)
+        # Tables that have become known are followed from here on.
+        self._sequencer.step(discover=True)
+        notices = tuple(
+            Notice(n.severity, n.message, n.detail, n.hint, n.sqlstate) for n in result.notices
+        )
+        return CommandOutcome(result.tag, notices)

@@ -1,0 +1,149 @@
+"""The options that a subscriber gives to pgoutput (pgoutput.c, parse_output_parameters).
+
+In: the options of START_REPLICATION as sent, and the major version that the publisher reports. Out:
+``PgoutputOptions``, or PostgreSQL's error for that version. The reverse of ``options``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
+from penstock.pgoutput.options import PgoutputOptions
+
+_HIGHEST: Final = {14: 2, 15: 3}
+_LATEST: Final = 4
+_LOWEST: Final = 1
+_LARGEST: Final = (1 << 32) - 1
+_BOOLEAN: Final = {"true": True, "on": True, "false": False, "off": False}
+_NUMBER: Final = re.compile(r"\s*\+?(\d+)")
+_NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^\s,"]+))\s*(,|$)')
+_NAME_SIZE: Final = 63
+
+Pairs = Sequence[tuple[str, str | None]]
+
+
+def parse_parameters(pairs: Pairs, version: int) -> PgoutputOptions:
+    """``version``: major, 14 to 18. Raises with PostgreSQL's SQLSTATEs: 22023, 42601, 0A000."""
+    given: dict[str, str | None] = {}
+    known = _known(version)
+    for name, value in pairs:
+        if name not in known:
+            raise PenstockError(f"unrecognized pgoutput option: {name}")
+        if name in given:
+            raise SqlSyntaxError("conflicting or redundant options")
+        given[name] = value
+        _CHECKS[name](name, value, version)
+    proto_version = _proto_version("proto_version", given.get("proto_version", "0"), version)
+    _check_given(given, version, proto_version)
+    names = _publication_names("publication_names", given["publication_names"], version)
+    return PgoutputOptions(
+        proto_version=proto_version,
+        publication_names=names,
+        binary=_flag(given, "binary"),
+        streaming=_streaming("streaming", given.get("streaming", "off"), version),
+        two_phase=_flag(given, "two_phase"),
+        origin=_origin("origin", given["origin"], version) if "origin" in given else None,
+        messages=_flag(given, "messages"),
+    )
+
+
+def _known(version: int) -> frozenset[str]:
+    names = {"proto_version", "publication_names", "binary", "messages", "streaming"}
+    if version >= 15:
+        names.add("two_phase")
+    if version >= 16:
+        names.add("origin")
+    return frozenset(names)
+
+
+def _check_given(given: dict[str, str | None], version: int, proto_version: int) -> None:
+    if version >= 16 and "proto_version" not in given:
+        raise InvalidParameterValue('option "proto_version" missing')
+    highest = _HIGHEST.get(version, _LATEST)
+    server = "server only supports" if version >= 17 else "we only support"
+    if proto_version > highest:
+        raise FeatureNotSupported(
+            f"client sent proto_version={proto_version} but {server} protocol {highest} or lower"
+        )
+    if proto_version < _LOWEST:
+        raise FeatureNotSupported(
+            f"client sent proto_version={proto_version} but {server} protocol {_LOWEST} or higher"
+        )
+    if "publication_names" not in given:
+        raise InvalidParameterValue(
+            'option "publication_names" missing'
+            if version >= 16
+            else "publication_names parameter missing"
+        )
+
+
+def _proto_version(name: str, value: str | None, version: int) -> int:
+    found = _NUMBER.fullmatch(value or "")
+    if found is None:
+        raise InvalidParameterValue(f"invalid {name}")
+    number = int(found[1])
+    if number > _LARGEST:
+        raise InvalidParameterValue(f'{name} "{value}" out of range')
+    return number
+
+
+def _publication_names(name: str, value: str | None, version: int) -> tuple[str, ...]:
+    names: list[str] = []
+    at, text = 0, value or ""
+    while True:
+        found = _NAME.match(text, at)
+        if found is None:
+            if not names and not text.strip():
+                return ()
+            raise PenstockError(f"invalid {name} syntax", sqlstate="42602")
+        quoted, bare, end = found.groups()
+        plain = quoted.replace('""', '"') if quoted is not None else bare.lower()
+        names.append(plain.encode()[:_NAME_SIZE].decode("utf-8", "ignore"))
+        if not end:
+            return tuple(names)
+        at = found.end()
+
+
+def _boolean(name: str, value: str | None, version: int) -> bool:
+    flag = _BOOLEAN.get((value or "true").lower())
+    if flag is None:
+        raise SqlSyntaxError(f"{name} requires a Boolean value")
+    return flag
+
+
+def _flag(given: dict[str, str | None], name: str) -> bool:
+    return name in given and _boolean(name, given[name], 0)
+
+
+def _streaming(name: str, value: str | None, version: int) -> str | None:
+    if version >= 16:
+        if (value or "").lower() == "parallel":
+            return "parallel"
+        if (value or "true").lower() not in _BOOLEAN:
+            raise SqlSyntaxError(f'{name} requires a Boolean value or "parallel"')
+    return "on" if _boolean(name, value, version) else None
+
+
+def _origin(name: str, value: str | None, version: int) -> str:
+    if (value or "").lower() not in ("none", "any"):
+        raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
+    return (value or "").lower()
+
+
+_CHECKS: Final = {
+    "proto_version": _proto_version,
+    "publication_names": _publication_names,
+    "binary": _boolean,
+    "messages": _boolean,
+    "two_phase": _boolean,
+    "streaming": _streaming,
+    "origin": _origin,
+}

@@ -1,0 +1,157 @@
+"""Arrow columns in PostgreSQL's binary format: the send functions of all types (utils/adt).
+
+In: an Arrow array as ``pgtypes`` makes columns, and its PostgreSQL type. Out: an Arrow binary array
+with the bytes of each value. Types that are kept as PostgreSQL's text have no binary form here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.registry import element_oid
+from penstock.wire_rows import counted_prefix, fixed, joined
+
+_EPOCH_DAYS: Final = (datetime.date(2000, 1, 1) - datetime.date(1970, 1, 1)).days
+_EPOCH_MICROSECONDS: Final = _EPOCH_DAYS * 86_400_000_000
+_TEXTS: Final = frozenset({19, 25, 114, 1042, 1043})
+_UUID: Final = 2950
+_JSONB: Final = 3802
+_NUMERIC: Final = 1700
+_BASE: Final = 10_000
+_DIGITS: Final = 4
+_NEGATIVE: Final = 0x4000
+_NUMBERS: Final[dict[int, str]] = {
+    20: ">i8",
+    21: ">i2",
+    23: ">i4",
+    700: ">f4",
+    701: ">f8",
+}
+
+
+def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
+    """Whether ``binary_output`` knows the type of such a column."""
+    element = element_oid(type_oid)
+    if element is not None:
+        return pa.types.is_list(arrow) and has_binary_output(element, arrow.value_type)
+    if type_oid == _NUMERIC:
+        return bool(pa.types.is_decimal(arrow))
+    if type_oid in _TEXTS or type_oid in (_UUID, _JSONB):
+        return bool(pa.types.is_string(arrow))
+    return type_oid in _NUMBERS or type_oid in _OTHERS
+
+
+def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
+    """The bytes of each value, null for NULL. Raises FeatureNotSupported."""
+    if not has_binary_output(type_oid, array.type):
+        raise FeatureNotSupported(
+            f"no binary output function available for type {type_oid}",
+            hint="Subscribe with binary = false.",
+        )
+    if element_oid(type_oid) is not None:
+        return _nullable(array, _arrays(array, element_oid(type_oid) or 0))
+    if type_oid in _TEXTS:
+        return array.cast(pa.binary())
+    if type_oid in _NUMBERS:
+        numbers = np.asarray(pc.fill_null(array, 0)).astype(_NUMBERS[type_oid])
+        return _nullable(array, _wide(numbers))
+    if type_oid == _NUMERIC:
+        return pa.array([_numeric(v) for v in array.to_pylist()], pa.binary())
+    return _nullable(array, _OTHERS[type_oid](array))
+
+
+def _wide(numbers: np.ndarray) -> pa.Array:
+    return fixed(numbers.view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize))
+
+
+def _nullable(array: pa.Array, values: pa.Array) -> pa.Array:
+    if not array.null_count:
+        return values
+    return pc.if_else(pc.is_valid(array), values, pa.scalar(None, pa.binary()))
+
+
+def _boolean(array: pa.Array) -> pa.Array:
+    flags = np.asarray(pc.fill_null(array, False)).astype(np.uint8)
+    return fixed(flags.reshape(-1, 1))
+
+
+def _date(array: pa.Array) -> pa.Array:
+    days = np.asarray(pc.fill_null(array.cast(pa.int32()), 0)) - _EPOCH_DAYS
+    return _wide(days.astype(">i4"))
+
+
+def _timestamp(array: pa.Array) -> pa.Array:
+    moments = np.asarray(pc.fill_null(array.cast(pa.int64()), 0)) - _EPOCH_MICROSECONDS
+    return _wide(moments.astype(">i8"))
+
+
+def _uuid(array: pa.Array) -> pa.Array:
+    values = [None if v is None else bytes.fromhex(v.replace("-", "")) for v in array.to_pylist()]
+    return pa.array(values, pa.binary())
+
+
+def _jsonb(array: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(b"\x01", array.cast(pa.binary()), b"")
+
+
+def _numeric(value: Decimal | None) -> bytes | None:
+    """numeric_send: ndigits, weight, sign, dscale, and digits of base 10000."""
+    if value is None:
+        return None
+    sign, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    whole = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
+    padding = -scale % _DIGITS
+    whole *= 10**padding
+    weight = -((scale + padding) // _DIGITS)
+    groups: list[int] = []
+    while whole:
+        whole, group = divmod(whole, _BASE)
+        if group or groups:
+            groups.append(group)
+        else:
+            weight += 1
+    weight = weight + len(groups) - 1 if groups else 0
+    head = struct.pack("!HhHH", len(groups), weight, _NEGATIVE if sign and groups else 0, scale)
+    return head + struct.pack(f"!{len(groups)}H", *reversed(groups))
+
+
+def _arrays(array: pa.Array, element: int) -> pa.Array:
+    """array_send: dimensions, flags, element type, length and lower bound, elements."""
+    values = binary_output(array.flatten(), element)
+    prefix, _ = counted_prefix(values, b"", b"\xff\xff\xff\xff")
+    cells = joined([prefix, values]) if len(values) else values
+    counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0)).astype(np.int64)
+    nulls = np.asarray(pc.is_null(values)).astype(np.int64)
+    ends = np.cumsum(counts)
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    running = np.concatenate([[0], np.cumsum(nulls)])
+    has_null = running[ends] - running[ends - counts] > 0
+    bodies = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), cells), b"")
+    heads = [
+        struct.pack("!iiI", 0, 0, element)
+        if not count
+        else struct.pack("!iiIii", 1, int(null), element, count, 1)
+        for count, null in zip(counts.tolist(), has_null.tolist(), strict=True)
+    ]
+    return joined([pa.array(heads, pa.binary()), bodies])
+
+
+_OTHERS: Final[dict[int, Callable[[pa.Array], pa.Array]]] = {
+    16: _boolean,
+    17: lambda array: array.cast(pa.binary()),
+    1082: _date,
+    1114: _timestamp,
+    1184: _timestamp,
+    _UUID: _uuid,
+    _JSONB: _jsonb,
+}

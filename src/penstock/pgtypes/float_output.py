@@ -1,0 +1,52 @@
+"""Floating-point numbers as PostgreSQL prints them (float8out; common/d2s.c, f2s.c).
+
+In: float32 or float64 columns. Out: the shortest text that reads back as the same number: plain
+digits while the exponent is from -4 up to 14 (5 for real), else ``d.ddde+XX``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LOWEST: Final = -4
+_DIGITS: Final = {pa.float32(): 6, pa.float64(): 15}
+_EXACT: Final = {pa.float32(): 1e6, pa.float64(): 1e15}
+"""Whole numbers below this one are printed as integers."""
+
+
+def float_text(array: pa.Array) -> pa.Array:
+    """The text of each value."""
+    kind = array.type
+    numbers = np.asarray(pc.fill_null(array, 0))
+    with np.errstate(invalid="ignore"):
+        whole = (np.abs(numbers) < _EXACT[kind]) & (np.trunc(numbers) == numbers)
+    whole &= ~(np.signbit(numbers) & (numbers == 0))
+    integers = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.string())
+    if whole.all():
+        text = integers
+    else:
+        # Numbers that repeat, such as prices, are formatted once.
+        distinct, place = np.unique(numbers[~whole], return_inverse=True)
+        texts = pa.array([_one(v, _DIGITS[kind]) for v in distinct], pa.string())
+        others = texts.take(pa.array(place.reshape(-1)))
+        text = pc.replace_with_mask(integers, pa.array(~whole), others)
+    return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
+
+
+def _one(value: np.floating, digits: int) -> str:
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0" if np.signbit(value) else "0"
+    # Shortest digits that read back, as numpy finds them for either size of number.
+    mantissa, exponent_text = np.format_float_scientific(value, unique=True, trim="-").split("e")
+    exponent = int(exponent_text)
+    if not _LOWEST <= exponent < digits:
+        return f"{mantissa}e{exponent:+03d}"
+    return np.format_float_positional(value, unique=True, trim="-")

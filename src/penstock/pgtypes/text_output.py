@@ -1,0 +1,110 @@
+"""Arrow columns as PostgreSQL prints them: the output functions of all types (utils/adt).
+
+In: an Arrow array as ``pgtypes`` makes columns, and its PostgreSQL type. Out: an Arrow binary array
+with the text of each value, as a session prints it that has datestyle ISO, intervalstyle postgres,
+bytea_output hex, extra_float_digits above 0 and the time zone UTC: what subscribers ask for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.float_output import float_text
+
+_PLAIN_SCALE: Final = 6
+"""Up to here Arrow prints small decimals without an exponent."""
+_FRACTION: Final = r"\.?0+$"
+_QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s]'
+_UTC: Final = "+00"
+
+
+def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
+    """The text of each value, null for NULL. Raises FeatureNotSupported.
+
+    Columns that are kept as PostgreSQL's text pass through; type oid and typmod decide nothing
+    today, since the Arrow type says it all.
+    """
+    kind = array.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _bytea(array)
+    return _text(array).cast(pa.binary())
+
+
+def _text(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_string(kind):
+        return array
+    if pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
+        return pc.cast(array, pa.string())
+    if pa.types.is_boolean(kind):
+        return pc.if_else(array, "t", "f")
+    for matches, print_ in _BY_KIND:
+        if matches(kind):
+            return print_(array)
+    raise FeatureNotSupported(f"columns of the type {kind} cannot be published")
+
+
+def _bytea(array: pa.Array) -> pa.Array:
+    hexed = _in_duckdb(array, "'\\x' || lower(hex(c))")
+    return pc.cast(hexed, pa.string()).cast(pa.binary())
+
+
+def _decimal(array: pa.Array) -> pa.Array:
+    if array.type.scale <= _PLAIN_SCALE:
+        return pc.cast(array, pa.string())
+    return pc.cast(_in_duckdb(array, "CAST(c AS VARCHAR)"), pa.string())
+
+
+def _timestamp(array: pa.Array) -> pa.Array:
+    # PostgreSQL prints a fraction of a second only where there is one, without its last zeros.
+    zoned = array.type.tz is not None
+    plain = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")) if zoned else array
+    text = pc.cast(plain.cast(pa.timestamp("us")), pa.string())
+    text = pc.replace_substring_regex(text, _FRACTION, "")
+    return pc.binary_join_element_wise(text, _UTC, "") if zoned else text
+
+
+def _list(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    values = _element_text(array.flatten())
+    quotes = pc.match_substring_regex(values, _QUOTED)
+    if pc.any(quotes).as_py():
+        escaped = pc.replace_substring_regex(values, r'(["\\])', r"\\\1")
+        quoted = pc.binary_join_element_wise('"', escaped, '"', "")
+        values = pc.if_else(quotes, quoted, values)
+    values = pc.fill_null(values, "NULL")
+    counts = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays(
+        [pa.array([0], pa.int32()), pc.cast(pc.cumulative_sum(counts), pa.int32())]
+    )
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), ",")
+    text = pc.binary_join_element_wise("{", joined, "}", "")
+    return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
+
+
+def _element_text(values: pa.Array) -> pa.Array:
+    if pa.types.is_binary(values.type):
+        return text_output(values).cast(pa.string())
+    return _text(values)
+
+
+def _in_duckdb(array: pa.Array, expression: str) -> pa.Array:
+    column = pa.table({"c": array})
+    with duckdb.connect() as connection:
+        connection.register("t", column)
+        found = connection.sql(f"SELECT {expression} AS c FROM t").to_arrow_table()
+    return found["c"].combine_chunks()
+
+
+_BY_KIND: Final = (
+    (pa.types.is_floating, float_text),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_list, _list),
+)

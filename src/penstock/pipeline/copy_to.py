@@ -1,0 +1,221 @@
+"""COPY table TO STDOUT: the rows of Delta tables at given versions, as COPY sends them.
+
+In: tables with their versions, columns, a row filter. Out: CopyData messages in portions. Spark
+does it in waves of a bounded size: executors read, filter and encode files into the staging area;
+what one wave has made is sent while the next one is made, and then removed. So neither the driver's
+memory nor the staging area holds more than two waves, however large the table and slow the client.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.state import load_at
+from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.pgtypes.binary_output import binary_output
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.duck import connection
+from penstock.pipeline.job import run_job
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.pipeline.tasks import Failed
+from penstock.protocol.backend_messages import copy_data
+from penstock.protocol.copy_columns import BINARY_HEADER, BINARY_TRAILER, binary_rows, text_rows
+
+_WAVE_BYTES: Final = 256 << 20
+"""Bytes of data files in a wave; as COPY's rows they are two to five times as many."""
+_PORTION: Final = 1 << 20
+"""Bytes that are handed to the client at a time."""
+
+
+@dataclass(frozen=True)
+class CopyColumn:
+    """A column that is read. ``sent``: it is part of the copy, not only of the filter."""
+
+    scanned: ScanColumn
+    type_oid: int = 0
+    typmod: int = -1
+    sent: bool = True
+
+
+@dataclass(frozen=True)
+class CopyTable:
+    """A table at a version; columns in the order of the copy."""
+
+    uri: str
+    version: int
+    columns: tuple[CopyColumn, ...]
+
+
+@dataclass(frozen=True)
+class CopyItem:
+    """One file of one table. ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all."""
+
+    storage: Storage
+    table_uri: str
+    file: ScanFile
+    columns: tuple[CopyColumn, ...]
+    predicate: str | None
+    binary: bool
+    target: str
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """What a task has made: CopyData messages in a file of the staging area."""
+
+    uri: str
+    rows: int
+
+
+def copy_to(
+    spark: SparkSession,
+    storage: Storage,
+    tables: Sequence[CopyTable],
+    *,
+    staging: str,
+    predicate: str | None = None,
+    binary: bool = False,
+) -> Iterator[tuple[int, bytes]]:
+    """(rows, CopyData messages) in portions. ``staging``: URI of a folder that there is.
+
+    Raises VersionGone, StorageError; closing the iterator early ends the work.
+    """
+    items = [
+        CopyItem(
+            storage,
+            table.uri,
+            ScanFile.of(file),
+            table.columns,
+            predicate,
+            binary,
+            f"{staging}/{uuid.uuid4()}.copy",
+        )
+        for table in tables
+        for file in load_at(storage, table.uri, table.version).files.values()
+    ]
+    if binary:
+        yield 0, copy_data(BINARY_HEADER)
+    yield from _waves(spark, storage, items)
+    if binary:
+        yield 0, copy_data(BINARY_TRAILER)
+
+
+def _waves(
+    spark: SparkSession, storage: Storage, items: Sequence[CopyItem]
+) -> Iterator[tuple[int, bytes]]:
+    waves = list(_in_waves(items))
+    with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
+        running: Future[list[CopiedFile]] | None = None
+        try:
+            for number in range(len(waves)):
+                running = running or pool.submit(_run_wave, spark, waves[number])
+                made = running.result()
+                running = None
+                if number + 1 < len(waves):
+                    running = pool.submit(_run_wave, spark, waves[number + 1])
+                for file in made:
+                    yield from _portions(storage, file)
+        finally:
+            if running is not None:
+                running.cancel()
+            pool.shutdown()
+            for item in items:
+                if storage.exists(item.target):
+                    storage.remove(item.target)
+
+
+def _in_waves(items: Sequence[CopyItem]) -> Iterator[list[CopyItem]]:
+    wave: list[CopyItem] = []
+    size = 0
+    for item in items:
+        if wave and size + item.file.size > _WAVE_BYTES:
+            yield wave
+            wave, size = [], 0
+        wave.append(item)
+        size += item.file.size
+    if wave:
+        yield wave
+
+
+def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
+    results = run_job(
+        spark, [(float(item.file.size), item) for item in wave], run_copies, "penstock: COPY"
+    )
+    made: list[CopiedFile] = []
+    for result in results:
+        if isinstance(result, Failed):
+            raise result.error
+        made.append(result)
+    return made
+
+
+def _portions(storage: Storage, file: CopiedFile) -> Iterator[tuple[int, bytes]]:
+    rows = file.rows
+    with storage_errors("read file", file.uri):
+        filesystem, path = resolve(file.uri)
+        with filesystem.open_input_stream(path) as source:
+            while portion := source.read(_PORTION):
+                yield rows, portion
+                rows = 0
+    storage.remove(file.uri)
+
+
+def run_copies(partitions: Iterable[tuple[CopyItem, ...]]) -> Iterator[CopiedFile | Failed]:
+    """One task: its files one after the other; an expected error comes back as a value."""
+    for items in partitions:
+        for item in items:
+            try:
+                yield _copy(item)
+            except PenstockError as error:
+                yield Failed(0, error)
+                return
+
+
+def _copy(item: CopyItem) -> CopiedFile:
+    rows = 0
+    scanned = [column.scanned for column in item.columns]
+    with storage_errors("write file", item.target):
+        filesystem, path = resolve(item.target)
+        with filesystem.open_output_stream(path) as target:
+            for batch in scan(item.storage, item.table_uri, item.file, scanned):
+                kept = _filtered(batch, item.predicate)
+                rows += kept.num_rows
+                target.write(_encoded(kept, item))
+    return CopiedFile(item.target, rows)
+
+
+def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
+    if predicate is None:
+        return batch
+    duck = connection()
+    duck.register("rows_to_filter", pa.Table.from_batches([batch]))
+    try:
+        return (
+            duck.sql(f"SELECT * FROM rows_to_filter WHERE {predicate}")
+            .to_arrow_table()
+            .combine_chunks()
+        )
+    finally:
+        duck.unregister("rows_to_filter")
+
+
+def _encoded(rows: pa.RecordBatch | pa.Table, item: CopyItem) -> bytes:
+    cells = []
+    for column in item.columns:
+        if not column.sent:
+            continue
+        array = rows.column(column.scanned.name)
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        output = binary_output if item.binary else text_output
+        cells.append(output(array, column.type_oid, column.typmod))
+    encode = binary_rows if item.binary else text_rows
+    return encode(cells, rows.num_rows)

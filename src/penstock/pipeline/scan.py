@@ -1,0 +1,146 @@
+"""Rows of data files by their PostgreSQL names. Runs inside tasks.
+
+In: one file of a table at a version, and which of its rows. Out: record batches. Columns that a
+file lacks were added later and are NULL; values that a partitioned table keeps in its log come from
+there. Memory: a run of rows of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from penstock.errors import StorageError, VersionGone
+from penstock.lakehouse import deletion_vectors
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.storage import Storage
+
+_ROWS_AT_A_TIME: Final = 1 << 16
+_NO_FILE: Final = "58P01"
+
+
+@dataclass(frozen=True)
+class ScanColumn:
+    """``name``: in PostgreSQL. ``delta``: in the table. ``type``: Arrow, as the table has it."""
+
+    name: str
+    delta: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class ScanFile:
+    """The rows of a file that are in ``live`` and not in ``gone``.
+
+    Both are deletion vectors as the log describes them: ``gone`` those of the version that is
+    read; ``only``: rows that this vector deletes, None for all. ``rows``: physical rows, or -1.
+    """
+
+    path: str
+    size: int
+    rows: int = -1
+    gone: Mapping[str, Any] | None = field(default=None, repr=False)
+    only: Mapping[str, Any] | None = field(default=None, repr=False)
+    partition_values: Mapping[str, str | None] | None = None
+
+    @classmethod
+    def of(cls, file: DataFile) -> ScanFile:
+        """The rows that readers see."""
+        return cls(
+            file.path,
+            file.size,
+            file.rows,
+            gone=file.descriptor,
+            partition_values=file.partition_values,
+        )
+
+
+def scan(
+    storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
+) -> Iterator[pa.RecordBatch]:
+    """Batches in the file's order, with ``columns`` by their PostgreSQL names.
+
+    Raises VersionGone where the file is not there any more, StorageError.
+    """
+    try:
+        yield from _scan(storage, table_uri, file, columns)
+    except VersionGone:
+        raise
+    except StorageError as error:
+        if error.sqlstate != _NO_FILE:
+            raise
+        raise VersionGone(
+            f'a file of table "{table_uri}" is not there any more: {file.path}',
+            detail="VACUUM has removed it.",
+        ) from error
+
+
+def _scan(
+    storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
+) -> Iterator[pa.RecordBatch]:
+    gone = _positions(storage, table_uri, file.gone) or BitMap()
+    only = _positions(storage, table_uri, file.only)
+    start = 0
+    with open_parquet(table_uri, file.path) as parquet:
+        held = set(parquet.schema_arrow.names)
+        read = [column.delta for column in columns if column.delta in held]
+        for batch in parquet.iter_batches(_ROWS_AT_A_TIME, columns=read, use_threads=False):
+            end = start + batch.num_rows
+            kept = _kept(gone, only, start, end)
+            if kept is not None:
+                batch = batch.filter(pa.array(kept))
+            if batch.num_rows:
+                yield _named(batch, file, columns)
+            start = end
+
+
+def _positions(
+    storage: Storage, table_uri: str, descriptor: Mapping[str, Any] | None
+) -> BitMap | None:
+    if descriptor is None:
+        return None
+    return deletion_vectors.read(storage, table_uri, dict(descriptor))
+
+
+def _kept(gone: BitMap, only: BitMap | None, start: int, end: int) -> np.ndarray | None:
+    """A mask of the rows from ``start`` to ``end``; None: all of them."""
+    here = BitMap(range(start, end)) if only is None else only & BitMap(range(start, end))
+    here -= gone
+    if len(here) == end - start:
+        return None
+    mask = np.zeros(end - start, bool)
+    mask[np.asarray(here, np.int64) - start] = True
+    return mask
+
+
+def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn]) -> pa.RecordBatch:
+    names = set(batch.schema.names)
+    values = file.partition_values or {}
+    arrays = []
+    for column in columns:
+        if column.delta in names:
+            array = batch.column(column.delta)
+            arrays.append(array if array.type == column.type else array.cast(column.type))
+        elif values.get(column.delta) is not None:
+            arrays.append(_constant(values[column.delta], column.type, batch.num_rows))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+    if not columns:
+        return batch
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _constant(text: str | None, kind: pa.DataType, count: int) -> pa.Array:
+    """A partition value (protocol: "Partition Value Serialization")."""
+    if pa.types.is_binary(kind):
+        value = pa.scalar((text or "").encode("latin-1"), kind)
+    else:
+        value = pa.scalar(text, pa.string()).cast(kind)
+    return pa.repeat(value, count)

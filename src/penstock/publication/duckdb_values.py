@@ -1,0 +1,236 @@
+"""PostgreSQL values as DuckDB holds them: types, constants, the order of numerics.
+
+In: pg_type oids and constants in PostgreSQL's text. Out: ``Value``: SQL text with what DuckDB's own
+types do not say. Columns are held as ``penstock.pgtypes.arrow_type`` has them: numeric(p,s) is a
+DECIMAL, numeric without limits is its text, which ``comparable`` turns into a string that sorts as
+the number does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.numeric import precision_and_scale
+from penstock.sql.array_literals import split_array
+from penstock.sql.coercion import element
+from penstock.sql.quoting import quote_literal, type_name
+
+BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
+FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = 700, 701, 1042, 1043, 1082, 1114, 1184
+NUMERIC, UUID = 1700, 2950
+INTEGERS: Final = frozenset({INT2, INT4, INT8})
+FLOATS: Final = frozenset({FLOAT4, FLOAT8})
+STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
+MAX_PRECISION: Final = 38
+_DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
+_LAST_TIMESTAMP_YEAR: Final = 294_246
+_NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
+
+DUCKDB: Final = {
+    BOOL: "BOOLEAN",
+    INT2: "SMALLINT",
+    INT4: "INTEGER",
+    INT8: "BIGINT",
+    FLOAT4: "FLOAT",
+    FLOAT8: "DOUBLE",
+    TEXT: "VARCHAR",
+    VARCHAR: "VARCHAR",
+    BPCHAR: "VARCHAR",
+    NAME: "VARCHAR",
+    UUID: "VARCHAR",
+    BYTEA: "BLOB",
+    DATE: "DATE",
+    TIMESTAMP: "TIMESTAMP",
+    TIMESTAMPTZ: "TIMESTAMP WITH TIME ZONE",
+}
+"""DuckDB's type of a PostgreSQL type; numeric is a DECIMAL or, without limits, a VARCHAR."""
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SQL text. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
+    array's elements), None for numbers as text; ``fails``: evaluating it may raise an error."""
+
+    sql: str
+    type: int
+    shape: Shape | None = None
+    fails: bool = False
+
+
+def refused(what: str) -> FeatureNotSupported:
+    """What PostgreSQL allows in a row filter and we do not; to be raised."""
+    return FeatureNotSupported(
+        f"{what} is not supported in row filters",
+        hint="The documentation of row filters lists what is supported.",
+    )
+
+
+def duckdb_type(oid: int, shape: Shape | None) -> str:
+    """DuckDB's name of a type. Raises FeatureNotSupported for types whose values we do not know."""
+    item = element(oid)
+    if item:
+        return duckdb_type(item, shape) + "[]"
+    if oid == NUMERIC:
+        return "VARCHAR" if shape is None else f"DECIMAL({shape[0]},{shape[1]})"
+    if oid not in DUCKDB:
+        raise refused(f"type {type_name(oid)}")
+    return DUCKDB[oid]
+
+
+def column(name: str, oid: int, typmod: int) -> Value:
+    """A column, quoted by its name at the publisher."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
+    if oid == INT2:  # Spark's byte is a smallint too
+        return Value(f"CAST({quoted} AS SMALLINT)", oid)
+    return Value(quoted, oid, shape)
+
+
+def constant(text: str | None, oid: int) -> Value:
+    """A constant in the text of its type's output function."""
+    if element(oid):
+        return _array_constant(text, oid)
+    if oid == NUMERIC:
+        return _numeric_constant(text)
+    if text is None:
+        return Value(f"CAST(NULL AS {duckdb_type(oid, None)})", oid)
+    return Value(f"CAST({_literal(text, oid)} AS {duckdb_type(oid, None)})", oid)
+
+
+def _array_constant(text: str | None, oid: int) -> Value:
+    item = element(oid)
+    if text is None:
+        shape = (1, 0) if item == NUMERIC else None
+        return Value(f"CAST(NULL AS {duckdb_type(oid, shape)})", oid, shape)
+    return array([constant(part, item) for part in split_array(text)], oid)
+
+
+def array(elements: list[Value], oid: int) -> Value:
+    """A list of values of one type."""
+    elements, shape = aligned(elements) if elements else ([], (1, 0))
+    shape = shape if element(oid) == NUMERIC else None
+    body = ", ".join(value.sql for value in elements)
+    fails = any(value.fails for value in elements)
+    return Value(f"CAST([{body}] AS {duckdb_type(oid, shape)})", oid, shape, fails)
+
+
+def _numeric_constant(text: str | None) -> Value:
+    if text is None:
+        return Value("CAST(NULL AS DECIMAL(1,0))", NUMERIC, (1, 0))
+    match = _NUMBER.fullmatch(text)
+    if match is not None:
+        scale = len(match[2] or "")
+        precision = max(len(match[1].lstrip("0")) + scale, 1)
+        if precision <= MAX_PRECISION:
+            sql = f"CAST('{text}' AS DECIMAL({precision},{scale}))"
+            return Value(sql, NUMERIC, (precision, scale))
+    return Value(f"'{text}'", NUMERIC)
+
+
+def _literal(text: str, oid: int) -> str:
+    match oid:
+        case 16:
+            return "true" if text == "t" else "false"
+        case 17:
+            return f"from_hex('{text[2:]}')"
+        case 1082 | 1114 | 1184:
+            return quote_literal(_date(text, oid))
+    if "\0" in text:
+        raise refused("a zero byte")
+    return quote_literal(text)
+
+
+def _date(text: str, oid: int) -> str:
+    """DuckDB writes (BC) right behind the date."""
+    if "infinity" in text:
+        return text
+    year = int(text.split("-")[0])
+    if oid != DATE and year > _LAST_TIMESTAMP_YEAR:
+        raise refused(f"the timestamp {text}")
+    if not text.endswith(" BC"):
+        return text
+    date, _, clock = text.removesuffix(" BC").partition(" ")
+    return f"{date} (BC) {clock}".rstrip()
+
+
+def integer_shape(oid: int) -> Shape:
+    """The DECIMAL that holds every value of an integer type."""
+    return _DIGITS[oid], 0
+
+
+def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
+    """Values of one type in one representation: numerics as one DECIMAL, or all as text."""
+    if not any(value.type == NUMERIC for value in values):
+        return values, None
+    shapes = [value.shape for value in values if value.shape is not None]
+    if len(shapes) == len(values):
+        scale = max(s for _, s in shapes)
+        shape = (max(max(p - s for p, s in shapes) + scale, 1), scale)
+        if shape[0] <= MAX_PRECISION:
+            return [_as_decimal(value, shape) for value in values], shape
+    return [Value(as_text(value), NUMERIC, None, value.fails) for value in values], None
+
+
+def _as_decimal(value: Value, shape: Shape) -> Value:
+    if value.shape == shape:
+        return value
+    sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
+    return Value(sql, NUMERIC, shape, value.fails)
+
+
+def as_text(value: Value) -> str:
+    """A numeric as its text."""
+    return value.sql if value.shape is None else f"CAST({value.sql} AS VARCHAR)"
+
+
+def comparable(left: Value, right: Value) -> tuple[str, str]:
+    """Two values as DuckDB compares them the way PostgreSQL does."""
+    if NUMERIC in (left.type, right.type):
+        (left, right), shape = aligned([left, right])
+        if shape is None:
+            return _sort_key(left.sql), _sort_key(right.sql)
+        return left.sql, right.sql
+    if NUMERIC in (element(left.type), element(right.type)):
+        return _numeric_list(left), _numeric_list(right)
+    return _trimmed(left), _trimmed(right)
+
+
+def _trimmed(value: Value) -> str:
+    """char(n) without its trailing blanks, which do not count."""
+    if value.type == BPCHAR:
+        return f"rtrim({value.sql}, ' ')"
+    if element(value.type) == BPCHAR:
+        return f"list_transform({value.sql}, lambda item: rtrim(item, ' '))"
+    return value.sql
+
+
+def _numeric_list(value: Value) -> str:
+    item = "item" if value.shape is None else "CAST(item AS VARCHAR)"
+    return f"list_transform({value.sql}, lambda item: {_sort_key(item)})"
+
+
+def _sort_key(text: str) -> str:
+    """numeric_cmp as the order of strings: sign, number of digits in front of the point, digits;
+    for negative numbers the nines' complement. NaN equals NaN and is the greatest."""
+    positive = f"('2' || {_digits_key(text)})"
+    negative = (
+        f"('1' || translate({_digits_key(f'substr({text}, 2)')}, '0123456789', '9876543210')"
+        " || '~')"
+    )
+    return (
+        f"CASE {text} WHEN 'NaN' THEN '4' WHEN 'Infinity' THEN '3' WHEN '-Infinity' THEN '0'"
+        f" ELSE CASE WHEN starts_with({text}, '-') THEN {negative} ELSE {positive} END END"
+    )
+
+
+def _digits_key(text: str) -> str:
+    whole = f"ltrim(split_part({text}, '.', 1), '0')"
+    return (
+        f"lpad(CAST(length({whole}) AS VARCHAR), 6, '0') || {whole}"
+        f" || rtrim(split_part({text}, '.', 2), '0')"
+    )

@@ -1,0 +1,112 @@
+"""Row filters: the WHERE of a publication's table (publicationcmds.c, TransformPubWhereClauses).
+
+In: what stands between the parentheses, and the table's columns. Out: a ``RowFilter``: the text as
+PostgreSQL's catalog would show it, the columns it uses and the predicate for DuckDB. Raises
+PostgreSQL's errors for what it refuses, and 0A000 for what it takes and Penstock does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.publication.duckdb_predicate import predicate
+from penstock.sql.builtin import functions
+from penstock.sql.coercion import to_boolean
+from penstock.sql.deparse import deparse
+from penstock.sql.expression_analysis import ExpressionAnalysis
+from penstock.sql.expression_grammar import parse_expression
+from penstock.sql.primnodes import (
+    ArrayCoerceExpr,
+    CaseWhen,
+    CoerceViaIO,
+    FuncExpr,
+    Node,
+    OpExpr,
+    OtherNode,
+    Var,
+    children,
+)
+
+FIRST_NORMAL_OBJECT_ID: Final = 16384
+_ONLY_SIMPLE: Final = (
+    "Only columns, constants, built-in operators, built-in data types, built-in collations, and"
+    " immutable built-in functions are allowed."
+)
+
+
+@dataclass(frozen=True)
+class FilterColumn:
+    """A column that a filter may name. ``typmod``: as pg_attribute has it."""
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    generated: bool = False
+    collation: str = "default"
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """``text``: as pg_get_expr prints it; ``columns``: names used; ``predicate``: DuckDB SQL,
+    boolean or NULL (as false), over columns quoted by their names at the publisher."""
+
+    text: str
+    columns: frozenset[str]
+    predicate: str
+
+
+def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str) -> RowFilter:
+    """The filter of a table. ``text``: as written or as stored; ``table``: ``[schema.]name``."""
+    analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
+    node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
+    check_row_filter(node)
+    used = frozenset(_column_names(node))
+    for column in columns:
+        if column.name in used and column.collation not in ("default", "C", "POSIX"):
+            raise FeatureNotSupported(
+                f'collation "{column.collation}" of column "{column.name}" is not supported'
+                " in row filters"
+            )
+    return RowFilter(deparse(node), used, predicate(node))
+
+
+def check_row_filter(node: Node) -> None:
+    """Refuse what PostgreSQL refuses (check_simple_rowfilter_expr_walker), outermost first."""
+    detail = _objection(node)
+    if detail is not None:
+        raise FeatureNotSupported("invalid publication WHERE expression", detail=detail)
+    for child in children(node):
+        check_row_filter(child)
+
+
+def _objection(node: Node) -> str | None:
+    if isinstance(node, CaseWhen):
+        return None
+    if isinstance(node, Var) and node.system:
+        return "System columns are not allowed."
+    if isinstance(node, OtherNode | CoerceViaIO | ArrayCoerceExpr):
+        return _ONLY_SIMPLE
+    if node.type >= FIRST_NORMAL_OBJECT_ID:
+        return "User-defined types are not allowed."
+    if _calls_mutable_function(node):
+        return "User-defined or built-in mutable functions are not allowed."
+    return None
+
+
+def _calls_mutable_function(node: Node) -> bool:
+    if isinstance(node, FuncExpr):
+        oid = node.oid
+    elif isinstance(node, OpExpr):
+        oid = node.function
+    else:
+        return False
+    function = functions().get(oid)
+    return function is None or function.volatility != "i"
+
+
+def _column_names(node: Node) -> set[str]:
+    found = {node.name} if isinstance(node, Var) else set()
+    return found.union(*(_column_names(child) for child in children(node)))

@@ -1,0 +1,191 @@
+"""Calls of functions in a catalog query (parse_func.c).
+
+In: a name and its arguments. Out: DuckDB's call, or ``pg__name`` that whoever runs the query
+provides. Raises PostgreSQL's error 42883 for a function that does not exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.catalog_functions import ANY, ARRAY, VARIADIC, Function, TableFunction
+from penstock.sql.catalog_scope import Found
+from penstock.sql.catalog_typed import Typed, coerce
+from penstock.sql.catalog_types import (
+    UNKNOWN,
+    array_type,
+    catalog_type,
+    common_type,
+    element_type,
+)
+
+if TYPE_CHECKING:
+    from penstock.sql.catalog_expressions import Expressions
+
+_ZERO_BASED = ("int2vector", "oidvector", "_int2 from 0")
+
+
+def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
+    """Translate ``name(arguments)``."""
+    order = ""
+    distinct = False
+    plain: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, exp.Order):
+            order = " ORDER BY " + ", ".join(
+                _ordered(expressions, ordered) for ordered in argument.expressions
+            )
+            argument = argument.this
+        if isinstance(argument, exp.Distinct):
+            distinct = True
+            plain += argument.expressions
+        else:
+            plain.append(argument)
+    if name == "count" and (not plain or isinstance(plain[0], exp.Star)):
+        return Typed("count(*)", "int8")
+    values = [expressions.translate(argument) for argument in plain]
+    if name in ("coalesce", "greatest", "least"):
+        return _same(expressions, name, values)
+    if name == "nullif":
+        return _nullif(expressions, values)
+    if name in ("array_upper", "array_lower"):
+        return _bound(name, values)
+    if name in expressions.table_functions and name not in expressions.functions:
+        return _set_returning(expressions, name, values)
+    function = expressions.functions.get(name)
+    if function is None or not _fits(function, len(values)):
+        raise no_function(name, values)
+    return _apply(expressions, function, values, distinct=distinct, order=order)
+
+
+def _set_returning(expressions: Expressions, name: str, values: list[Typed]) -> Typed:
+    """A function of FROM in a select list: one row per value of its only column."""
+    function = expressions.table_functions[name]
+    if len(function.columns) != 1:
+        raise FeatureNotSupported(f"{name} is supported in FROM only")
+    query = table_query(function, values, expressions.found)
+    return Typed(f"unnest((SELECT list(o1) FROM ({query})))", function.columns[0][1])
+
+
+def _fits(function: Function, count: int) -> bool:
+    most = len(function.arguments)
+    return most - function.optional <= count <= most
+
+
+def no_function(name: str, values: list[Typed]) -> PenstockError:
+    """PostgreSQL's error for a function that there is not."""
+    types = ", ".join(_shown(value.type) for value in values)
+    return PenstockError(
+        f"function {name}({types}) does not exist",
+        hint="No function matches the given name and argument types. "
+        "You might need to add explicit type casts.",
+        sqlstate="42883",
+    )
+
+
+def _shown(kind: str) -> str:
+    return {"int4": "integer", "int2": "smallint", "int8": "bigint", "bool": "boolean"}.get(
+        kind, kind
+    )
+
+
+def _apply(
+    expressions: Expressions, function: Function, values: list[Typed], *, distinct: bool, order: str
+) -> Typed:
+    found = expressions.found
+    cells: list[str] = []
+    for kind, value in zip(function.arguments, values, strict=False):
+        if kind == ANY:
+            cells.append((coerce(value, "text", found) if value.type == UNKNOWN else value).sql)
+        elif kind == ARRAY:
+            if value.type == UNKNOWN:
+                value = coerce(value, "_text", found)
+            if element_type(value.type) is None:
+                raise no_function(function.name, values)
+            cells.append(value.sql)
+        else:
+            held = catalog_type(kind).held
+            cells.append(f"CAST({coerce(value, kind, found).sql} AS {held})")
+    returns = _returns(function, values)
+    if function.template is None:
+        missing = ["NULL"] * (len(function.arguments) - len(cells))
+        found.functions.add(function.name)
+        return Typed(f"pg__{function.name}({', '.join([*cells, *missing])})", returns)
+    if function.aggregate and cells:
+        cells[0] = ("DISTINCT " if distinct else "") + cells[0]
+        cells[-1] += order
+    if function.optional and len(cells) < len(function.arguments):
+        if function.name == "concat":
+            cells += ["''"] * (len(function.arguments) - len(cells))
+        else:
+            return Typed(f"{function.name}({', '.join(cells)})", returns)
+    return Typed(function.template.format(*cells), returns)
+
+
+def _returns(function: Function, values: list[Typed]) -> str:
+    first = values[0].type if values else UNKNOWN
+    match function.returns:
+        case "same":
+            return "text" if first == UNKNOWN else first
+        case "anyelement":
+            return element_type(first) or "text"
+        case "anyarray of":
+            return array_type(first)
+    return function.returns
+
+
+def table_query(function: TableFunction, values: list[Typed], found: Found) -> str:
+    """A function in FROM as a SELECT with columns o1, o2 ... Raises PenstockError 42883."""
+    found.tables |= set(function.tables)
+    if function.arguments == (VARIADIC,):
+        return function.query.format(_variadic(function, values, found))
+    most = len(function.arguments)
+    if not most - function.optional <= len(values) <= most:
+        raise no_function(function.name, values)
+    cells = [
+        f"CAST({coerce(value, kind, found).sql} AS {catalog_type(kind).held})"
+        for kind, value in zip(function.arguments, values, strict=False)
+    ]
+    return function.query.format(*cells, *["NULL"] * (most - len(cells)))
+
+
+def _variadic(function: TableFunction, values: list[Typed], found: Found) -> str:
+    """One array, or its elements."""
+    if len(values) == 1 and element_type(values[0].type) is not None:
+        return values[0].sql
+    if not values:
+        raise no_function(function.name, values)
+    return f"[{', '.join(coerce(value, 'text', found).sql for value in values)}]"
+
+
+def _ordered(expressions: Expressions, node: exp.Ordered) -> str:
+    direction = "DESC" if node.args.get("desc") else "ASC"
+    return f"{expressions.translate(node.this).sql} {direction}"
+
+
+def _same(expressions: Expressions, name: str, values: list[Typed]) -> Typed:
+    kind = common_type([value.type for value in values])
+    sql = ", ".join(coerce(value, kind, expressions.found).sql for value in values)
+    return Typed(f"{name}({sql})", kind)
+
+
+def _nullif(expressions: Expressions, values: list[Typed]) -> Typed:
+    if len(values) != 2:
+        raise no_function("nullif", values)
+    kind = common_type([value.type for value in values])
+    left, right = (coerce(value, kind, expressions.found).sql for value in values)
+    return Typed(f"nullif({left}, {right})", kind)
+
+
+def _bound(name: str, values: list[Typed]) -> Typed:
+    if len(values) != 2 or element_type(values[0].type) is None:
+        raise no_function(name, values)
+    array = values[0]
+    first = 0 if array.type in _ZERO_BASED else 1
+    if name == "array_lower":
+        return Typed(f"CASE WHEN len({array.sql}) > 0 THEN {first} END", "int4")
+    last = "" if first else " - 1"
+    return Typed(f"CAST(nullif(len({array.sql}), 0){last} AS INTEGER)", "int4")

@@ -1,0 +1,337 @@
+"""Expressions of a catalog query in DuckDB's SQL (parse_expr.c).
+
+In: sqlglot's tree and the names that are known. Out: ``Typed`` text. Queries within expressions are
+given back to whoever translates SELECT. Raises PostgreSQL's errors for unknown columns, functions
+and types, FeatureNotSupported for what no client asks of a catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlglot import exp
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.catalog_calls import call
+from penstock.sql.catalog_functions import Function, TableFunction
+from penstock.sql.catalog_scope import Found, Query, Scope
+from penstock.sql.catalog_typed import Typed, cast_type, coerce, quote
+from penstock.sql.catalog_types import (
+    UNKNOWN,
+    arithmetic_type,
+    array_type,
+    catalog_type,
+    common_type,
+    element_type,
+    is_string,
+)
+
+_COMPARISONS: Final[dict[type[exp.Expression], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+}
+_ARITHMETIC: Final[dict[type[exp.Expression], str]] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.IntDiv: "//",
+    exp.Mod: "%",
+}
+_MATCHES: Final[dict[type[exp.Expression], str]] = {
+    exp.RegexpLike: "regexp_matches({0}, {1})",
+    exp.RegexpILike: "regexp_matches({0}, {1}, 'i')",
+    exp.Like: "({0} LIKE {1} ESCAPE '\\')",
+    exp.ILike: "({0} ILIKE {1} ESCAPE '\\')",
+}
+_WORDS: Final[dict[str, str]] = {
+    "currentuser": "current_user",
+    "sessionuser": "session_user",
+    "currentrole": "current_user",
+    "currentcatalog": "current_database",
+    "currentdatabase": "current_database",
+    "currentschema": "current_schema",
+    "currenttimestamp": "now",
+    "currentversion": "version",
+}
+
+
+class Expressions:
+    """Translates expressions within one scope."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        functions: Mapping[str, Function],
+        table_functions: Mapping[str, TableFunction],
+        found: Found,
+        query: Callable[[exp.Expression, Scope], Query],
+    ) -> None:
+        self.scope = scope
+        self.functions = functions
+        self.table_functions = table_functions
+        self.found = found
+        self._query = query
+
+    def translate(self, node: exp.Expression) -> Typed:
+        """One expression."""
+        kind = type(node)
+        if kind in _COMPARISONS:
+            return self._comparison(node, _COMPARISONS[kind])
+        if kind in _ARITHMETIC:
+            return self._arithmetic(node, _ARITHMETIC[kind])
+        if kind in _MATCHES:
+            return self._match(node, _MATCHES[kind])
+        method = getattr(self, f"_{kind.__name__.lower()}", None)
+        if method is not None:
+            return method(node)  # type: ignore[no-any-return]
+        word = _WORDS.get(kind.__name__.lower())
+        if word is not None:
+            return self._call(word, [])
+        raise FeatureNotSupported(f"{kind.__name__} is not supported in queries of the catalogs")
+
+    def boolean(self, node: exp.Expression) -> str:
+        """An expression as a condition."""
+        return coerce(self.translate(node), "bool", self.found).sql
+
+    # Leaves
+
+    def _column(self, node: exp.Column) -> Typed:
+        if isinstance(node.this, exp.Star):
+            raise FeatureNotSupported("* is not supported here")
+        sql, kind = self.scope.column(node.name, node.table or None)
+        return Typed(sql, kind)
+
+    def _literal(self, node: exp.Literal) -> Typed:
+        if node.is_string:
+            return Typed(quote(node.this), UNKNOWN, literal=node.this)
+        number = str(node.this)
+        if number.isdigit():
+            return Typed(number, "int4" if int(number) < 1 << 31 else "int8")
+        return Typed(number, "numeric")
+
+    def _boolean(self, node: exp.Boolean) -> Typed:
+        return Typed("TRUE" if node.this else "FALSE", "bool")
+
+    def _null(self, _: exp.Null) -> Typed:
+        return Typed("NULL", UNKNOWN)
+
+    def _parameter(self, node: exp.Parameter) -> Typed:
+        number = int(node.name)
+        kind = self.found.parameters.get(number, UNKNOWN)
+        if kind != UNKNOWN:
+            return Typed(f"CAST(${number} AS {catalog_type(kind).held})", kind)
+        return Typed(f"CAST(${number} AS VARCHAR)", UNKNOWN, parameter=number)
+
+    def _paren(self, node: exp.Paren) -> Typed:
+        inner = self.translate(node.this)
+        return Typed(f"({inner.sql})", inner.type, inner.literal, inner.parameter)
+
+    # Operators
+
+    def _pair(self, left: Typed, right: Typed) -> tuple[Typed, Typed]:
+        kind = common_type([left.type, right.type])
+        if left.type == UNKNOWN:
+            left = coerce(left, kind, self.found)
+        if right.type == UNKNOWN:
+            right = coerce(right, kind, self.found)
+        return left, right
+
+    def _comparison(self, node: exp.Expression, operator: str) -> Typed:
+        if isinstance(node.expression, exp.Any | exp.All):
+            return self._any(node, operator)
+        left, right = self._pair(self.translate(node.this), self.translate(node.expression))
+        if is_string(left.type) != is_string(right.type):
+            raise PenstockError(
+                f"operator does not exist: {left.type} {operator} {right.type}",
+                hint="No operator matches the given name and argument types. "
+                "You might need to add explicit type casts.",
+                sqlstate="42883",
+            )
+        return Typed(f"({left.sql} {operator} {right.sql})", "bool")
+
+    def _any(self, node: exp.Expression, operator: str) -> Typed:
+        every = isinstance(node.expression, exp.All)
+        inner = node.expression.this
+        left = self.translate(node.this)
+        if isinstance(inner, exp.Subquery | exp.Select):
+            query = self._query(inner, self.scope)
+            left = coerce(left, query.columns[0].type, self.found)
+            word = "ALL" if every else "ANY"
+            return Typed(f"({left.sql} {operator} {word} ({query.sql}))", "bool")
+        array = self.translate(inner)
+        if array.type == UNKNOWN:
+            array = coerce(array, array_type(left.type), self.found)
+        element = element_type(array.type)
+        if element is None:
+            raise PenstockError("op ANY/ALL (array) requires array on right side", sqlstate="42809")
+        left = coerce(left, element, self.found) if left.type == UNKNOWN else left
+        if operator == "=" and not every:
+            return Typed(f"list_contains({array.sql}, {left.sql})", "bool")
+        if operator == "<>" and every:
+            return Typed(f"(NOT list_contains({array.sql}, {left.sql}))", "bool")
+        raise FeatureNotSupported("only = ANY and <> ALL are supported over arrays")
+
+    def _arithmetic(self, node: exp.Expression, operator: str) -> Typed:
+        left, right = self.translate(node.this), self.translate(node.expression)
+        kind = arithmetic_type(left.type, right.type)
+        left = coerce(left, kind, self.found) if left.type == UNKNOWN else left
+        right = coerce(right, kind, self.found) if right.type == UNKNOWN else right
+        if operator == "/" and kind.startswith("int"):
+            operator = "//"
+        return Typed(f"({left.sql} {operator} {right.sql})", kind)
+
+    def _match(self, node: exp.Expression, template: str) -> Typed:
+        left = coerce(self.translate(node.this), "text", self.found)
+        right = coerce(self.translate(node.expression), "text", self.found)
+        sql = template.format(left.sql, right.sql)
+        return Typed(f"(NOT {sql})" if node.args.get("negate") else sql, "bool")
+
+    def _dpipe(self, node: exp.DPipe) -> Typed:
+        left, right = self.translate(node.this), self.translate(node.expression)
+        arrays = [t for t in (left.type, right.type) if element_type(t) is not None]
+        if arrays:
+            sides = [
+                side if element_type(side.type) else Typed(f"[{side.sql}]", arrays[0])
+                for side in (left, right)
+            ]
+            return Typed(f"list_concat({sides[0].sql}, {sides[1].sql})", arrays[0])
+        left, right = (coerce(side, "text", self.found) for side in (left, right))
+        return Typed(f"({left.sql} || {right.sql})", "text")
+
+    def _and(self, node: exp.And) -> Typed:
+        return Typed(f"({self.boolean(node.this)} AND {self.boolean(node.expression)})", "bool")
+
+    def _or(self, node: exp.Or) -> Typed:
+        return Typed(f"({self.boolean(node.this)} OR {self.boolean(node.expression)})", "bool")
+
+    def _not(self, node: exp.Not) -> Typed:
+        return Typed(f"(NOT {self.boolean(node.this)})", "bool")
+
+    def _neg(self, node: exp.Neg) -> Typed:
+        inner = self.translate(node.this)
+        return Typed(f"(-{inner.sql})", inner.type)
+
+    def _is(self, node: exp.Is) -> Typed:
+        word = {"Null": "NULL", "Boolean": "TRUE"}.get(type(node.expression).__name__, "NULL")
+        if isinstance(node.expression, exp.Boolean) and not node.expression.this:
+            word = "FALSE"
+        negated = "NOT " if node.args.get("negate") else ""
+        return Typed(f"({self.translate(node.this).sql} IS {negated}{word})", "bool")
+
+    def _in(self, node: exp.In) -> Typed:
+        left = self.translate(node.this)
+        query = node.args.get("query")
+        if query is not None:
+            inner = self._query(query, self.scope)
+            left = coerce(left, inner.columns[0].type, self.found)
+            return Typed(f"({left.sql} IN ({inner.sql}))", "bool")
+        items = [self.translate(item) for item in node.expressions]
+        kind = common_type([left.type, *(item.type for item in items)])
+        left = coerce(left, kind, self.found) if left.type == UNKNOWN else left
+        sql = ", ".join(
+            (coerce(item, kind, self.found) if item.type == UNKNOWN else item).sql for item in items
+        )
+        return Typed(f"({left.sql} IN ({sql}))", "bool")
+
+    def _between(self, node: exp.Between) -> Typed:
+        value = self.translate(node.this)
+        low = coerce(self.translate(node.args["low"]), value.type, self.found)
+        high = coerce(self.translate(node.args["high"]), value.type, self.found)
+        return Typed(f"({value.sql} BETWEEN {low.sql} AND {high.sql})", "bool")
+
+    # Everything else
+
+    def _alias(self, node: exp.Alias) -> Typed:
+        return self.translate(node.this)
+
+    def _case(self, node: exp.Case) -> Typed:
+        subject = None if node.this is None else self.translate(node.this)
+        conditions: list[str] = []
+        results: list[Typed] = []
+        for branch in node.args["ifs"]:
+            if subject is None:
+                conditions.append(self.boolean(branch.this))
+            else:
+                left, right = self._pair(subject, self.translate(branch.this))
+                conditions.append(f"{left.sql} = {right.sql}")
+            results.append(self.translate(branch.args["true"]))
+        default = node.args.get("default")
+        last = Typed("NULL", UNKNOWN) if default is None else self.translate(default)
+        kind = common_type([value.type for value in (*results, last)])
+        branches = " ".join(
+            f"WHEN {condition} THEN {coerce(value, kind, self.found).sql}"
+            for condition, value in zip(conditions, results, strict=True)
+        )
+        return Typed(f"CASE {branches} ELSE {coerce(last, kind, self.found).sql} END", kind)
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        target = type_name(node.args["to"])
+        value = self.translate(node.this)
+        kind = cast_type(value.type, target)
+        return coerce(value, kind, self.found)
+
+    def _bracket(self, node: exp.Bracket) -> Typed:
+        array = self.translate(node.this)
+        element = element_type(array.type)
+        if element is None:
+            raise PenstockError(f"cannot subscript type {array.type}", sqlstate="42804")
+        (subscript,) = node.expressions
+        first = 0 if array.type in ("int2vector", "oidvector", "_int2 from 0") else 1
+        index = coerce(self.translate(subscript), "int4", self.found).sql
+        shifted = index if first else f"({index}) + 1"
+        return Typed(f"list_extract({array.sql}, {shifted})", element)
+
+    def _array(self, node: exp.Array) -> Typed:
+        items = node.expressions
+        if len(items) == 1 and isinstance(items[0], exp.Query):
+            query = self._query(items[0], self.scope)
+            return Typed(f"ARRAY({query.sql})", array_type(query.columns[0].type))
+        values = [self.translate(item) for item in items]
+        kind = common_type([value.type for value in values])
+        sql = ", ".join(coerce(value, kind, self.found).sql for value in values)
+        held = catalog_type(array_type(kind)).held
+        return Typed(f"CAST([{sql}] AS {held})", array_type(kind))
+
+    def _subquery(self, node: exp.Subquery) -> Typed:
+        query = self._query(node, self.scope)
+        if len(query.columns) != 1:
+            raise PenstockError("subquery must return only one column", sqlstate="42601")
+        return Typed(f"({query.sql})", query.columns[0].type)
+
+    def _select(self, node: exp.Select) -> Typed:
+        return self._subquery(node)  # type: ignore[arg-type]
+
+    def _exists(self, node: exp.Exists) -> Typed:
+        return Typed(f"EXISTS ({self._query(node.this, self.scope).sql})", "bool")
+
+    def _filter(self, node: exp.Filter) -> Typed:
+        inner = self.translate(node.this)
+        return Typed(f"{inner.sql} FILTER (WHERE {self.boolean(node.expression.this)})", inner.type)
+
+    def _anonymous(self, node: exp.Anonymous) -> Typed:
+        return self._call(str(node.this).lower(), node.expressions)
+
+    def _call(self, name: str, arguments: list[Any]) -> Typed:
+        return call(self, name, arguments)
+
+
+def type_name(node: Any) -> str:
+    """The name of a type in a cast, as pg_type has it. Raises UndefinedObject."""
+    if isinstance(node, exp.DataType) and node.this == exp.DType.ARRAY:
+        return f"_{type_name(node.expressions[0])}"
+    if isinstance(node, exp.DataType) and node.this == exp.DType.USERDEFINED:
+        kind = node.args.get("kind")
+        name = kind.name if isinstance(kind, exp.Expression) else str(kind)
+        return catalog_type(name.strip('"')).name
+    text = node.sql(dialect="postgres").partition("(")[0].lower()
+    if text == "char":
+        return "bpchar"
+    return catalog_type(text).name

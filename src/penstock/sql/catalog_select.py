@@ -1,0 +1,268 @@
+"""SELECT over catalogs in DuckDB's SQL (analyze.c, parse_target.c).
+
+In: sqlglot's tree of a query. Out: ``Query``: text whose columns are called o1, o2 ..., with
+PostgreSQL's names and types for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlglot import exp
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.catalog_calls import table_query
+from penstock.sql.catalog_expressions import Expressions
+from penstock.sql.catalog_from import FromClause, TableLookup
+from penstock.sql.catalog_functions import Function, TableFunction
+from penstock.sql.catalog_names import figure_column_name
+from penstock.sql.catalog_scope import Found, OutputColumn, Query, Scope
+from penstock.sql.catalog_typed import Typed, coerce
+from penstock.sql.catalog_types import catalog_type, common_type
+
+_SET_OPERATIONS: Final[dict[type[exp.Expression], str]] = {
+    exp.Union: "UNION",
+    exp.Except: "EXCEPT",
+    exp.Intersect: "INTERSECT",
+}
+
+
+class SelectTranslator:
+    """Translates queries; ``found`` gathers what they need."""
+
+    def __init__(
+        self,
+        lookup: TableLookup,
+        functions: Mapping[str, Function],
+        table_functions: Mapping[str, TableFunction],
+    ) -> None:
+        self.found = Found()
+        self._lookup = lookup
+        self._functions = functions
+        self._table_functions = table_functions
+
+    def translate(self, node: Any, outer: Scope | None = None) -> Query:
+        """One query, with the query around it."""
+        while isinstance(node, exp.Subquery | exp.Paren) and not node.args.get("joins"):
+            node = node.this
+        scope = Scope(outer)
+        self._with(node, scope)
+        match node:
+            case exp.SetOperation():
+                return self._set_operation(node, scope)
+            case exp.Values():
+                return self._values(node, scope)
+            case exp.Select():
+                return self._select(node, scope)
+        raise FeatureNotSupported(f"{type(node).__name__} is not supported in catalog queries")
+
+    def _with(self, node: Any, scope: Scope) -> None:
+        clause = node.args.get("with_")
+        if clause is None:
+            return
+        if clause.args.get("recursive"):
+            raise FeatureNotSupported("WITH RECURSIVE is not supported in catalog queries")
+        tables: dict[str, Query] = {}
+        for table in clause.expressions:
+            scope.tables = dict(tables)
+            query = self.translate(table.this, scope)
+            names = [column.name for column in table.args["alias"].columns]
+            renamed = [*names, *(column.name for column in query.columns[len(names) :])]
+            tables[table.alias] = Query(
+                query.sql,
+                tuple(
+                    OutputColumn(name, column.type)
+                    for name, column in zip(renamed, query.columns, strict=True)
+                ),
+            )
+        scope.tables = tables
+
+    # SELECT
+
+    def _expressions(self, scope: Scope) -> Expressions:
+        return Expressions(
+            scope, self._functions, self._table_functions, self.found, self.translate
+        )
+
+    def _select(self, node: exp.Select, scope: Scope) -> Query:
+        expressions = self._expressions(scope)
+        from_text = self._from(node, expressions)
+        spread = _spread_call(node)
+        if spread is not None:
+            return self._spread(node, spread, expressions, from_text)
+        names, values = self._targets(node, expressions)
+        outputs = [
+            coerce(value, "text", self.found) if value.parameter is not None else value
+            for value in values
+        ]
+        targets = ", ".join(f"{value.sql} AS o{n}" for n, value in enumerate(outputs, 1))
+        sql = f"SELECT {self._distinct(node, expressions)}{targets}{from_text}"
+        sql += self._rest(node, expressions, names, outputs)
+        columns = tuple(
+            OutputColumn(name, value.type) for name, value in zip(names, outputs, strict=True)
+        )
+        return Query(sql, columns)
+
+    def _from(self, node: exp.Select, expressions: Expressions) -> str:
+        clause = node.args.get("from_")
+        if clause is None:
+            return ""
+        source = FromClause(expressions, self._lookup, self._table_functions, self.translate)
+        return " FROM " + source.translate(clause.this, node.args.get("joins") or [])
+
+    def _targets(self, node: exp.Select, expressions: Expressions) -> tuple[list[str], list[Typed]]:
+        names: list[str] = []
+        values: list[Typed] = []
+        for target in node.expressions:
+            starred = target if isinstance(target, exp.Star) else target.this
+            if isinstance(starred, exp.Star) and isinstance(target, exp.Star | exp.Column):
+                table = None if isinstance(target, exp.Star) else target.table
+                for name, sql, kind in expressions.scope.star(table):
+                    names.append(name)
+                    values.append(Typed(sql, kind))
+            else:
+                names.append(figure_column_name(target))
+                values.append(expressions.translate(target))
+        return names, values
+
+    def _distinct(self, node: exp.Select, expressions: Expressions) -> str:
+        distinct = node.args.get("distinct")
+        if distinct is None:
+            return ""
+        on = distinct.args.get("on")
+        if on is None:
+            return "DISTINCT "
+        keys = on.expressions if isinstance(on, exp.Tuple) else [on]
+        return f"DISTINCT ON ({', '.join(expressions.translate(k).sql for k in keys)}) "
+
+    def _rest(
+        self, node: exp.Select, expressions: Expressions, names: list[str], values: list[Typed]
+    ) -> str:
+        out = ""
+        where = node.args.get("where")
+        if where is not None:
+            out += f" WHERE {expressions.boolean(where.this)}"
+        group = node.args.get("group")
+        if group is not None:
+            keys = [self._key(key, expressions, names, values) for key in group.expressions]
+            out += f" GROUP BY {', '.join(keys)}"
+        having = node.args.get("having")
+        if having is not None:
+            out += f" HAVING {expressions.boolean(having.this)}"
+        return out + self._tail(node, expressions, names, values)
+
+    def _key(
+        self, node: Any, expressions: Expressions, names: list[str], values: list[Typed]
+    ) -> str:
+        """An expression of GROUP BY or ORDER BY: a position, an output's name, or anything."""
+        if isinstance(node, exp.Literal) and not node.is_string:
+            if not 1 <= int(node.this) <= len(values):
+                raise PenstockError(
+                    f"ORDER BY position {node.this} is not in select list", sqlstate="42P10"
+                )
+            return str(node.this)
+        if isinstance(node, exp.Column) and not node.table and node.name in names:
+            return str(names.index(node.name) + 1)
+        sql = expressions.translate(node).sql
+        same = [n for n, value in enumerate(values, 1) if value.sql == sql]
+        return str(same[0]) if same else sql
+
+    def _tail(
+        self, node: Any, expressions: Expressions, names: list[str], values: list[Typed]
+    ) -> str:
+        out = ""
+        order = node.args.get("order")
+        if order is not None:
+            keys = [
+                self._key(key.this, expressions, names, values)
+                + (" DESC" if key.args.get("desc") else " ASC")
+                + (" NULLS FIRST" if key.args.get("nulls_first") else " NULLS LAST")
+                for key in order.expressions
+            ]
+            out += f" ORDER BY {', '.join(keys)}"
+        for word in ("limit", "offset"):
+            clause = node.args.get(word)
+            if clause is not None and clause.expression is not None:
+                value = coerce(expressions.translate(clause.expression), "int8", self.found)
+                out += f" {word.upper()} {value.sql}"
+        return out
+
+    def _spread(
+        self, node: exp.Select, call: exp.Anonymous, expressions: Expressions, from_text: str
+    ) -> Query:
+        """``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+        function = self._table_functions[str(call.this).lower()]
+        arguments = [expressions.translate(argument) for argument in call.expressions]
+        inner, outer = self.found.new_source(), self.found.new_source()
+        targets = ", ".join(f"{value.sql} AS o{n}" for n, value in enumerate(arguments, 1))
+        rest = self._rest(node, expressions, [], [])
+        passed = [Typed(f"{inner}.o{n}", value.type) for n, value in enumerate(arguments, 1)]
+        query = table_query(function, passed, self.found)
+        columns = ", ".join(f"{outer}.o{n} AS o{n}" for n in range(1, len(function.columns) + 1))
+        sql = (
+            f"SELECT {columns} FROM (SELECT {targets}{from_text}{rest}) AS {inner}, "
+            f"LATERAL ({query}) AS {outer}"
+        )
+        return Query(sql, tuple(OutputColumn(name, kind) for name, kind in function.columns))
+
+    # UNION, VALUES
+
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Query:
+        left, right = (self.translate(side, scope) for side in (node.this, node.expression))
+        word = _SET_OPERATIONS[type(node)]
+        if len(left.columns) != len(right.columns):
+            raise PenstockError(
+                f"each {word} query must have the same number of columns", sqlstate="42601"
+            )
+        types = [
+            common_type([mine.type, theirs.type])
+            for mine, theirs in zip(left.columns, right.columns, strict=True)
+        ]
+        every = "" if node.args.get("distinct") else " ALL"
+        sql = f"{_as_types(left, types)} {word}{every} {_as_types(right, types)}"
+        names = [column.name for column in left.columns]
+        values = [Typed(f"o{n}", kind) for n, kind in enumerate(types, 1)]
+        sql = f"SELECT * FROM ({sql}) AS {self.found.new_source()}"
+        sql += self._tail(node, self._expressions(scope), names, values)
+        return Query(sql, tuple(map(OutputColumn, names, types)))
+
+    def _values(self, node: exp.Values, scope: Scope) -> Query:
+        expressions = self._expressions(scope)
+        rows = [
+            [expressions.translate(cell) for cell in row.expressions] for row in node.expressions
+        ]
+        types = [common_type([cell.type for cell in column]) for column in zip(*rows, strict=True)]
+        names = [f"o{n}" for n in range(1, len(types) + 1)]
+        lines = ", ".join(
+            "("
+            + ", ".join(
+                coerce(cell, kind, self.found).sql for cell, kind in zip(row, types, strict=True)
+            )
+            + ")"
+            for row in rows
+        )
+        sql = f"SELECT * FROM (VALUES {lines}) AS {self.found.new_source()}({', '.join(names)})"
+        columns = tuple(OutputColumn(f"column{n}", kind) for n, kind in enumerate(types, 1))
+        return Query(sql, columns)
+
+
+def _as_types(query: Query, types: list[str]) -> str:
+    if [column.type for column in query.columns] == types:
+        return f"({query.sql})"
+    targets = ", ".join(
+        f"CAST(o{n} AS {catalog_type(kind).held}) AS o{n}" for n, kind in enumerate(types, 1)
+    )
+    return f"(SELECT {targets} FROM ({query.sql}))"
+
+
+def _spread_call(node: exp.Select) -> exp.Anonymous | None:
+    if len(node.expressions) != 1:
+        return None
+    (target,) = node.expressions
+    if not isinstance(target, exp.Dot) or not isinstance(target.expression, exp.Star):
+        return None
+    inner = target.this
+    while isinstance(inner, exp.Paren):
+        inner = inner.this
+    return inner if isinstance(inner, exp.Anonymous) else None

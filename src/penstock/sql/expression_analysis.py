@@ -1,0 +1,309 @@
+"""Raw expressions to typed ones, over the columns of one table (parse_expr.c, parse_func.c).
+
+In: a raw tree and the columns that names can mean. Out: a typed tree (``primnodes``) with the
+coercions that PostgreSQL puts in, or its error: 42703, 42883, 42804 and so on. What is allowed
+where is left to whoever asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatchmethod
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.builtin import types, types_by_name
+from penstock.sql.coercion import (
+    array_of,
+    coerce,
+    element,
+    select_common_type,
+    to_boolean,
+    to_common_type,
+    to_target,
+)
+from penstock.sql.expressions import (
+    AArray,
+    ABool,
+    ABooleanTest,
+    ACase,
+    ACoalesce,
+    AConst,
+    AExpr,
+    AMinMax,
+    ANullTest,
+    ARow,
+    CollateClause,
+    ColumnRef,
+    ConstKind,
+    Expression,
+    FuncCall,
+    Indirection,
+    ParamRef,
+    SqlValueFunction,
+    SubLink,
+    TypeCast,
+    TypeName,
+)
+from penstock.sql.function_analysis import call
+from penstock.sql.operator_analysis import make_operator, transform_operator
+from penstock.sql.primnodes import (
+    BOOL,
+    INT4,
+    TEXT,
+    UNKNOWN,
+    ArrayExpr,
+    BooleanTest,
+    BoolExpr,
+    CaseExpr,
+    CaseTestExpr,
+    CaseWhen,
+    CoalesceExpr,
+    CollateExpr,
+    Const,
+    Form,
+    MinMaxExpr,
+    Node,
+    NullTest,
+    OtherNode,
+    Var,
+    typmod_of,
+)
+from penstock.sql.quoting import type_name
+from penstock.sql.typmods import typmod_in
+
+_INT8: Final = 20
+_NUMERIC: Final = 1700
+_INT4_LIMIT: Final = 1 << 31
+_INT8_LIMIT: Final = 1 << 63
+_SYSTEM_COLUMNS: Final = {
+    "ctid": 27,
+    "xmin": 28,
+    "cmin": 29,
+    "xmax": 28,
+    "cmax": 29,
+    "tableoid": 26,
+}
+BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
+"""Collations that compare bytes, ``default`` being the node's own."""
+
+
+class ExpressionAnalysis:
+    """Resolves names and types. ``columns``: name to (type oid, typmod)."""
+
+    def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
+        self._columns = columns
+        self._table = tuple(table.split("."))
+
+    @singledispatchmethod
+    def transform(self, raw: Expression) -> Node:
+        """The typed tree of a raw one."""
+        raise FeatureNotSupported(f"{type(raw).__name__} is not supported in expressions")
+
+    @transform.register
+    def _column(self, raw: ColumnRef) -> Node:
+        *qualifier, name = raw.fields
+        if qualifier and tuple(qualifier) != self._table[-len(qualifier) :]:
+            raise PenstockError(
+                f'missing FROM-clause entry for table "{qualifier[-1]}"', sqlstate="42P01"
+            )
+        if name in self._columns:
+            return Var(self._columns[name][0], name, self._columns[name][1])
+        if name in _SYSTEM_COLUMNS:
+            return Var(_SYSTEM_COLUMNS[name], name, system=True)
+        if not qualifier and name == self._table[-1]:
+            raise FeatureNotSupported("whole rows are not supported in expressions")
+        shown = f"{qualifier[-1]}.{name}" if qualifier else f'"{name}"'
+        raise PenstockError(f"column {shown} does not exist", sqlstate="42703")
+
+    @transform.register
+    def _param(self, raw: ParamRef) -> Node:
+        raise PenstockError(f"there is no parameter ${raw.number}", sqlstate="42P02")
+
+    @transform.register
+    def _const(self, raw: AConst) -> Node:
+        match raw.kind:
+            case ConstKind.INTEGER:
+                return Const(INT4, raw.value)
+            case ConstKind.BOOLEAN:
+                return Const(BOOL, raw.value[0])
+            case ConstKind.STRING:
+                return Const(UNKNOWN, raw.value)
+            case ConstKind.NULL:
+                return Const(UNKNOWN, None)
+        return _large_number(raw.value)
+
+    @transform.register
+    def _operator(self, raw: AExpr) -> Node:
+        return transform_operator(self, raw)
+
+    @transform.register
+    def _bool(self, raw: ABool) -> Node:
+        name = raw.operator.value
+        arguments = tuple(to_boolean(self.transform(a), name) for a in raw.arguments)
+        return BoolExpr(BOOL, raw.operator, arguments)
+
+    @transform.register
+    def _null_test(self, raw: ANullTest) -> Node:
+        return NullTest(BOOL, self.transform(raw.argument), raw.negated)
+
+    @transform.register
+    def _boolean_test(self, raw: ABooleanTest) -> Node:
+        argument = to_boolean(self.transform(raw.argument), f"IS {raw.test}")
+        return BooleanTest(BOOL, argument, raw.test)
+
+    @transform.register
+    def _cast(self, raw: TypeCast) -> Node:
+        target, typmod = find_type(raw.type)
+        if isinstance(raw.argument, AArray) and element(target):
+            node = self._array_of(raw.argument, target, element(target), typmod)
+        else:
+            node = self.transform(raw.argument)
+        found = to_target(node, target, typmod, "e", Form.EXPLICIT)
+        if found is None:
+            raise PenstockError(
+                f"cannot cast type {type_name(node.type)} to {type_name(target)}",
+                sqlstate="42846",
+            )
+        return found
+
+    @transform.register
+    def _collate(self, raw: CollateClause) -> Node:
+        node = self.transform(raw.argument)
+        type_ = types().get(node.type)
+        if node.type != UNKNOWN and not (type_ and type_.collation):
+            raise PenstockError(
+                f"collations are not supported by type {type_name(node.type)}", sqlstate="42804"
+            )
+        name = raw.collation[-1]
+        if len(raw.collation) > 1 or name not in BINARY_COLLATIONS:
+            raise FeatureNotSupported(
+                f'collation "{name}" is not supported in expressions',
+                hint='Strings are compared by their bytes, as by collation "C".',
+            )
+        return CollateExpr(node.type, node, name)
+
+    @transform.register
+    def _call(self, raw: FuncCall) -> Node:
+        return call(raw, [self.transform(argument) for argument in raw.arguments])
+
+    @transform.register
+    def _case(self, raw: ACase) -> Node:
+        argument = None if raw.argument is None else self.transform(raw.argument)
+        if argument is not None and argument.type == UNKNOWN:
+            argument = to_common_type(argument, TEXT, "CASE")
+        test = argument and CaseTestExpr(argument.type, typmod_of(argument))
+        conditions = []
+        for when, _ in raw.whens:
+            condition = self.transform(when)
+            if test is not None:
+                condition = make_operator("=", test, condition)
+            conditions.append(to_boolean(condition, "CASE/WHEN"))
+        results = [self.transform(result) for _, result in raw.whens]
+        default = self.transform(raw.default) if raw.default else Const(UNKNOWN, None)
+        type_ = select_common_type([default, *results], "CASE")
+        default = to_common_type(default, type_, "CASE/ELSE")
+        whens = tuple(
+            CaseWhen(type_, condition, to_common_type(result, type_, "CASE/WHEN"))
+            for condition, result in zip(conditions, results, strict=True)
+        )
+        return CaseExpr(type_, argument, whens, default)
+
+    @transform.register
+    def _coalesce(self, raw: ACoalesce) -> Node:
+        nodes = [self.transform(argument) for argument in raw.arguments]
+        type_ = select_common_type(nodes, "COALESCE")
+        return CoalesceExpr(type_, tuple(to_common_type(n, type_, "COALESCE") for n in nodes))
+
+    @transform.register
+    def _min_max(self, raw: AMinMax) -> Node:
+        name = "GREATEST" if raw.greatest else "LEAST"
+        nodes = [self.transform(argument) for argument in raw.arguments]
+        type_ = select_common_type(nodes, name)
+        common = tuple(to_common_type(node, type_, name) for node in nodes)
+        return MinMaxExpr(type_, raw.greatest, common)
+
+    @transform.register
+    def _array(self, raw: AArray) -> Node:
+        if not raw.elements:
+            raise PenstockError(
+                "cannot determine type of empty array",
+                hint="Explicitly cast to the desired type, for example ARRAY[]::integer[].",
+                sqlstate="42P18",
+            )
+        nodes = [self._element(item) for item in raw.elements]
+        type_ = select_common_type(nodes, "ARRAY")
+        elements = tuple(to_common_type(node, type_, "ARRAY") for node in nodes)
+        if not array_of(type_):
+            raise PenstockError(
+                f"could not find array type for data type {type_name(type_)}", sqlstate="42704"
+            )
+        return ArrayExpr(array_of(type_), elements)
+
+    def _array_of(self, raw: AArray, target: int, element_type: int, typmod: int) -> Node:
+        """ARRAY[...]::type: every element is cast, and none needs a type of its own."""
+        elements = []
+        for item in raw.elements:
+            node = self._element(item)
+            found = to_target(node, element_type, typmod, "e", Form.EXPLICIT)
+            if found is None:
+                raise PenstockError(
+                    f"cannot cast type {type_name(node.type)} to {type_name(element_type)}",
+                    sqlstate="42846",
+                )
+            elements.append(found)
+        return ArrayExpr(target, tuple(elements))
+
+    def _element(self, raw: Expression) -> Node:
+        node = self.transform(raw)
+        if isinstance(raw, AArray) or element(node.type):
+            raise FeatureNotSupported("arrays of more than one dimension are not supported")
+        return node
+
+    @transform.register
+    def _row(self, raw: ARow) -> Node:
+        raise FeatureNotSupported("rows are not supported in expressions")
+
+    @transform.register
+    def _sublink(self, raw: SubLink) -> Node:
+        return OtherNode(BOOL, "subquery")
+
+    @transform.register
+    def _value_function(self, raw: SqlValueFunction) -> Node:
+        return OtherNode(TEXT, raw.name)
+
+    @transform.register
+    def _indirection(self, raw: Indirection) -> Node:
+        node = self.transform(raw.argument)
+        if not element(node.type):
+            raise PenstockError(
+                f"cannot subscript type {type_name(node.type)} because it does not support"
+                " subscripting",
+                sqlstate="42804",
+            )
+        return OtherNode(element(node.type), "subscript")
+
+
+def find_type(name: TypeName) -> tuple[int, int]:
+    """Oid and typmod of a type as written. Raises 42704 and what typmodin raises."""
+    type_ = types_by_name().get(name.names[-1]) if len(name.names) == 1 else None
+    if type_ is None:
+        shown = ".".join(name.names) + ("[]" if name.array else "")
+        raise PenstockError(f'type "{shown}" does not exist', sqlstate="42704")
+    typmod = typmod_in(type_.oid, name.typmods)
+    return (type_.array if name.array else type_.oid), typmod
+
+
+def _large_number(text: str) -> Const:
+    """make_const: what looks like a float may be a bigint."""
+    digits = text[1:] if text[:1] == "-" else text
+    if digits.isdigit() or digits[:2].lower() in ("0x", "0o", "0b"):
+        value = int(text, 0 if not digits.isdigit() else 10)
+        if -_INT4_LIMIT <= value < _INT4_LIMIT:
+            return Const(INT4, str(value))
+        if -_INT8_LIMIT <= value < _INT8_LIMIT:
+            return Const(_INT8, str(value))
+        return Const(_NUMERIC, str(value))
+    numeric = coerce(Const(UNKNOWN, text), _NUMERIC, "i", Form.IMPLICIT)
+    assert isinstance(numeric, Const)
+    return numeric

@@ -1,0 +1,227 @@
+"""Literals to constants: input functions, and what the output functions print of them.
+
+In: a literal's text and the type it must have. Out: a ``Const`` whose text is canonical. Raises
+PostgreSQL's errors (22P02, 22003, 22007, 22008) for what the type cannot hold, FeatureNotSupported
+for types whose values we do not read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.array_literals import read_array
+from penstock.sql.builtin import types
+from penstock.sql.datetime_literals import read_date, read_timestamp
+from penstock.sql.primnodes import UNKNOWN, Const
+from penstock.sql.quoting import type_name
+
+_SPACE: Final = " \t\n\r\f\v"
+_INTEGER: Final = re.compile(
+    r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)"
+)
+_NUMERIC: Final = re.compile(
+    r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?"
+)
+_FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
+_TRUE: Final = ("true", "yes", "on", "1")
+_FALSE: Final = ("false", "no", "off", "0")
+_SCIENTIFIC: Final = {"float4": (-5, 6), "float8": (-5, 15)}
+
+
+def read_literal(text: str | None, type_oid: int) -> Const:
+    """The constant of a type that a literal is."""
+    if text is None:
+        return Const(type_oid, None)
+    return Const(type_oid, canonical(text, type_oid))
+
+
+def canonical(text: str, type_oid: int) -> str:
+    """What the output function prints of what the input function reads."""
+    type_ = types().get(type_oid)
+    if type_ is not None and type_.element:
+        return read_array(text, lambda item: canonical(item, type_.element))
+    reader = _READERS.get(type_oid)
+    if reader is None:
+        raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
+    return reader(text)
+
+
+def _integer(bits: int, name: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        match = _INTEGER.fullmatch(text.strip(_SPACE))
+        if match is None:
+            raise invalid(name, text)
+        digits = match[2]
+        value = int(digits, 0) if digits[1:2].isalpha() else int(digits)
+        value = -value if match[1] == "-" else value
+        if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise PenstockError(f'value "{text}" is out of range for type {name}', sqlstate="22003")
+        return str(value)
+
+    return read
+
+
+def _numeric(text: str) -> str:
+    stripped = text.strip(_SPACE)
+    special = _special(stripped)
+    if special is not None:
+        return special
+    match = _INTEGER.fullmatch(stripped)
+    if match and match[2][1:2].isalpha():
+        value = int(match[2], 0)
+        return str(-value if match[1] == "-" else value)
+    if not _NUMERIC.fullmatch(stripped):
+        raise invalid("numeric", text)
+    mantissa, _, exponent = stripped.replace("_", "").lower().partition("e")
+    sign, digits = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa.lstrip("+"))
+    whole, _, fraction = digits.partition(".")
+    shift = int(exponent or 0)
+    if abs(shift) > 16_000 or len(digits) > 16_000:
+        raise PenstockError("value overflows numeric format", sqlstate="22003")
+    scale = max(len(fraction) - shift, 0)
+    unscaled = int((whole + fraction) or "0") * 10 ** max(shift - len(fraction), 0)
+    padded = str(unscaled).rjust(scale + 1, "0")
+    body = f"{padded[:-scale]}.{padded[-scale:]}" if scale else padded
+    return f"{sign if unscaled else ''}{body}"
+
+
+def _special(text: str) -> str | None:
+    lower = text.lower()
+    sign = lower[:1] if lower[:1] in ("+", "-") else ""
+    found = _SPECIAL.get(lower[len(sign) :])
+    if found is None or (found == "NaN" and sign):
+        return None
+    return f"-{found}" if sign == "-" else found
+
+
+def _float(name: str, format_: str) -> Callable[[str], str]:
+    sql_name = "double precision" if name == "float8" else "real"
+
+    def read(text: str) -> str:
+        stripped = text.strip(_SPACE)
+        special = _special(stripped)
+        if special is not None:
+            return special
+        if not _FLOAT.fullmatch(stripped):
+            raise invalid(sql_name, text)
+        exact = Decimal(stripped)
+        value = float(stripped)
+        try:
+            (value,) = struct.unpack(format_, struct.pack(format_, value))
+        except OverflowError:
+            value = math.inf
+        if math.isinf(value) or (value == 0 and exact != 0):
+            raise PenstockError(
+                f'"{stripped}" is out of range for type {sql_name}', sqlstate="22003"
+            )
+        return print_float(value, name)
+
+    return read
+
+
+def print_float(value: float, name: str) -> str:
+    """float4out and float8out with extra_float_digits 1 and more: the shortest that comes back."""
+    if name == "float4":
+        digits = next(
+            text
+            for text in (f"{value:.{n}e}" for n in range(9))
+            if struct.unpack("f", struct.pack("f", float(text)))[0] == value
+        )
+    else:
+        shortest = Decimal(repr(value))
+        digits = f"{shortest.normalize():e}" if value else repr(value * 0.0)
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    if value == 0:
+        return f"{sign}0"
+    number = Decimal(digits)
+    exponent = number.adjusted()
+    unscaled = "".join(map(str, number.as_tuple().digits)).rstrip("0")
+    low, high = _SCIENTIFIC[name]
+    if low < exponent < high:
+        return f"{sign}{abs(number):f}" if exponent < 0 else sign + _plain(unscaled, exponent)
+    point = f".{unscaled[1:]}" if len(unscaled) > 1 else ""
+    return f"{sign}{unscaled[0]}{point}e{'-' if exponent < 0 else '+'}{abs(exponent):02}"
+
+
+def _plain(unscaled: str, exponent: int) -> str:
+    whole = unscaled[: exponent + 1].ljust(exponent + 1, "0")
+    fraction = unscaled[exponent + 1 :]
+    return f"{whole}.{fraction}" if fraction else whole
+
+
+def _boolean(text: str) -> str:
+    word = text.strip(_SPACE).lower()
+    if word and (any(w.startswith(word) for w in _TRUE) or any(w.startswith(word) for w in _FALSE)):
+        if word == "o":
+            raise invalid("boolean", text)
+        return "t" if any(w.startswith(word) for w in _TRUE) else "f"
+    raise invalid("boolean", text)
+
+
+def _uuid(text: str) -> str:
+    braces = text.startswith("{") == text.endswith("}")
+    if not _UUID.fullmatch(text) or not braces:
+        raise invalid("uuid", text)
+    digits = re.sub(r"[{}-]", "", text).lower()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _bytea(text: str) -> str:
+    if text.startswith("\\x"):
+        digits = re.sub(r"[ \n\t\r]", "", text[2:])
+        wrong = re.search(r"[^0-9a-fA-F]", digits)
+        if wrong:
+            raise PenstockError(f'invalid hexadecimal digit: "{wrong[0]}"', sqlstate="22023")
+        if len(digits) % 2:
+            raise PenstockError("invalid hexadecimal data: odd number of digits", sqlstate="22023")
+        return "\\x" + digits.lower()
+    if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*", text, re.DOTALL):
+        raise PenstockError("invalid input syntax for type bytea", sqlstate="22P02")
+    parts = re.findall(r"\\(\\|[0-7]{3})|([^\\]+)", text)
+    data = b"".join(
+        plain.encode() if plain else (b"\\" if escape == "\\" else bytes([int(escape, 8)]))
+        for escape, plain in parts
+    )
+    return "\\x" + data.hex()
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _name(text: str) -> str:
+    return text.encode()[:63].decode(errors="ignore")
+
+
+def invalid(name: str, text: str) -> PenstockError:
+    """``invalid input syntax for type integer: "x"``; to be raised."""
+    return PenstockError(f'invalid input syntax for type {name}: "{text}"', sqlstate="22P02")
+
+
+_READERS: Final[dict[int, Callable[[str], str]]] = {
+    16: _boolean,
+    17: _bytea,
+    19: _name,
+    20: _integer(64, "bigint"),
+    21: _integer(16, "smallint"),
+    23: _integer(32, "integer"),
+    25: _same,
+    700: _float("float4", "f"),
+    701: _float("float8", "d"),
+    1042: _same,
+    1043: _same,
+    1082: read_date,
+    1114: lambda text: read_timestamp(text, zone=False),
+    1184: lambda text: read_timestamp(text, zone=True),
+    1700: _numeric,
+    2950: _uuid,
+    UNKNOWN: _same,
+}

@@ -1,0 +1,231 @@
+"""Value expressions with their types: what is executed (primnodes.h).
+
+In: what ``expression_analysis`` resolved. Out: frozen nodes with PostgreSQL's names. ``type`` is an
+oid of pg_type, ``typmod`` its modifier or -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Final
+
+from penstock.sql.expressions import BoolOp
+
+BOOL: Final = 16
+INT4: Final = 23
+TEXT: Final = 25
+UNKNOWN: Final = 705
+
+
+class Form(Enum):
+    """CoercionForm: how a function or coercion was written."""
+
+    CALL = "call"
+    SQL = "sql"
+    EXPLICIT = "explicit"
+    IMPLICIT = "implicit"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Any typed expression."""
+
+    type: int
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Node):
+    """A column. ``system``: ctid, xmin and the like, or the whole row."""
+
+    name: str
+    typmod: int = -1
+    system: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Node):
+    """A constant. ``text``: what the type's output function prints, None for NULL."""
+
+    text: str | None
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FuncExpr(Node):
+    """A function call; of a coercion only the value is in ``arguments``."""
+
+    oid: int
+    name: str
+    arguments: tuple[Node, ...]
+    form: Form = Form.CALL
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OpExpr(Node):
+    """An operator of one or two arguments; ``function``: oid in pg_proc."""
+
+    oid: int
+    function: int
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctExpr(OpExpr):
+    """IS DISTINCT FROM."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullIfExpr(OpExpr):
+    """NULLIF; ``type`` is that of the first argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArrayOpExpr(OpExpr):
+    """``a op ANY (array)``, with ``any`` False ALL."""
+
+    any: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BoolExpr(Node):
+    """AND, OR, NOT."""
+
+    operator: BoolOp
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coercion(Node):
+    """What the three coercions without a function have in common."""
+
+    argument: Node
+    typmod: int = -1
+    form: Form = Form.IMPLICIT
+
+
+@dataclass(frozen=True, slots=True)
+class RelabelType(Coercion):
+    """A cast that changes no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoerceViaIO(Coercion):
+    """A cast by the output and input functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCoerceExpr(Coercion):
+    """A cast of every element."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollateExpr(Node):
+    """COLLATE."""
+
+    argument: Node
+    collation: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseWhen(Node):
+    """One branch of CASE."""
+
+    condition: Node
+    result: Node
+
+
+@dataclass(frozen=True, slots=True)
+class CaseExpr(Node):
+    """CASE. With ``argument``, the conditions have a CaseTestExpr at their left."""
+
+    argument: Node | None
+    whens: tuple[CaseWhen, ...]
+    default: Node
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTestExpr(Node):
+    """The argument of the CASE around it."""
+
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayExpr(Node):
+    """ARRAY[...]."""
+
+    elements: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoalesceExpr(Node):
+    """COALESCE."""
+
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MinMaxExpr(Node):
+    """GREATEST or LEAST."""
+
+    greatest: bool
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest(Node):
+    """IS [NOT] NULL."""
+
+    argument: Node
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanTest(Node):
+    """IS [NOT] TRUE | FALSE | UNKNOWN; ``test``: the words behind IS."""
+
+    argument: Node
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode(Node):
+    """A kind of expression that nobody here evaluates: a subquery, CURRENT_USER."""
+
+    name: str
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below, in the order of PostgreSQL's expression_tree_walker."""
+    found: list[Node] = []
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, Node):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [item for item in value if isinstance(item, Node)]
+    return tuple(found)
+
+
+def typmod_of(node: Node) -> int:
+    """exprTypmod: the modifier that a value surely has, or -1."""
+    if isinstance(node, CollateExpr):
+        return typmod_of(node.argument)
+    if isinstance(node, CoalesceExpr | MinMaxExpr):
+        return _common(node.type, node.arguments)
+    if isinstance(node, CaseExpr):
+        return _common(node.type, (node.default, *(when.result for when in node.whens)))
+    if isinstance(node, NullIfExpr):
+        return typmod_of(node.arguments[0])
+    if isinstance(node, ArrayExpr):
+        first = node.elements[0] if node.elements else None
+        return -1 if first is None else _common(first.type, node.elements)
+    return int(getattr(node, "typmod", -1))
+
+
+def _common(type_: int, nodes: tuple[Node, ...]) -> int:
+    typmods = {typmod_of(node) if node.type == type_ else -1 for node in nodes}
+    return typmods.pop() if len(typmods) == 1 else -1

@@ -1,0 +1,44 @@
+"""COPY as a subscriber sends it (tablesync.c, copy_table).
+
+In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option. Which
+table and columns that is, and who may read them, is left to whoever reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.sql import Copy
+from penstock.sql.copy_query import parse_copy_query
+from penstock.walsender.services import CopyRequest
+
+_FORMATS: Final = {"text": False, "binary": True}
+
+
+def copy_request(statement: Copy) -> CopyRequest:
+    """Raises FeatureNotSupported, InvalidParameterValue (22023)."""
+    binary = _binary(statement)
+    if statement.relation is not None:
+        return CopyRequest(statement.relation, statement.columns, None, binary)
+    query = parse_copy_query(statement.query or "")
+    if query is None:
+        raise FeatureNotSupported(
+            "COPY of this query is not supported",
+            hint="COPY (SELECT columns FROM table [WHERE condition]) TO STDOUT is.",
+        )
+    return CopyRequest(query.relation, query.columns, query.where, binary, query.relation.only)
+
+
+def _binary(statement: Copy) -> bool:
+    binary = False
+    for option in statement.options:
+        if option.name != "format":
+            raise FeatureNotSupported(f'COPY option "{option.name}" is not supported')
+        name = str(option.arg)
+        if name == "csv":
+            raise FeatureNotSupported("COPY format csv is not supported")
+        if name not in _FORMATS:
+            raise InvalidParameterValue(f'COPY format "{name}" not recognized')
+        binary = _FORMATS[name]
+    return binary

@@ -1,0 +1,260 @@
+"""Catalog queries answered: one SELECT to fields and rows.
+
+In: a snapshot, who asks, SQL. Out: fields with PostgreSQL's types, rows in text format. DuckDB does
+the work in memory, on a thread of its own, without access to files; a catalog is filled when a
+query first reads it. What is no catalog query, ``reads_catalog_only`` tells.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError, SqlSyntaxError
+from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
+from penstock.sql.catalog_typed import array_items
+from penstock.sql.catalog_types import catalog_type, element_type
+from penstock.sql.duckdb_dialect import Translation, names_in, translate
+from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
+from penstock.walsender.pg_catalog.functions import (
+    PythonFunction,
+    existing_publication,
+    functions,
+    table_functions,
+)
+from penstock.walsender.pg_catalog.rows import table_rows
+from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
+from penstock.walsender.pg_catalog.text_output import text_output
+
+_CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
+_SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
+_NEWEST: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a result, as RowDescription tells it. ``type_size``: typlen."""
+
+    name: str
+    type_oid: int
+    type_size: int
+    typmod: int = -1
+
+
+class CatalogDatabase:
+    """The catalogs of one snapshot, for one session. For one thread at a time."""
+
+    def __init__(self, snapshot: CatalogSnapshot, session: SessionFacts) -> None:
+        self._snapshot = snapshot
+        self._session = session
+        self._catalogs = catalogs(session.version)
+        self._functions = dict(functions(snapshot, session))
+        self._table_functions = table_functions(snapshot, session.version)
+        self._internal = {"existing_publication": existing_publication(snapshot)}
+        self._signatures = {name: f.signature for name, f in self._functions.items()}
+        self._connection: Any = None
+        self._loaded: set[str] = set()
+        self._registered: set[str] = set()
+        self._errors: list[PenstockError] = []
+        self._lock = threading.Lock()
+
+    def describe(self, sql: str) -> tuple[Field, ...]:
+        """The fields of a SELECT, without running it. Raises PostgreSQL's errors."""
+        return _fields(self._translate(sql))
+
+    def parameter_types(self, sql: str) -> tuple[int, ...]:
+        """Type oids of ``$1``, ``$2`` ... of a SELECT."""
+        return tuple(catalog_type(kind).oid for kind in self._translate(sql).parameters)
+
+    def query(
+        self, sql: str, parameters: Sequence[bytes | None] = ()
+    ) -> tuple[tuple[Field, ...], list[list[bytes | None]]]:
+        """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
+        translation = self._translate(sql)
+        if len(parameters) != len(translation.parameters):
+            raise PenstockError(
+                f"bind message supplies {len(parameters)} parameters, but prepared statement "
+                f'"" requires {len(translation.parameters)}',
+                sqlstate="08P01",
+            )
+        values = [
+            _parameter(value, kind)
+            for value, kind in zip(parameters, translation.parameters, strict=True)
+        ]
+        with self._lock:
+            rows = self._run(translation, values)
+        kinds = [column.type for column in translation.columns]
+        return _fields(translation), [
+            [text_output(cell, kind, self._shown) for cell, kind in zip(row, kinds, strict=True)]
+            for row in rows
+        ]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _translate(self, sql: str) -> Translation:
+        translation = translate(sql, self._columns, self._signatures, self._table_functions)
+        for table in sorted(translation.tables & _SUPERUSERS):
+            if not self._session.superuser and self._is_secret(table, translation):
+                raise PenstockError(f"permission denied for table {table}", sqlstate="42501")
+        return translation
+
+    def _is_secret(self, table: str, translation: Translation) -> bool:
+        """pg_subscription is open to all but for the connection string."""
+        return table != "pg_subscription" or '."subconninfo"' in translation.sql
+
+    def _columns(self, schema: str, table: str) -> Columns | None:
+        if schema or is_internal(table):
+            return None
+        return self._catalogs.get(table)
+
+    def _shown(self, kind: str, oid: int) -> str:
+        function = self._functions.get(f"{kind}out")
+        return str(oid) if function is None else str(function.call(oid))
+
+    # DuckDB
+
+    def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = duckdb.connect(":memory:", config=_CONFIG)
+            self._connection.execute("CREATE SCHEMA cat")
+            for name, function in self._internal.items():
+                self._register(name, function)
+        for table in sorted(translation.tables - self._loaded):
+            self._load(table)
+        for name in sorted(translation.functions - self._registered):
+            self._register(name, self._functions[name])
+        self._errors.clear()
+        try:
+            return self._connection.execute(translation.sql, values).fetchall()  # type: ignore[no-any-return]
+        except duckdb.Error as error:
+            raise self._as_postgresql(error) from None
+
+    def _as_postgresql(self, error: Exception) -> PenstockError:
+        if self._errors:
+            return self._errors[0]
+        text = str(error)
+        if "GROUP BY" in text:
+            return PenstockError(
+                "column must appear in the GROUP BY clause or be used in an aggregate function",
+                sqlstate="42803",
+            )
+        if "More than one row returned by a subquery" in text:
+            return PenstockError(
+                "more than one row returned by a subquery used as an expression", sqlstate="21000"
+            )
+        if isinstance(error, duckdb.ConversionException):
+            return InvalidParameterValue("invalid input syntax", sqlstate="22P02")
+        return FeatureNotSupported("this query of the catalogs is not supported")
+
+    def _load(self, table: str) -> None:
+        rows = table_rows(table, self._catalogs[table], self._snapshot, self._session)
+        self._connection.register("loading", rows)
+        self._connection.execute(f'CREATE TABLE cat."{table}" AS SELECT * FROM loading')
+        self._connection.unregister("loading")
+        self._loaded.add(table)
+
+    def _register(self, name: str, function: PythonFunction) -> None:
+        arguments = [
+            "VARCHAR" if kind == "any" else catalog_type(kind).held
+            for kind in function.signature.arguments
+        ]
+
+        self._connection.create_function(
+            f"pg__{name}",
+            _callable(function, len(arguments), self._errors),
+            arguments,
+            catalog_type(function.signature.returns).held,
+            null_handling="special",
+            side_effects=True,
+        )
+        self._registered.add(name)
+
+
+def _callable(
+    function: PythonFunction, count: int, errors: list[PenstockError]
+) -> Callable[..., Any]:
+    """The function with as many parameters as DuckDB shall see; its error is put aside."""
+
+    def call(*cells: Any) -> Any:
+        if function.strict and (not cells or cells[0] is None):
+            return None
+        try:
+            return function.call(*cells)
+        except PenstockError as error:
+            errors.append(error)
+            raise
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(f"a{n}", kind) for n in range(count)]
+    )
+    return call
+
+
+def _fields(translation: Translation) -> tuple[Field, ...]:
+    return tuple(
+        Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
+        for column in translation.columns
+    )
+
+
+def _parameter(value: bytes | None, kind: str) -> Any:
+    if value is None:
+        return None
+    text = value.decode()
+    element = element_type(kind)
+    if element is not None:
+        return [None if item is None else _scalar(item, element) for item in array_items(text)]
+    return _scalar(text, kind)
+
+
+def _scalar(text: str, kind: str) -> Any:
+    held = catalog_type(kind).held
+    try:
+        if held in ("BIGINT", "INTEGER", "SMALLINT"):
+            return int(text)
+    except ValueError:
+        raise InvalidParameterValue(
+            f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"
+        ) from None
+    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
+
+
+def reads_catalog_only(sql: str) -> bool:
+    """Whether a statement is a SELECT over system catalogs, or over nothing at all.
+
+    False for everything else, statements that are not understood among them. A name that begins
+    with ``pg_`` is a catalog's, whether there is such a catalog or not.
+    """
+    try:
+        names = names_in(sql)
+    except (SqlSyntaxError, PenstockError):
+        return False
+    if any(not _is_catalog(schema, table) for schema, table in names.tables):
+        return False
+    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS
+
+
+def _is_catalog(schema: str, table: str) -> bool:
+    if schema:
+        return schema == "information_schema"
+    return table.startswith("pg_")
+
+
+_NOBODY: Final = CatalogSnapshot("")
+_KNOWN_FUNCTIONS: Final = (
+    frozenset(BUILT_IN)
+    | frozenset(TABLE_FUNCTIONS)
+    | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
+    | frozenset(table_functions(_NOBODY, _NEWEST))
+    | {"coalesce", "nullif", "greatest", "least", "array_upper", "array_lower"}
+)

@@ -1,0 +1,101 @@
+"""Columns of PostgreSQL's catalogs by version, and PostgreSQL's own types.
+
+In: ``columns.toml`` and ``types.toml``, read from servers. Out: names and types of every catalog's
+columns, rows of pg_type, and ``format_type``.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+Columns = tuple[tuple[str, str], ...]
+
+_PENSTOCK: Final[Mapping[str, str]] = {
+    "penstock_publication_tables": "pubname:name pubid:oid relid:oid attrs:int2vector "
+    "qual:pg_node_tree",
+    "penstock_partition_ancestors": "child:oid relid:regclass position:int4",
+    "penstock_partition_tree": "root:oid relid:regclass parentrelid:regclass isleaf:bool "
+    "level:int4",
+}
+_ODD_TYPES: Final = {"_pg_statistic": "_text"}
+
+
+@functools.cache
+def catalogs(version: int) -> Mapping[str, Columns]:
+    """Columns of every catalog and view of a major version, and of our own tables."""
+    out: dict[str, Columns] = {}
+    for table, versions in _load("columns.toml").items():
+        for span, text in versions.items():
+            first, _, last = span.partition("-")
+            if int(first) <= version <= int(last):
+                out[table] = _columns(text)
+    out |= {table: _columns(text) for table, text in _PENSTOCK.items()}
+    return out
+
+
+def is_internal(table: str) -> bool:
+    """Tables that functions read and no query may name."""
+    return table in _PENSTOCK
+
+
+def _columns(text: str) -> Columns:
+    pairs = (word.partition(":") for word in text.split())
+    return tuple((name, _ODD_TYPES.get(kind, kind)) for name, _, kind in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One of PostgreSQL's own types; fields are columns of pg_type."""
+
+    typname: str
+    oid: int
+    typlen: int
+    typbyval: bool
+    typtype: str
+    typcategory: str
+    typispreferred: bool
+    typdelim: str
+    typelem: int
+    typarray: int
+    typalign: str
+    typstorage: str
+    typcollation: int
+    typinput: str
+    typoutput: str
+
+
+@functools.cache
+def types() -> Mapping[int, TypeRow]:
+    """PostgreSQL's own types by oid."""
+    out: dict[int, TypeRow] = {}
+    for name, text in _load("types.toml").items():
+        f = text.split()
+        row = TypeRow(
+            name,
+            int(f[0]),
+            int(f[1]),
+            f[2] == "t",
+            f[3],
+            f[4],
+            f[5] == "t",
+            f[6],
+            int(f[7]),
+            int(f[8]),
+            f[9],
+            f[10],
+            int(f[11]),
+            f[12],
+            f[13],
+        )
+        out[row.oid] = row
+    return out
+
+
+def _load(name: str) -> dict[str, dict[str, str]]:
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,154 @@
+"""Rows of publications, subscriptions and slots.
+
+In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NULL by its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRelState
+from penstock.walsender.pg_catalog.membership import attribute_numbers, published_tables
+from penstock.walsender.pg_catalog.relation_rows import Row
+from penstock.walsender.pg_catalog.relations import schema_oids
+from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
+
+_STATES: Final = {SubscriptionRelState.FINISHEDCOPY: "f"}
+
+
+def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """All publications."""
+    for publication in snapshot.publications:
+        yield {
+            "oid": publication.oid,
+            "pubname": publication.name,
+            "pubowner": NODE_OWNER if publication.owner is None else publication.owner,
+            "puballtables": publication.all_tables,
+            "pubinsert": publication.insert,
+            "pubupdate": publication.update,
+            "pubdelete": publication.delete,
+            "pubtruncate": publication.truncate,
+            "pubviaroot": publication.via_root,
+            "pubgencols": publication.generated_columns,
+        }
+
+
+def pg_publication_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Tables that publications name."""
+    for row in snapshot.publication_rels:
+        table = snapshot.table_by_oid.get(row.relation)
+        numbers = None
+        if row.columns is not None and table is not None:
+            numbers = list(attribute_numbers(table, row.columns))
+        yield {
+            "oid": row.oid,
+            "prpubid": row.publication,
+            "prrelid": row.relation,
+            "prqual": row.row_filter,
+            "prattrs": numbers,
+        }
+
+
+def pg_publication_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Schemas that publications name."""
+    schemas = schema_oids(snapshot)
+    for row in snapshot.publication_namespaces:
+        yield {"oid": row.oid, "pnpubid": row.publication, "pnnspid": schemas[row.schema]}
+
+
+def publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """pg_get_publication_tables of every publication."""
+    for publication in snapshot.publications:
+        for row in published_tables(snapshot, publication, version):
+            yield {
+                "pubname": publication.name,
+                "pubid": publication.oid,
+                "relid": row.table.oid,
+                "attrs": None if row.attributes is None else list(row.attributes),
+                "qual": row.row_filter,
+            }
+
+
+def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """The view of that name."""
+    for publication in snapshot.publications:
+        for row in published_tables(snapshot, publication, version):
+            columns = row.table.columns
+            numbers = row.attributes or range(1, len(columns) + 1)
+            yield {
+                "pubname": publication.name,
+                "schemaname": row.table.lake.schema,
+                "tablename": row.table.lake.name,
+                "attnames": [columns[number - 1].name for number in numbers],
+                "rowfilter": row.row_filter,
+            }
+
+
+def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """All subscriptions."""
+    for subscription in snapshot.subscriptions:
+        yield {
+            "oid": subscription.oid,
+            "subdbid": snapshot.database_oid,
+            "subskiplsn": "0/0",
+            "subname": subscription.name,
+            "subowner": NODE_OWNER,
+            "subenabled": subscription.enabled,
+            "subbinary": subscription.binary,
+            "substream": _stream(subscription, version),
+            "subtwophasestate": "d",
+            "subpasswordrequired": True,
+            "subconninfo": subscription.conninfo,
+            "subslotname": subscription.slot_name,
+            "subsynccommit": subscription.synchronous_commit,
+            "subpublications": list(subscription.publications),
+            "suborigin": "any",
+        }
+
+
+def _stream(_: Subscription, version: int) -> object:
+    return "t" if version >= 16 else True
+
+
+def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Tables of subscriptions, where the lake knows them."""
+    oids = {(t.lake.schema, t.lake.name): t.oid for t in snapshot.tables}
+    for row in snapshot.subscription_rels:
+        oid = oids.get((row.schema, row.table))
+        if oid is not None:
+            yield {
+                "srsubid": row.subid,
+                "srrelid": oid,
+                "srsubstate": _STATES.get(row.state, row.state.value),
+                "srsublsn": None if row.lsn is None else str(row.lsn),
+            }
+
+
+def pg_replication_slots(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Slots on disk; who uses one, the node adds by ``views``."""
+    for slot in snapshot.slots:
+        yield {
+            "slot_name": slot.name,
+            "plugin": slot.plugin,
+            "slot_type": "logical",
+            "datoid": slot.database,
+            "database": snapshot.database,
+            "temporary": False,
+            "active": False,
+            "active_pid": None,
+            "xmin": None,
+            "catalog_xmin": None,
+            "restart_lsn": str(slot.restart_lsn),
+            "confirmed_flush_lsn": str(slot.confirmed_flush_lsn),
+            "wal_status": "lost" if slot.invalidation_reason else "reserved",
+            "safe_wal_size": None,
+            "two_phase": slot.two_phase,
+            "two_phase_at": None if slot.two_phase_at is None else str(slot.two_phase_at),
+            "inactive_since": slot.inactive_since,
+            "conflicting": False,
+            "invalidation_reason": slot.invalidation_reason,
+            "failover": slot.failover,
+            "synced": False,
+        }

@@ -1,0 +1,267 @@
+"""Rows of pg_class and of the catalogs around it.
+
+In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NULL by its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.relations import (
+    PG_CATALOG,
+    Index,
+    ancestors,
+    descendants,
+    indexes,
+    is_partitioned,
+    not_null_columns,
+    schema_oids,
+)
+from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
+
+Row = dict[str, object]
+
+DELTA: Final = 2
+"""The oid that heap has in PostgreSQL."""
+BTREE: Final = 403
+_DEFAULT_COLLATION: Final = 100
+_C_COLLATION: Final = 950
+_NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
+_ATTRIBUTES: Final = 1600
+
+
+def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """All schemas, the node's owner's."""
+    for name, oid in schema_oids(snapshot).items():
+        yield {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
+
+
+def pg_class(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Tables, and indexes for their keys."""
+    schemas = schema_oids(snapshot)
+    for table in snapshot.tables:
+        lake, parted = table.lake, is_partitioned(table)
+        yield {
+            "oid": table.oid,
+            "relname": lake.name,
+            "relnamespace": schemas[lake.schema],
+            "relowner": NODE_OWNER if lake.owner is None else lake.owner,
+            "relam": 0 if parted else DELTA,
+            "relfilenode": 0 if parted else table.oid,
+            "reltuples": -1.0,
+            "relhasindex": bool(indexes(table)),
+            "relpersistence": "p",
+            "relkind": "p" if parted else "r",
+            "relnatts": len(table.columns),
+            "relhassubclass": parted,
+            "relispopulated": True,
+            "relreplident": lake.replica_identity.value,
+            "relispartition": lake.parent is not None,
+            "relpartbound": lake.bound,
+        }
+        for index in indexes(table):
+            yield _index_class(index, schemas[lake.schema])
+
+
+def _index_class(index: Index, schema: int) -> Row:
+    table = index.table
+    return {
+        "oid": index.oid,
+        "relname": index.name,
+        "relnamespace": schema,
+        "relowner": NODE_OWNER if table.lake.owner is None else table.lake.owner,
+        "relam": BTREE,
+        "reltuples": 0.0,
+        "relpersistence": "p",
+        "relkind": "I" if is_partitioned(table) else "i",
+        "relnatts": len(index.columns),
+        "relispopulated": True,
+        "relreplident": "n",
+        "relispartition": table.lake.parent is not None,
+    }
+
+
+def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Columns of tables and of the indexes for their keys."""
+    for table in snapshot.tables:
+        missing = not_null_columns(table)
+        for number, column in enumerate(table.columns, 1):
+            row = _attribute(table.oid, number, column.name, column.type_oid, column.typmod)
+            row |= {"attnotnull": column.name in missing, "attgenerated": column.generated}
+            yield row
+        for index in indexes(table):
+            for position, number in enumerate(index.numbers, 1):
+                column = table.columns[number - 1]
+                yield _attribute(
+                    index.oid, position, column.name, column.type_oid, column.typmod
+                )
+
+
+def _attribute(relation: int, number: int, name: str, type_oid: int, typmod: int) -> Row:
+    kind = types().get(type_oid)
+    return {
+        "attrelid": relation,
+        "attname": name,
+        "atttypid": type_oid,
+        "attlen": kind.typlen if kind else -1,
+        "attnum": number,
+        "attcacheoff": -1,
+        "atttypmod": typmod,
+        "attndims": 1 if kind and kind.typcategory == "A" else 0,
+        "attbyval": bool(kind and kind.typbyval),
+        "attalign": kind.typalign if kind else "i",
+        "attstorage": kind.typstorage if kind else "x",
+        "attislocal": True,
+        "attcollation": kind.typcollation if kind else 0,
+        "attstattarget": None,
+    }
+
+
+def pg_index(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """One row for each key of a table."""
+    for table in snapshot.tables:
+        for index in indexes(table):
+            count = len(index.columns)
+            yield {
+                "indexrelid": index.oid,
+                "indrelid": table.oid,
+                "indnatts": count,
+                "indnkeyatts": count,
+                "indisunique": True,
+                "indisprimary": index.primary,
+                "indimmediate": True,
+                "indisvalid": True,
+                "indisready": True,
+                "indislive": True,
+                "indisreplident": index.replica_identity,
+                "indkey": index.numbers,
+                "indcollation": [0] * count,
+                "indclass": [0] * count,
+                "indoption": [0] * count,
+            }
+
+
+def pg_constraint(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """Primary keys; since 18 NOT NULL too."""
+    schemas = schema_oids(snapshot)
+    for table in snapshot.tables:
+        schema = schemas[table.lake.schema]
+        for index in indexes(table):
+            if index.primary:
+                yield _constraint(
+                    table, schema, index.constraint_oid, index.name, "p", index.numbers
+                ) | {"conindid": index.oid}
+        if version < 18:
+            continue
+        missing = not_null_columns(table)
+        for number, column in enumerate(table.columns, 1):
+            if column.name in missing:
+                oid = _NOT_NULL_OIDS + table.oid * _ATTRIBUTES + number
+                name = f"{table.lake.name}_{column.name}_not_null"
+                yield _constraint(table, schema, oid % (1 << 32), name, "n", [number])
+
+
+def _constraint(
+    table: CatalogTable, schema: int, oid: int, name: str, kind: str, numbers: list[int]
+) -> Row:
+    return {
+        "oid": oid,
+        "conname": name,
+        "connamespace": schema,
+        "contype": kind,
+        "conenforced": True,
+        "convalidated": True,
+        "conrelid": table.oid,
+        "conislocal": True,
+        "connoinherit": kind == "p",
+        "conkey": numbers,
+    }
+
+
+def pg_inherits(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Partitions and their parents."""
+    for table in snapshot.tables:
+        if table.lake.parent is not None:
+            yield {"inhrelid": table.oid, "inhparent": table.lake.parent, "inhseqno": 1}
+
+
+def pg_partitioned_table(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Partitioned parents; what their key is, pg_get_partkeydef says."""
+    for table in snapshot.tables:
+        key = table.lake.partition_key
+        if key is not None:
+            yield {"partrelid": table.oid, "partstrat": key.strip()[:1].lower(), "partnatts": 1}
+
+
+def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
+    """PostgreSQL's own types."""
+    for row in types().values():
+        yield {
+            "oid": row.oid,
+            "typname": row.typname,
+            "typnamespace": PG_CATALOG,
+            "typowner": NODE_OWNER,
+            "typlen": row.typlen,
+            "typbyval": row.typbyval,
+            "typtype": row.typtype,
+            "typcategory": row.typcategory,
+            "typispreferred": row.typispreferred,
+            "typisdefined": True,
+            "typdelim": row.typdelim,
+            "typelem": row.typelem,
+            "typarray": row.typarray,
+            "typalign": row.typalign,
+            "typstorage": row.typstorage,
+            "typtypmod": -1,
+            "typcollation": row.typcollation,
+        }
+
+
+def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
+    """What tables and the indexes for their keys are."""
+    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
+    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
+
+
+def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
+    """The default collation, and C."""
+    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
+    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
+        "collencoding": -1
+    }
+    yield {
+        "oid": _C_COLLATION,
+        "collname": "C",
+        "collprovider": "c",
+        "collencoding": -1,
+        "collcollate": "C",
+        "collctype": "C",
+        **common,
+    }
+
+
+def partition_ancestors(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """pg_partition_ancestors of every table."""
+    for table in snapshot.tables:
+        if table.lake.parent is None and not is_partitioned(table):
+            continue
+        for position, oid in enumerate((table.oid, *ancestors(snapshot, table.oid))):
+            yield {"child": table.oid, "relid": oid, "position": position}
+
+
+def partition_tree(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """pg_partition_tree of every table."""
+    for table in snapshot.tables:
+        if table.lake.parent is None and not is_partitioned(table):
+            continue
+        for oid, level in descendants(snapshot, table.oid):
+            member = snapshot.table_by_oid[oid]
+            yield {
+                "root": table.oid,
+                "relid": oid,
+                "parentrelid": member.lake.parent,
+                "isleaf": not is_partitioned(member),
+                "level": level,
+            }

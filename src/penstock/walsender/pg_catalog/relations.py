@@ -1,0 +1,122 @@
+"""Derived objects of lake tables: schemas' oids, indexes and constraints that stand for keys.
+
+In: a snapshot. Out: values that the catalogs' rows are made of. A lake table has no index; where
+PostgreSQL's catalogs need one (primary key, replica identity), there is one with an oid of its own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog.pg_class import ReplicaIdentity
+from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
+
+PG_CATALOG: Final = 11
+PUBLIC: Final = 2200
+INFORMATION_SCHEMA: Final = 12000
+_SCHEMA_OIDS: Final = 1 << 28
+_PRIMARY_OIDS: Final = 1 << 30
+_IDENTITY_OIDS: Final = 2 << 30
+_CONSTRAINT_OIDS: Final = 3 << 30
+FIXED_SCHEMAS: Final[Mapping[str, int]] = {
+    "pg_catalog": PG_CATALOG,
+    "public": PUBLIC,
+    "information_schema": INFORMATION_SCHEMA,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What stands for a key. ``columns``: in the key's order."""
+
+    oid: int
+    name: str
+    table: CatalogTable
+    columns: tuple[str, ...]
+    primary: bool
+    replica_identity: bool
+
+    @property
+    def numbers(self) -> list[int]:
+        """pg_index.indkey."""
+        return [self.table.number(column) or 0 for column in self.columns]
+
+    @property
+    def constraint_oid(self) -> int:
+        """pg_constraint.oid of a primary key."""
+        return _CONSTRAINT_OIDS + self.table.oid
+
+
+def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
+    """Oids of all schemas: the same for the same name, unless two names collide."""
+    names = {table.lake.schema for table in snapshot.tables} | set(snapshot.schemas)
+    names |= {row.schema for row in snapshot.publication_namespaces}
+    out = dict(FIXED_SCHEMAS)
+    taken = set(out.values())
+    for name in sorted(names - set(out)):
+        oid = _SCHEMA_OIDS + zlib.crc32(name.encode()) % _SCHEMA_OIDS
+        while oid in taken:
+            oid += 1
+        taken.add(oid)
+        out[name] = oid
+    return out
+
+
+def indexes(table: CatalogTable) -> tuple[Index, ...]:
+    """The indexes that stand for a table's keys, primary key first."""
+    lake = table.lake
+    by_key = lake.replica_identity is ReplicaIdentity.KEY
+    out: list[Index] = []
+    if lake.primary_key:
+        same = by_key and lake.identity_key == lake.primary_key
+        name = f"{lake.name}_pkey"
+        out.append(
+            Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same)
+        )
+    if by_key and lake.identity_key and lake.identity_key != lake.primary_key:
+        name = "_".join((lake.name, *lake.identity_key, "idx"))
+        out.append(Index(_IDENTITY_OIDS + lake.oid, name, table, lake.identity_key, False, True))
+    return tuple(out)
+
+
+def replica_identity_index(table: CatalogTable) -> Index | None:
+    """The index of the replica identity, or the primary key's (RelationGetReplicaIndex)."""
+    match table.lake.replica_identity:
+        case ReplicaIdentity.KEY:
+            return next((i for i in indexes(table) if i.replica_identity), None)
+        case ReplicaIdentity.DEFAULT:
+            return next((i for i in indexes(table) if i.primary), None)
+    return None
+
+
+def not_null_columns(table: CatalogTable) -> frozenset[str]:
+    """Columns that hold no NULL: those of keys, and those said to."""
+    keys = {column for index in indexes(table) for column in index.columns}
+    return frozenset(keys | {column.name for column in table.columns if column.not_null})
+
+
+def ancestors(snapshot: CatalogSnapshot, oid: int) -> tuple[int, ...]:
+    """A partition's parents, nearest first (get_partition_ancestors)."""
+    out: list[int] = []
+    table = snapshot.table_by_oid.get(oid)
+    while table is not None and table.lake.parent is not None and table.lake.parent not in out:
+        out.append(table.lake.parent)
+        table = snapshot.table_by_oid.get(table.lake.parent)
+    return tuple(out)
+
+
+def descendants(snapshot: CatalogSnapshot, oid: int) -> tuple[tuple[int, int], ...]:
+    """(oid, depth) of a table and all its partitions, from the top down (find_all_inheritors)."""
+    out = [(oid, 0)]
+    for parent, depth in out:
+        children = (t.oid for t in snapshot.tables if t.lake.parent == parent)
+        out += [(child, depth + 1) for child in sorted(children) if (child, depth + 1) not in out]
+    return tuple(out)
+
+
+def is_partitioned(table: CatalogTable) -> bool:
+    """Whether it is a partitioned parent (relkind p)."""
+    return table.lake.partition_key is not None

@@ -1,0 +1,78 @@
+"""Values of a result in PostgreSQL's text format (the types' output functions).
+
+In: what DuckDB gives, and the PostgreSQL type. Out: bytes, None for NULL.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.sql.catalog_types import INT2_FROM_0, OID_TYPES, element_type
+
+_QUOTED: Final = re.compile(r'[\s{}",\\]')
+_VECTORS: Final = frozenset(("int2vector", "oidvector"))
+_EXPONENT: Final = re.compile(r"e([+-])(\d)\Z")
+
+Names = Callable[[str, int], str]
+"""(reg type, oid) -> how an oid of it is shown."""
+
+
+def text_output(value: Any, kind: str, names: Names) -> bytes | None:
+    """One cell."""
+    return None if value is None else _text(value, kind, names).encode()
+
+
+def _text(value: Any, kind: str, names: Names) -> str:
+    element = element_type(kind)
+    if element is not None:
+        return _array(value, kind, element, names)
+    if kind in OID_TYPES and kind != "oid":
+        return names(kind, int(value))
+    match value:
+        case bool():
+            return "t" if value else "f"
+        case float():
+            return _float(value, 6 if kind == "float4" else 17)
+        case datetime.datetime():
+            return _timestamp(value) + ("+00" if kind == "timestamptz" else "")
+        case bytes():
+            return "\\x" + value.hex()
+    if kind == "numeric":
+        text = str(value)
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return str(value)
+
+
+def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
+    if kind in _VECTORS:
+        return " ".join(str(value) for value in values)
+    cells = ("NULL" if v is None else _element(_text(v, element, names)) for v in values)
+    body = "{" + ",".join(cells) + "}"
+    return f"[0:{len(values) - 1}]={body}" if kind == INT2_FROM_0 and values else body
+
+
+def _element(text: str) -> str:
+    if text and not _QUOTED.search(text) and text.upper() != "NULL":
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _float(value: float, digits: int) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    text = repr(value) if digits > 6 else f"{value:.9g}"
+    text = text.removesuffix(".0")
+    return _EXPONENT.sub(r"e\g<1>0\2", text)
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    text = value.strftime("%Y-%m-%d %H:%M:%S")
+    if value.microsecond:
+        text += f".{value.microsecond:06d}".rstrip("0")
+    return text

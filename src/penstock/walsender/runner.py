@@ -1,0 +1,253 @@
+"""The statements of one session, each to whoever runs it (postgres.c, exec_simple_query).
+
+In: query strings. Out: answers. Replication commands go to ``replication``; what concerns the
+session itself is done here; commands, catalog queries and the lake's rows are the node's services.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
+from penstock.protocol.replication_grammar import (
+    is_replication_command,
+    parse_replication_command,
+)
+from penstock.protocol.startup import Replication as ReplicationMode
+from penstock.sql import (
+    Copy,
+    Deallocate,
+    Discard,
+    Query,
+    ResetVariable,
+    Select,
+    SetTransaction,
+    SetTransactionSnapshot,
+    SetVariable,
+    ShowVariable,
+    Statement,
+    Transaction,
+    TransactionKind,
+    Truncate,
+    parse,
+    parse_script,
+)
+from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Rows
+from penstock.walsender.backend import SessionContext
+from penstock.walsender.copy_statement import copy_request
+from penstock.walsender.replication import Replication
+from penstock.walsender.services import SessionFacts, SessionServices
+from penstock.walsender.session_settings import SessionSettings
+from penstock.walsender.transaction_block import TransactionBlock
+
+_TEXT = 25
+_READS = ("select", "with", "values", "table")
+
+
+class SessionRunner:
+    """Runs what one client sends; made when it has logged in."""
+
+    def __init__(self, context: SessionContext, services: SessionServices) -> None:
+        self._context = context
+        self._services = services
+        self._cancelled = threading.Event()
+        self._settings = SessionSettings(
+            {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
+            context.parameters.settings,
+        )
+        self._block = TransactionBlock(services.sequencer.position)
+        self._replication = Replication(
+            context, services, self._block, self._settings.show, self._cancelled.is_set
+        )
+
+    # StatementRunner
+
+    def simple(self, text: str) -> Iterator[Answer]:
+        """Run a query string."""
+        self._cancelled.clear()
+        walsender = self._context.parameters.replication is not ReplicationMode.NONE
+        version = self._services.version
+        if walsender and is_replication_command(text, version):
+            yield from self._replication.run(parse_replication_command(text, version))
+            return
+        self._require_database()
+        statements = parse_script(text)
+        if not statements:
+            yield Empty()
+        for statement in statements:
+            yield from self._run(statement, _source(statement, text), ())
+
+    def describe(self, text: str) -> Description:
+        """What a prepared statement takes and gives."""
+        if not text.strip():
+            return Description((), None)
+        statement = parse(text)
+        match statement:
+            case ShowVariable(name):
+                return Description((), (FieldDescription(name or "name", _TEXT),))
+            case Select() | Query():
+                return self._services.catalog_queries.describe(text, self._facts())
+        return Description((), None)
+
+    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        """Run one prepared statement."""
+        self._cancelled.clear()
+        if not text.strip():
+            return [Empty()]
+        return self._run(parse(text), text, parameters)
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        """What ReadyForQuery tells."""
+        return self._block.status
+
+    def failed(self) -> None:
+        """The running statement has failed."""
+        self._block.fail()
+
+    def cancel(self) -> None:
+        """End the running statement soon."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """The session ends."""
+        self._services.snapshots.withdraw(self._context.pid)
+        self._services.slots.end_session(self._context.pid)
+
+    # One statement
+
+    def _run(
+        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
+    ) -> Iterator[Answer]:
+        for message in statement.notices:
+            yield Notice("NOTICE", message, sqlstate="42622")
+        if isinstance(statement, Transaction):
+            yield from self._transaction(statement)
+            return
+        self._block.check()
+        self._services.snapshots.withdraw(self._context.pid)
+        yield from self._in_session(statement, text, parameters)
+
+    def _in_session(
+        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
+    ) -> Iterator[Answer]:
+        match statement:
+            case SetVariable(name=name):
+                value = None if statement.values is None else statement.text
+                yield from self._settings.set(name, value)
+                yield Done("SET")
+            case ResetVariable(name=None | str()):
+                yield from self._settings.reset(statement.name)
+                yield Done("RESET")
+            case ShowVariable():
+                yield self._show(statement.name)
+            case SetTransaction(modes=modes):
+                warning = self._block.set_modes(modes.isolation, modes.read_only)
+                yield from () if warning is None else (warning,)
+                yield Done("SET")
+            case SetTransactionSnapshot(snapshot=name):
+                self._block.import_snapshot(lambda: self._services.snapshots.take(name))
+                yield Done("SET")
+            case Discard(what=what):
+                yield from self._settings.reset(None) if what == "all" else ()
+                yield Done(f"DISCARD {what.upper()}")
+            case Deallocate():
+                yield Done("DEALLOCATE ALL" if statement.name is None else "DEALLOCATE")
+            case _:
+                yield from self._of_the_node(statement, text, parameters)
+
+    def _of_the_node(
+        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
+    ) -> Iterator[Answer]:
+        services, role = self._services, self._context.role
+        match statement:
+            case Copy():
+                request = copy_request(statement)
+                yield services.lake.copy(request, self._block.snapshot(), role)
+            case Select() | Query() if _reads(statement):
+                yield self._query(text, parameters)
+            case Query(kind=kind):
+                self._not_in_a_block(kind.upper())
+                outcome = services.lake.change(text, kind, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+            case Truncate(relations=relations):
+                self._not_in_a_block("TRUNCATE")
+                outcome = services.lake.truncate(relations, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+            case _:
+                self._not_in_a_block("This statement")
+                outcome = services.run_command(statement, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+
+    def _query(self, text: str, parameters: Sequence[bytes | None]) -> Rows:
+        if self._services.catalog_queries.reads_catalog_only(text):
+            return self._services.catalog_queries.query(text, parameters, self._facts())
+        if parameters:
+            raise FeatureNotSupported(
+                "parameters are supported in queries on the catalogs only",
+                hint="Write the values into the query, as psql and the simple protocol do.",
+            )
+        return self._services.lake.query(text, self._block.snapshot(), self._context.role)
+
+    def _show(self, name: str | None) -> Rows:
+        if name is None:
+            fields = tuple(FieldDescription(n, _TEXT) for n in ("name", "setting", "description"))
+            rows = [
+                [key.encode(), value.encode(), b""]
+                for key, value in sorted(self._settings.values().items())
+            ]
+            return Rows(fields, rows, "SHOW", counted=False)
+        value = self._settings.show(name).encode()
+        return Rows((FieldDescription(name, _TEXT),), [[value]], "SHOW", counted=False)
+
+    def _transaction(self, statement: Transaction) -> Iterator[Answer]:
+        tag = statement.kind.value
+        if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
+            self._block.check()
+            modes = statement.modes
+            warning = self._block.begin(modes.isolation, modes.read_only)
+        else:
+            tag, warning = self._block.end(tag)
+        if warning is not None:
+            yield warning
+        yield Done(tag)
+
+    def _not_in_a_block(self, what: str) -> None:
+        if self._block.open:
+            raise FeatureNotSupported(
+                f"{what} cannot run inside a transaction block",
+                hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
+                sqlstate="25001",
+            )
+
+    def _require_database(self) -> None:
+        if not self._context.parameters.database:
+            raise PenstockError(
+                "cannot execute SQL commands in WAL sender for physical replication",
+                sqlstate="0A000",
+            )
+
+    def _facts(self) -> SessionFacts:
+        role = self._context.role
+        return SessionFacts(
+            pid=self._context.pid,
+            user=role.name,
+            superuser=role.superuser,
+            database=self._context.parameters.database,
+            version=self._services.version,
+            settings=self._settings.values(),
+        )
+
+
+def _reads(statement: Statement) -> bool:
+    return not isinstance(statement, Query) or statement.kind in _READS
+
+
+def _source(statement: Statement, text: str) -> str:
+    start, end = statement.span
+    return text[start:end]

@@ -1,0 +1,70 @@
+"""The walsenders of a node: how many there may be, and what each has sent (walsender.c, WalSndCtl).
+
+In: streams as they begin and end. Out: their states, for pg_stat_replication.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError
+from penstock.walsender.stream import SenderState
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A running stream. ``started``: seconds since 1970."""
+
+    pid: int
+    user: str
+    application_name: str
+    address: str
+    port: int
+    started: float
+    state: SenderState
+
+
+class Senders:
+    """All running streams."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: max_wal_senders."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._running: dict[int, Sender] = {}
+
+    def all(self) -> tuple[Sender, ...]:
+        """Every running stream, by pid."""
+        with self._lock:
+            return tuple(self._running[pid] for pid in sorted(self._running))
+
+    @contextmanager
+    def running(
+        self,
+        pid: int,
+        state: SenderState,
+        *,
+        user: str,
+        application_name: str,
+        address: str,
+        port: int,
+    ) -> Iterator[None]:
+        """Count a stream. Raises PenstockError (53300) when there are too many."""
+        sender = Sender(pid, user, application_name, address, port, time.time(), state)
+        with self._lock:
+            if len(self._running) >= self._most:
+                raise PenstockError(
+                    "number of requested standby connections exceeds "
+                    f'"max_wal_senders" (currently {self._most})',
+                    sqlstate="53300",
+                )
+            self._running[pid] = sender
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._running[pid]

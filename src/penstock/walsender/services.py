@@ -1,0 +1,107 @@
+"""What sessions need of the node beyond their own rooms; joined by ``node``.
+
+In: nothing. Out: Protocols and the frozen value that carries them to every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.catalog import Catalog
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.sql import RangeVar, Statement
+from penstock.walsender.answers import CopyOut, Description, Notice, Rows
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.feed import ChangeSource
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Position, Sequencer
+from penstock.walsender.slots import Slots
+from penstock.walsender.snapshots import Snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What a query can ask about its own session. ``settings``: lower-case names."""
+
+    pid: int
+    user: str
+    superuser: bool
+    database: str
+    version: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """A command has run. ``notices`` come first."""
+
+    tag: str
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it."""
+
+    relation: RangeVar
+    columns: tuple[str, ...] | None
+    predicate: str | None
+    binary: bool
+    only: bool = False
+
+
+class CatalogQueries(Protocol):
+    """Answers queries on the node's catalogs."""
+
+    def reads_catalog_only(self, text: str) -> bool: ...
+
+    def describe(self, text: str, facts: SessionFacts) -> Description: ...
+
+    def query(self, text: str, parameters: Sequence[bytes | None], facts: SessionFacts) -> Rows: ...
+
+
+class Lake(Protocol):
+    """Reads and changes the lake's tables, on Spark."""
+
+    def copy(self, request: CopyRequest, at: Position, role: LoginRole) -> CopyOut:
+        """Raises PenstockError (42P01, 42501, 42703)."""
+
+    def query(self, text: str, at: Position, role: LoginRole) -> Rows: ...
+
+    def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
+        """INSERT, UPDATE, DELETE: one commit."""
+
+    def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome: ...
+
+
+RunCommand = Callable[[Statement, LoginRole], CommandOutcome]
+"""Executes a statement of ``commands``. Raises PenstockError."""
+
+MakeSource = Callable[[PgoutputOptions], ChangeSource]
+"""Makes what decodes for one stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
+
+    ``wal_sender_timeout_s``: 0 for none. ``settings``: what SHOW gives, lower-case names.
+    """
+
+    catalog: Catalog
+    sequencer: Sequencer
+    slots: Slots
+    snapshots: Snapshots
+    senders: Senders
+    catalog_queries: CatalogQueries
+    lake: Lake
+    run_command: RunCommand
+    make_source: MakeSource
+    settings: Mapping[str, str]
+    version: int
+    system_identifier: str
+    database: str
+    database_oid: int
+    wal_sender_timeout_s: float

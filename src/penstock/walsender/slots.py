@@ -1,0 +1,241 @@
+"""Replication slots of the node: made, held by one session at a time, moved, dropped (slot.c).
+
+In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
+live here and end with their session. What a slot has confirmed is in the catalog before its client
+is relied upon.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.catalog import Catalog, Slot
+from penstock.errors import (
+    DuplicateObject,
+    NotInPrerequisiteState,
+    ObjectInUse,
+    PenstockError,
+)
+from penstock.lsn import Lsn
+from penstock.walsender.sequencer import Position, Sequencer
+
+_VALID: Final = re.compile(r"[a-z0-9_]+")
+_NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
+_PLUGINS: Final = ("pgoutput",)
+_RETRY_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A slot as pg_replication_slots shows it."""
+
+    slot: Slot
+    temporary: bool
+    active_pid: int | None
+
+
+class Slots:
+    """All slots of a node; for use by every session's thread."""
+
+    def __init__(self, catalog: Catalog, sequencer: Sequencer, max_replication_slots: int) -> None:
+        self._catalog = catalog
+        self._sequencer = sequencer
+        self._most = max_replication_slots
+        self._lock = threading.Condition()
+        self._active: dict[str, int] = {}
+        self._temporary: dict[str, tuple[int, Slot]] = {}
+
+    def all(self) -> tuple[SlotState, ...]:
+        """Every slot, sorted by name."""
+        with self._lock, self._catalog.read() as t:
+            slots = [(slot, False) for slot in t.slots.all()]
+            slots += [(slot, True) for _, slot in self._temporary.values()]
+            found = [SlotState(s, temp, self._active.get(s.name)) for s, temp in slots]
+        return tuple(sorted(found, key=lambda state: state.slot.name))
+
+    def create(
+        self,
+        name: str,
+        plugin: str,
+        *,
+        pid: int,
+        database: int,
+        temporary: bool = False,
+        two_phase: bool = False,
+        failover: bool = False,
+    ) -> Position:
+        """Make a slot at the end of the log; the consistent point that it begins at.
+
+        Raises PenstockError (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
+        """
+        check_name(name)
+        if plugin not in _PLUGINS:
+            raise PenstockError(
+                f'could not access file "{plugin}": No such file or directory',
+                hint=f"This node has the output plugins {', '.join(_PLUGINS)}.",
+                sqlstate="58P01",
+            )
+        if temporary and failover:
+            raise PenstockError(
+                "cannot enable failover for a temporary replication slot", sqlstate="0A000"
+            )
+        with self._lock:
+            if name in self._temporary:
+                raise DuplicateObject(f'replication slot "{name}" already exists')
+            # A table that nobody knew until now is in no snapshot; so look for it first.
+            position = self._sequencer.position(discover=True)
+            slot = Slot(
+                name=name,
+                plugin=plugin,
+                database=database,
+                restart_lsn=position.lsn,
+                confirmed_flush_lsn=position.lsn,
+                two_phase=two_phase,
+                two_phase_at=position.lsn if two_phase else None,
+                failover=failover,
+                inactive_since=time.time(),
+            )
+            # A temporary slot takes its place in the limit for as long as it is made.
+            with self._catalog.write() as t:
+                t.slots.create(slot, self._most - len(self._temporary))
+                if temporary:
+                    t.slots.delete(name)
+            if temporary:
+                self._temporary[name] = pid, slot
+        return position
+
+    @contextmanager
+    def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
+        """Hold a slot for one session. Raises ObjectInUse, UndefinedObject; invalidated: 55000."""
+        with self._lock:
+            slot = self._get(name)
+            self._acquire(name, pid)
+        try:
+            _check_usable(slot, version)
+            yield slot
+        finally:
+            with self._lock:
+                self._active.pop(name, None)
+                self._touch(name)
+                self._lock.notify_all()
+
+    def confirm(self, name: str, flush: Lsn) -> Lsn:
+        """Move a held slot up to ``flush``, never back; its confirmed position, durable."""
+        with self._lock:
+            if name in self._temporary:
+                pid, slot = self._temporary[name]
+                at = max(slot.confirmed_flush_lsn, flush)
+                moved = replace(slot, confirmed_flush_lsn=at, restart_lsn=at)
+                self._temporary[name] = pid, moved
+                return at
+            with self._catalog.write() as t:
+                return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
+
+    def advance(self, name: str, upto: Lsn, *, pid: int, version: int) -> Lsn:
+        """pg_replication_slot_advance; where it is now. Raises PenstockError."""
+        if upto <= 0:
+            raise PenstockError("invalid target WAL LSN")
+        with self.held(name, pid, version=version) as slot:
+            target = min(upto, self._sequencer.position().lsn)
+            if target < slot.confirmed_flush_lsn:
+                raise NotInPrerequisiteState(
+                    f"cannot advance replication slot to {target}, "
+                    f"minimum is {slot.confirmed_flush_lsn}"
+                )
+            return self.confirm(name, target)
+
+    def alter(self, name: str, change: Callable[[Slot], Slot], *, pid: int, version: int) -> None:
+        """ALTER_REPLICATION_SLOT. Raises as ``held``."""
+        with self.held(name, pid, version=version), self._lock:
+            if name in self._temporary:
+                owner, slot = self._temporary[name]
+                changed = change(slot)
+                if changed.failover:
+                    raise PenstockError(
+                        "cannot enable failover for a temporary replication slot", sqlstate="0A000"
+                    )
+                self._temporary[name] = owner, changed
+                return
+            with self._catalog.write() as t:
+                t.slots.save(change(t.slots.get(name)))
+
+    def drop(self, name: str, *, pid: int, wait: bool, cancelled: Callable[[], bool]) -> None:
+        """DROP_REPLICATION_SLOT; ``wait``: until nobody holds it. Raises ObjectInUse."""
+        with self._lock:
+            while True:
+                self._get(name)
+                if self._active.get(name) is None or not wait or cancelled():
+                    break
+                self._lock.wait(_RETRY_S)
+            self._acquire(name, pid)
+            self._temporary.pop(name, None)
+            with self._catalog.write() as t:
+                t.slots.delete(name)
+            del self._active[name]
+
+    def end_session(self, pid: int) -> None:
+        """The session's temporary slots go with it."""
+        with self._lock:
+            for name in [n for n, (owner, _) in self._temporary.items() if owner == pid]:
+                del self._temporary[name]
+                self._active.pop(name, None)
+
+    def _get(self, name: str) -> Slot:
+        if name in self._temporary:
+            return self._temporary[name][1]
+        with self._catalog.read() as t:
+            return t.slots.get(name)
+
+    def _acquire(self, name: str, pid: int) -> None:
+        holder = self._active.get(name)
+        if holder is None and name in self._temporary and self._temporary[name][0] != pid:
+            holder = self._temporary[name][0]
+        if holder is not None:
+            raise ObjectInUse(f'replication slot "{name}" is active for PID {holder}')
+        self._active[name] = pid
+
+    def _touch(self, name: str) -> None:
+        if name in self._temporary:
+            return
+        with self._catalog.write() as t:
+            slot = t.slots.find(name)
+            if slot is not None:
+                t.slots.save(replace(slot, inactive_since=time.time()))
+
+
+def check_name(name: str) -> None:
+    """ReplicationSlotValidateName. Raises PenstockError (42602, 42622)."""
+    if not name:
+        raise PenstockError(f'replication slot name "{name}" is too short', sqlstate="42602")
+    if len(name.encode()) > _NAME_SIZE:
+        raise PenstockError(f'replication slot name "{name}" is too long', sqlstate="42622")
+    if not _VALID.fullmatch(name):
+        raise PenstockError(
+            f'replication slot name "{name}" contains invalid character',
+            hint="Replication slot names may only contain lower case letters, numbers, "
+            "and the underscore character.",
+            sqlstate="42602",
+        )
+
+
+def _check_usable(slot: Slot, version: int) -> None:
+    reason = slot.invalidation_reason
+    if reason is None:
+        return
+    if version >= 18:  # the texts changed with it
+        raise NotInPrerequisiteState(
+            f'can no longer access replication slot "{slot.name}"',
+            detail=f'This replication slot has been invalidated due to "{reason}".',
+            hint="Drop the slot and the subscription, and subscribe anew: the table is copied "
+            "again.",
+        )
+    raise NotInPrerequisiteState(
+        f'cannot read from logical replication slot "{slot.name}"',
+        detail="This slot has been invalidated because it exceeded the maximum reserved size.",
+    )

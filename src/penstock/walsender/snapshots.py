@@ -1,0 +1,43 @@
+"""Exported snapshots: one name for a set of table versions (snapmgr.c, ExportSnapshot).
+
+In: a consistent point and the session that exports it. Out: a name by which other sessions take it
+over, until the exporting session runs its next command or ends. What a snapshot reads stays
+readable for as long as Delta keeps those versions.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.errors import PenstockError
+from penstock.walsender.sequencer import Position
+
+
+class Snapshots:
+    """All exported snapshots of a node."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exported: dict[str, tuple[int, Position]] = {}
+        self._count = 0
+
+    def export(self, pid: int, position: Position) -> str:
+        """A name for ``position``, in PostgreSQL's form."""
+        with self._lock:
+            self._count += 1
+            name = f"{pid:08X}-{self._count:08X}-1"
+            self._exported[name] = pid, position
+            return name
+
+    def take(self, name: str) -> Position:
+        """SET TRANSACTION SNAPSHOT. Raises PenstockError (42704)."""
+        with self._lock:
+            if name not in self._exported:
+                raise PenstockError(f'snapshot "{name}" does not exist', sqlstate="42704")
+            return self._exported[name][1]
+
+    def withdraw(self, pid: int) -> None:
+        """The session's snapshots are no longer to be had."""
+        with self._lock:
+            for name in [n for n, (owner, _) in self._exported.items() if owner == pid]:
+                del self._exported[name]

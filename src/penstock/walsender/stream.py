@@ -1,0 +1,179 @@
+"""START_REPLICATION: transactions out, confirmations in (walsender.c, WalSndLoop).
+
+In: a feed of transactions and the client's messages. Out: pgoutput's stream with its keepalives. A
+transaction of which nothing is published sends nothing; its position reaches the client by
+keepalives. What the client has flushed is confirmed in its slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog import LakeTransaction
+from penstock.errors import ConnectionFailure, ProtocolViolation
+from penstock.lsn import Lsn
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import Begin, Commit, Message, Origin, RelationMessage
+from penstock.protocol.backend_messages import copy_data
+from penstock.protocol.copy_both import (
+    StandbyStatusUpdate,
+    decode_standby_message,
+    keepalive,
+    xlog_data,
+)
+from penstock.protocol.frontend_messages import CopyData, CopyDone
+from penstock.relation import Relation
+from penstock.walsender.answers import Duplex
+from penstock.walsender.feed import Begun, Ended, Failed, Feed, Piece
+
+_TICK_S: Final = 0.05
+"""Seconds that one wait for something to send takes at most: how long an answer takes."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SenderState:
+    """What pg_stat_replication shows of one stream; written by its thread alone."""
+
+    slot: str
+    sent: Lsn
+    write: Lsn | None = None
+    flush: Lsn | None = None
+    apply: Lsn | None = None
+    transactions: int = 0
+    bytes: int = 0
+
+
+class Stream:
+    """One stream. ``confirm`` records what the client has flushed and gives what is recorded."""
+
+    def __init__(
+        self,
+        wire: Duplex,
+        feed: Feed,
+        state: SenderState,
+        *,
+        confirm: Callable[[Lsn], Lsn],
+        timeout_s: float,
+    ) -> None:
+        """``timeout_s``: wal_sender_timeout, 0 for none."""
+        self._wire = wire
+        self._feed = feed
+        self.state = state
+        self._confirm = confirm
+        self._timeout_s = timeout_s
+        self._heard = time.monotonic()
+        self._asked = False
+        self._told: Lsn | None = None
+        self._relations: dict[int, Relation] = {}
+        self._transaction: LakeTransaction | None = None
+        self._begun = False
+
+    def run(self) -> None:
+        """Send until the client is done. Raises ConnectionFailure, PenstockError of the feed."""
+        self._keepalive()
+        while not self._client_done():
+            self._check_timeout()
+            item = self._feed.next(_TICK_S)
+            match item:
+                case None:
+                    self._tell_position()
+                case Begun(transaction):
+                    self._transaction, self._begun = transaction, False
+                case Piece():
+                    self._send_piece(item)
+                case Ended(transaction):
+                    self._end(transaction)
+                case Failed(error):
+                    raise error
+
+    # What is sent
+
+    def _send_piece(self, piece: Piece) -> None:
+        transaction = self._transaction
+        assert transaction is not None
+        if not self._begun:
+            self._begin(transaction)
+        if self._relations.get(piece.relation.oid) != piece.relation:
+            self._relations[piece.relation.oid] = piece.relation
+            self._send(RelationMessage(piece.relation), transaction.begin)
+        self._wire.send(piece.data)
+        self.state.bytes += len(piece.data)
+
+    def _begin(self, transaction: LakeTransaction) -> None:
+        self._begun = True
+        self._send(
+            Begin(transaction.commit, transaction.commit_time, transaction.xid), transaction.begin
+        )
+        if transaction.origin is not None:
+            origin_lsn = transaction.origin_lsn or Lsn(0)
+            self._send(Origin(origin_lsn, transaction.origin), transaction.begin)
+
+    def _end(self, transaction: LakeTransaction) -> None:
+        if self._begun:
+            commit = Commit(transaction.commit, transaction.end, transaction.commit_time)
+            self._send(commit, transaction.end)
+            self.state.transactions += 1
+        self._transaction, self._begun = None, False
+        self.state.sent = transaction.end
+
+    def _send(self, message: Message, lsn: Lsn) -> None:
+        self._wire.send(xlog_data(lsn, _now_us(), encode(message)))
+
+    def _keepalive(self, *, reply_requested: bool = False) -> None:
+        self._wire.send(
+            copy_data(keepalive(self.state.sent, _now_us(), reply_requested=reply_requested))
+        )
+
+    def _tell_position(self) -> None:
+        """When there is nothing to send, let a client know that is behind in positions only."""
+        state = self.state
+        if self._transaction is not None or self._told == state.sent:
+            return
+        if (state.flush or Lsn(0)) < state.sent:
+            self._keepalive()
+        self._told = state.sent
+
+    # What is heard
+
+    def _client_done(self) -> bool:
+        while (message := self._wire.next_message(0.0)) is not None:
+            self._heard, self._asked = time.monotonic(), False
+            if isinstance(message, CopyDone):
+                return True
+            if not isinstance(message, CopyData):
+                raise ProtocolViolation(
+                    f"unexpected message {type(message).__name__} while streaming"
+                )
+            update = decode_standby_message(message.data)
+            if isinstance(update, StandbyStatusUpdate):
+                self._reply(update)
+        return False
+
+    def _reply(self, update: StandbyStatusUpdate) -> None:
+        state = self.state
+        state.write, state.flush, state.apply = update.write, update.flush, update.apply
+        if update.flush:
+            # A client may know of a later position by keepalives only; never beyond what was sent.
+            self._confirm(min(update.flush, state.sent))
+        if update.reply_requested:
+            self._keepalive()
+
+    def _check_timeout(self) -> None:
+        if not self._timeout_s:
+            return
+        silent = time.monotonic() - self._heard
+        if silent >= self._timeout_s:
+            raise ConnectionFailure("terminating walsender process due to replication timeout")
+        if silent >= self._timeout_s / 2 and not self._asked:
+            self._asked = True
+            self._keepalive(reply_requested=True)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,100 @@
+"""Rows of cells as bytes, all rows of a batch at once.
+
+In: columns of cells that are in PostgreSQL's output format already, as Arrow binary arrays. Out: an
+Arrow array with the bytes of one row, or of one message, each; its data buffer is the stream. What
+the bytes around the cells mean is left to ``pgoutput`` and ``protocol``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LENGTH: Final = 4
+Bytes = npt.NDArray[np.uint8]
+Lengths = npt.NDArray[np.int64]
+
+
+def lengths(cells: pa.Array) -> Lengths:
+    """Bytes of each cell, 0 where it is null."""
+    return np.asarray(pc.fill_null(pc.binary_length(cells), 0)).astype(np.int64)
+
+
+def valid(cells: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Which cells are not null; None: all."""
+    return None if cells.null_count == 0 else np.asarray(pc.is_valid(cells))
+
+
+def big_endian(numbers: Lengths) -> Bytes:
+    """(n, 4) bytes of each number."""
+    return numbers.astype(">i4").view(np.uint8).reshape(-1, _LENGTH)
+
+
+def counted_prefix(cells: pa.Array, kind: bytes, null: bytes) -> tuple[pa.Array, Lengths]:
+    """What stands in front of each cell: ``kind`` and its length, or ``null`` where it is null.
+
+    With it, how many bytes prefix and cell are together. ``null`` is no longer than the other.
+    """
+    size = lengths(cells)
+    width = len(kind) + _LENGTH
+    table = np.empty((len(cells), width), np.uint8)
+    table[:, : len(kind)] = np.frombuffer(kind, np.uint8)
+    table[:, len(kind) :] = big_endian(size)
+    here = valid(cells)
+    if here is None:
+        return fixed(table), size + width
+    table[~here, : len(null)] = np.frombuffer(null, np.uint8)
+    kept = np.ones(table.shape, bool)
+    kept[~here, len(null) :] = False
+    widths = kept.sum(axis=1)
+    offsets = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum(widths, out=offsets[1:])
+    data = pa.py_buffer(np.ascontiguousarray(table[kept]))
+    prefix = pa.Array.from_buffers(pa.binary(), len(cells), [None, pa.py_buffer(offsets), data])
+    return prefix, size + widths
+
+
+def fixed(table: Bytes) -> pa.Array:
+    """(n, width) bytes as a binary array of n."""
+    count, width = table.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    data = pa.py_buffer(np.ascontiguousarray(table))
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
+
+
+def framed(head: bytes, counts_from: int, length_at: int, sizes: Lengths) -> pa.Array:
+    """``head`` once a row, with the length of the message written into it.
+
+    ``length_at``: where in ``head`` the four bytes of the length stand; they count everything from
+    ``counts_from`` on, ``sizes`` bytes behind ``head`` included.
+    """
+    table = np.empty((len(sizes), len(head)), np.uint8)
+    table[:] = np.frombuffer(head, np.uint8)
+    total = sizes + (len(head) - counts_from)
+    table[:, length_at : length_at + _LENGTH] = big_endian(total)
+    return fixed(table)
+
+
+def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
+    """The parts of each row in a row; null counts as nothing. ``parts`` has an array at least."""
+    arrays = [
+        part if isinstance(part, bytes) else (pc.fill_null(part, b"") if part.null_count else part)
+        for part in parts
+    ]
+    arrays = [pa.scalar(a, pa.binary()) if isinstance(a, bytes) else a for a in arrays]
+    return pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.binary()))
+
+
+def data_of(rows: pa.Array) -> bytes:
+    """The bytes of all rows, one after another."""
+    if len(rows) == 0:
+        return b""
+    _, offsets, data = rows.buffers()
+    kind = np.int64 if pa.types.is_large_binary(rows.type) else np.int32
+    ends = np.frombuffer(offsets, kind, len(rows) + 1, rows.offset * np.dtype(kind).itemsize)
+    return bytes(memoryview(data)[int(ends[0]) : int(ends[-1])]) if data is not None else b""

@@ -1,0 +1,131 @@
+"""A server on a real catalog and warehouse, without Spark: what sessions do by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from penstock.catalog import Catalog, LakeTransaction
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import Insert
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.tuple_data import Text
+from penstock.protocol.copy_both import xlog_data
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.backend import BackendOptions, Services
+from penstock.walsender.feed import Piece
+from penstock.walsender.hba import parse_rules
+from penstock.walsender.runner import SessionRunner
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.server import ListenOptions, Server
+from penstock.walsender.services import SessionServices
+from penstock.walsender.slots import Slots
+from penstock.walsender.snapshots import Snapshots
+
+RELATION = Relation(
+    16385, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("version", 25, key=True),)
+)
+
+
+class VersionsAsRows:
+    """One inserted row a member, with the version that it led to."""
+
+    def __init__(self, options: PgoutputOptions) -> None:
+        self.options = options
+
+    def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
+        for member in transaction.members:
+            row = Insert(RELATION.oid, (Text(str(member.to_version).encode()),))
+            yield Piece(RELATION, xlog_data(transaction.begin, 0, encode(row)), 1)
+
+    def close(self) -> None:
+        pass
+
+
+class LakeServer:
+    """``stop`` and ``start`` again with the same catalog: a restart."""
+
+    def __init__(self, folder: Path, **services: Any) -> None:
+        self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
+        self.warehouse = Warehouse(str(folder / "warehouse"))
+        self.settings = {"server_version": "18.0", "server_version_num": "180000"}
+        self.values = services
+        self.start()
+
+    def start(self) -> None:
+        self.sequencer = Sequencer(self.catalog, self.warehouse)
+        self.slots = Slots(self.catalog, self.sequencer, 4)
+        self.services = SessionServices(
+            **{
+                "catalog": self.catalog,
+                "sequencer": self.sequencer,
+                "slots": self.slots,
+                "snapshots": Snapshots(),
+                "senders": Senders(2),
+                "catalog_queries": None,
+                "lake": None,
+                "run_command": None,
+                "make_source": VersionsAsRows,
+                "settings": self.settings,
+                "version": 18,
+                "system_identifier": "7",
+                "database": "lake",
+                "database_oid": 5,
+                "wal_sender_timeout_s": 60.0,
+                **self.values,
+            }
+        )
+        role = LoginRole(10, "repl", True, True, True, None)
+        options = BackendOptions(18, self.settings, parse_rules(["host all all all trust"]), b"s")
+        self.server = Server(
+            ListenOptions(port=0),
+            options,
+            Services(
+                {"repl": role}.get,
+                lambda name: name == "lake",
+                lambda context: SessionRunner(context, self.services),
+                lambda _: None,
+            ),
+        )
+        self.thread = SequencerThread(self.sequencer, 0.01)
+        self.sequencer.step(discover=True)
+        self.thread.start()
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.thread.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self.catalog.close()
+
+    def connect(self, replication: str = "database") -> psycopg.Connection:
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.server.port,
+            dbname="lake",
+            user="repl",
+            replication=replication,
+            autocommit=True,
+            cursor_factory=psycopg.ClientCursor,
+            connect_timeout=20,
+        )
+
+    def write(self, name: str = "a") -> None:
+        """One more commit of a table."""
+        write_deltalake(
+            self.warehouse.table_uri("public", name), pa.table({"id": [1]}), mode="append"
+        )
+
+    def end(self) -> Lsn:
+        return self.sequencer.position().lsn

@@ -1,0 +1,146 @@
+"""Commits of real Delta tables, put in one order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
+from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.walsender.sequencer import Sequencer
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(str(tmp_path / "warehouse"))
+
+
+def write(warehouse: Warehouse, name: str, *ids: int, mode: str = "append") -> None:
+    schema, table = name.split(".")
+    write_deltalake(warehouse.table_uri(schema, table), pa.table({"id": list(ids)}), mode=mode)
+
+
+def log_of(catalog: Catalog) -> tuple[LakeTransaction, ...]:
+    with catalog.read() as t:
+        return t.transactions.after(Lsn(0), 1000)
+
+
+def test_tables_are_found_and_followed_from_then_on(catalog: Catalog, warehouse: Warehouse) -> None:
+    sequencer = Sequencer(catalog, warehouse)
+    write(warehouse, "public.a", 1)
+    write(warehouse, "public.a", 2)
+    write(warehouse, "_hidden.a", 2)
+    begin = sequencer.position(discover=True)
+    with catalog.read() as t:
+        (table,) = t.tables.all()
+    assert (table.qualified_name, begin.versions) == ("public.a", {table.oid: 1})
+    assert log_of(catalog) == (), "what was there before is no transaction"
+    write(warehouse, "public.a", 3)
+    sequencer.step()
+    (transaction,) = log_of(catalog)
+    (member,) = transaction.members
+    assert (member.relation, member.from_version, member.to_version) == (table.oid, 1, 2)
+    assert transaction.begin == begin.lsn
+    now = sequencer.position()
+    assert (now.lsn, now.versions) == (transaction.end, {table.oid: 2})
+
+
+def test_order_and_positions_survive_a_restart(catalog: Catalog, warehouse: Warehouse) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    Sequencer(catalog, warehouse).step(discover=True)
+    for number in range(3):
+        for name in ("public.b", "public.a"):
+            write(warehouse, name, number)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step()
+    log = log_of(catalog)
+    names = {table.oid: table.name for table in catalog_tables(catalog)}
+    assert [names[t.members[0].relation] for t in log] == ["b", "a"] * 3
+    assert [t.commit_time for t in log] == sorted(t.commit_time for t in log)
+    Sequencer(catalog, warehouse).step(discover=True)
+    assert log_of(catalog) == log
+
+
+def test_upkeep_is_no_transaction(catalog: Catalog, warehouse: Warehouse) -> None:
+    for number in range(3):
+        write(warehouse, "public.a", number)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    DeltaTable(warehouse.table_uri("public", "a")).optimize.compact()
+    sequencer.step()
+    assert log_of(catalog) == ()
+    write(warehouse, "public.a", 9)
+    sequencer.step()
+    (transaction,) = log_of(catalog)
+    assert transaction.members[0].from_version == 3, "behind the upkeep"
+
+
+def test_a_subscriptions_tables_move_from_cut_to_cut(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    with catalog.write() as t:
+        subscription = t.subscriptions.create(
+            "s", conninfo="dbname=x", publications=("p",), slot_name="s"
+        )
+        t.relations.add(
+            subscription.oid, [("public", "a"), ("public", "b")], SubscriptionRelState.INIT
+        )
+    cut(warehouse, 100, a=0, b=0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 1)
+        write(warehouse, name, 2)
+    sequencer.step()
+    assert log_of(catalog) == (), "no cut, no transaction"
+    cut(warehouse, 200, a=2, b=2)
+    sequencer.step()
+    cut(warehouse, 300, a=2, b=2)
+    sequencer.step()
+    (transaction,) = log_of(catalog)
+    assert [(m.from_version, m.to_version) for m in transaction.members] == [(0, 2), (0, 2)]
+    assert transaction.origin == f"pg_{subscription.oid}"
+    assert transaction.origin_lsn == Lsn(200)
+
+
+def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    end = sequencer.position(discover=True).lsn
+    assert not sequencer.wait(end, 0.01)
+    woken = threading.Event()
+    thread = threading.Thread(target=lambda: sequencer.wait(end, 20) and woken.set())
+    thread.start()
+    write(warehouse, "public.a", 1)
+    sequencer.step()
+    assert woken.wait(20)
+    thread.join()
+
+
+def catalog_tables(catalog: Catalog) -> tuple[LakeTable, ...]:
+    with catalog.read() as t:
+        return t.tables.all()
+
+
+def cut(warehouse: Warehouse, lsn: int, **versions: int) -> None:
+    tables = {
+        f"public.{name}": CutTable(warehouse.table_uri("public", name), version)
+        for name, version in versions.items()
+    }
+    warehouse.cuts.append("s", Lsn(lsn), None, tables)
