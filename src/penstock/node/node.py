@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
 from penstock.commands import CommandResult, execute
+from penstock.commands.scope import Scope
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -37,6 +38,8 @@ from penstock.node import doctor, guc, reading
 from penstock.node.lockfile import LockFile, running_pid
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
+from penstock.node.serving import ServingNode
+from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.sql import parse_script
 from penstock.sql.statements import CreateSubscription, Statement
@@ -59,6 +62,7 @@ class Node:
         self._given_spark = spark
         self._built_spark: SparkSession | None = None
         self._running: RunningNode | None = None
+        self._serving: ServingNode | None = None
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
@@ -107,7 +111,7 @@ class Node:
         scope = Scope(
             warehouse=self._warehouse,
             database=self.parameters.database,
-            compile_row_filter=compile_row_filter,
+            compile_row_filter=compile_filter,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
 
@@ -148,9 +152,14 @@ class Node:
             self._running = RunningNode(
                 self.folder, self.parameters, self.spark, self._warehouse, self._catalog
             )
+            if self.parameters.port:
+                self._serving = ServingNode(
+                    self.folder, self.parameters, self.spark, self._warehouse, self._catalog
+                )
+                self._serving.start()
             self._running.start()
         except BaseException:
-            self._running = None
+            self._serving = self._running = None
             self._lock.release()
             self._lock = None
             raise
@@ -158,6 +167,9 @@ class Node:
 
     def stop(self) -> None:
         """Stop the workers after their current cuts."""
+        if self._serving is not None:
+            self._serving.stop()
+            self._serving = None
         if self._running is not None:
             self._running.stop()
             self._running = None

@@ -56,7 +56,7 @@ class ServingNode:
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval)
         self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
         self.senders = Senders(parameters.max_wal_senders)
-        self._services = self._session_services(folder, spark, warehouse)
+        self._services = self._session_services(spark, warehouse)
         self._server = Server(
             ListenOptions(parameters.listen_addresses, parameters.port, parameters.max_connections),
             self._backend_options(folder),
@@ -79,11 +79,9 @@ class ServingNode:
         self._server.stop()
         self._thread.stop()
 
-    def _session_services(
-        self, folder: Path, spark: SparkSession, warehouse: Warehouse
-    ) -> SessionServices:
+    def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
-        lake = SparkLake(spark, warehouse, catalog, spool=folder / "spool")
+        lake = SparkLake(spark, warehouse, catalog, self.sequencer)
         return SessionServices(
             catalog=catalog,
             sequencer=self.sequencer,
@@ -92,11 +90,9 @@ class ServingNode:
             senders=self.senders,
             catalog_queries=NodeCatalogs(catalog, warehouse, self.slots, self.senders),
             lake=lake,
-            run_command=SessionCommands(
-                catalog, warehouse, self.sequencer, parameters.database, compile_row_filter
-            ),
+            run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
             make_source=lambda options: Decoding(
-                spark, warehouse, catalog, options, spool=folder / "spool"
+                spark, warehouse, catalog, options, parameters.server_version
             ),
             settings=self._settings(),
             version=parameters.server_version,

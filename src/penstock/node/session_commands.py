@@ -6,11 +6,14 @@ of the walsender. What a statement does is left to ``commands``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.catalog import Catalog
-from penstock.commands.scope import CurrentRole, RowFilterCompiler, Scope
+from penstock.commands.scope import CurrentRole, Scope, TableColumn
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.publisher import connect_publisher
+from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.sql import Statement
 from penstock.walsender.answers import Notice
 from penstock.walsender.authentication import LoginRole
@@ -27,13 +30,11 @@ class SessionCommands:
         warehouse: Warehouse,
         sequencer: Sequencer,
         database: str,
-        compile_row_filter: RowFilterCompiler | None,
     ) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
         self._sequencer = sequencer
         self._database = database
-        self._compile_row_filter = compile_row_filter
 
     def __call__(self, statement: Statement, role: LoginRole) -> CommandOutcome:
         """Execute one. Raises PenstockError."""
@@ -43,7 +44,7 @@ class SessionCommands:
             role=current,
             session_role=current,
             database=self._database,
-            compile_row_filter=self._compile_row_filter,
+            compile_row_filter=compile_filter,
         )
         result = execute(statement, self._catalog, connect_publisher, scope)
         # Tables that have become known are followed from here on.
@@ -52,3 +53,9 @@ class SessionCommands:
             Notice(n.severity, n.message, n.detail, n.hint, n.sqlstate) for n in result.notices
         )
         return CommandOutcome(result.tag, notices)
+
+
+def compile_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
+    """``commands.RowFilterCompiler``: the one rule of ``publication``."""
+    known = [FilterColumn(c.name, c.type_oid, c.typmod, c.generated, c.collation) for c in columns]
+    return compile_row_filter(text, known, table=table)

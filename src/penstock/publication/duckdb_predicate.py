@@ -75,9 +75,7 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
         joined = f"({value.sql} {operator.value} {result.sql})"
         if result.fails:
             decided = "FALSE" if operator is BoolOp.AND else "TRUE"
-            joined = (
-                f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
-            )
+            joined = f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
         result = Value(joined, BOOL, None, value.fails or result.fails)
     return _limited(result)
 
@@ -125,7 +123,9 @@ class _Compiler:
     @_value.register
     def _boolean_test(self, node: BooleanTest) -> Value:
         value = self.value(node.argument)
-        return Value(f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails)
+        return Value(
+            f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails
+        )
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.sql.cursor import Cursor
+from penstock.sql.expression_type_grammar import type_name
 from penstock.sql.expressions import (
     ABool,
     ABooleanTest,
@@ -29,7 +30,6 @@ from penstock.sql.expressions import (
 )
 from penstock.sql.lexer import Kind, is_operator, lex
 from penstock.sql.primary_grammar import PrimaryGrammar, expression_list, is_subquery, skip_parens
-from penstock.sql.expression_type_grammar import type_name
 
 
 class Level(IntEnum):

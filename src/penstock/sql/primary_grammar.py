@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.sql.cursor import Cursor
+from penstock.sql.expression_type_grammar import CONST_TYPES, type_name
 from penstock.sql.expressions import (
     AArray,
     ACase,
@@ -33,13 +34,22 @@ from penstock.sql.expressions import (
 )
 from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
 from penstock.sql.lexer import Kind
-from penstock.sql.expression_type_grammar import CONST_TYPES, type_name
 
 _VALUE_FUNCTIONS: Final = frozenset(
-    """
-    current_catalog current_date current_role current_schema current_time current_timestamp
-    current_user localtime localtimestamp session_user system_user user
-    """.split()
+    [
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "system_user",
+        "user",
+    ]
 )
 _LITERALS: Final = {
     "true": AConst(ConstKind.BOOLEAN, "true"),

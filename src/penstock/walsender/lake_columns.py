@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.lakehouse.delta_types import arrow_type
+from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.schema import KEY, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
 
@@ -57,3 +57,8 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
         typmod=int(typmod or -1),
         not_null=field.get("nullable") is False,
     )
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """As Spark SQL writes it in CAST."""
+    return type_text(delta_type(kind)).replace("long", "bigint")

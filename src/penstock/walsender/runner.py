@@ -241,7 +241,12 @@ class SessionRunner:
             database=self._context.parameters.database,
             version=self._services.version,
             settings=self._settings.values(),
+            set_config=self._set_config,
         )
+
+    def _set_config(self, name: str, value: str, is_local: bool) -> str:
+        self._settings.set(name, value)
+        return self._settings.show(name)
 
 
 def _reads(statement: Statement) -> bool:

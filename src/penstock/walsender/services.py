@@ -23,7 +23,10 @@ from penstock.walsender.snapshots import Snapshots
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What a query can ask about its own session. ``settings``: lower-case names."""
+    """What a query can ask about its own session. ``settings``: lower-case names.
+
+    ``set_config``: (name, value, is_local) -> the new value.
+    """
 
     pid: int
     user: str
@@ -31,6 +34,7 @@ class SessionFacts:
     database: str
     version: int
     settings: Mapping[str, str]
+    set_config: Callable[[str, str, bool], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,12 @@ from typing import Any, Final
 
 import duckdb
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError, SqlSyntaxError
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
 from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
 from penstock.sql.catalog_typed import array_items
 from penstock.sql.catalog_types import catalog_type, element_type

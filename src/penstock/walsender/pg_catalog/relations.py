@@ -73,9 +73,7 @@ def indexes(table: CatalogTable) -> tuple[Index, ...]:
     if lake.primary_key:
         same = by_key and lake.identity_key == lake.primary_key
         name = f"{lake.name}_pkey"
-        out.append(
-            Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same)
-        )
+        out.append(Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same))
     if by_key and lake.identity_key and lake.identity_key != lake.primary_key:
         name = "_".join((lake.name, *lake.identity_key, "idx"))
         out.append(Index(_IDENTITY_OIDS + lake.oid, name, table, lake.identity_key, False, True))

@@ -1,0 +1,197 @@
+"""One stream's view of transactions: what of them its publications publish (pgoutput.c).
+
+In: transactions of the log, the options of the stream. Out: pieces of encoded changes. Publications
+are looked up when a transaction is sent, tables by their newest columns at the transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
+from penstock.catalog import ReplicaIdentity as LakeIdentity
+from penstock.errors import NotInPrerequisiteState, VersionGone
+from penstock.lakehouse.state import TableState
+from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
+from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.pgoutput.columnar_encoder import XLogDataHeader
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.pipeline.change_rows import ChangeItem, Operation, PublishedTable
+from penstock.pipeline.publish_changes import publish_changes
+from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.walsender.feed import Piece
+from penstock.walsender.lake_columns import LakeColumn, columns_of
+from penstock.walsender.published import PublishedSet, Publishing
+
+_SHARE_BYTES: Final = 128 << 20
+"""Bytes of data files that one task reads and keeps in DuckDB, about."""
+_ORIGIN_NONE: Final = "none"
+_IDENTITY: Final = {
+    LakeIdentity.DEFAULT: ReplicaIdentity.DEFAULT,
+    LakeIdentity.NOTHING: ReplicaIdentity.NOTHING,
+    LakeIdentity.FULL: ReplicaIdentity.FULL,
+    LakeIdentity.KEY: ReplicaIdentity.INDEX,
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A table of a transaction that is published."""
+
+    table: PublishedTable
+    changes: TableChanges
+    uri: str
+
+
+class Decoding:
+    """``feed.ChangeSource`` for one stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        options: PgoutputOptions,
+        version: int,
+    ) -> None:
+        self._spark = spark
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._options = options
+        self._publishing = Publishing(catalog, options.publication_names, version)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
+        """Raises PenstockError: a publication is missing, a table has no identity, a version is
+        gone."""
+        if transaction.origin is not None and self._options.origin == _ORIGIN_NONE:
+            return
+        works = [
+            work
+            for member in sorted(transaction.members, key=lambda m: m.relation)
+            if (work := self._work(member)) is not None
+        ]
+        if not works:
+            return
+        header = XLogDataHeader(transaction.begin, time.time_ns() // 1000)
+        items = [
+            item for number, work in enumerate(works) for item in self._items(number, work, header)
+        ]
+        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
+        self._warehouse.storage.create_folder(staging)
+        try:
+            for portion in publish_changes(
+                self._spark, self._warehouse.storage, items, staging=staging
+            ):
+                relation = works[portion.work].table.relation
+                yield Piece(relation, portion.data, portion.changes)
+        except VersionGone as error:
+            raise _removed(error) from error
+
+    def _work(self, member: Member) -> _Work | None:
+        with self._catalog.read() as t:
+            table = t.tables.find_oid(member.relation)
+        if table is None:
+            return None
+        published = self._publishing.of(table)
+        if published is None:
+            return None
+        try:
+            changes = table_changes(
+                self._warehouse.storage, member.uri, member.from_version, member.to_version
+            )
+        except VersionGone as error:
+            raise _removed(error) from error
+        if not changes.removed and not changes.added:
+            return None
+        return _Work(_published_table(table, published, changes.after), changes, member.uri)
+
+    def _items(self, number: int, work: _Work, header: XLogDataHeader) -> Iterator[ChangeItem]:
+        changes = work.changes
+        removed = tuple(map(_scan_file, changes.removed))
+        added = tuple(map(_scan_file, changes.added))
+        if not removed:
+            for file in added:
+                yield ChangeItem(
+                    number, work.table, work.uri, (), (file,), header, self._options.binary
+                )
+            return
+        size = sum(file.size for file in (*removed, *added))
+        shares = max(1, -(-size // _SHARE_BYTES))
+        for share in range(shares):
+            yield ChangeItem(
+                number,
+                work.table,
+                work.uri,
+                removed,
+                added,
+                header,
+                self._options.binary,
+                share,
+                shares,
+            )
+
+
+def _published_table(
+    table: LakeTable, published: PublishedSet, state: TableState
+) -> PublishedTable:
+    columns = columns_of(state)
+    identity = table.identity
+    full = table.replica_identity is LakeIdentity.FULL
+    wanted = [c for c in columns if published.columns is None or c.name in published.columns]
+    attributes = tuple(
+        Attribute(c.name, *_type(c), key=full or c.name in (identity or ())) for c in wanted
+    )
+    known = [FilterColumn(c.name, *_type(c)) for c in columns]
+    filters: dict[Operation, str | None] = {}
+    for operation, text in published.filters.items():
+        if text is not None:
+            filters[operation] = compile_row_filter(
+                text, known, table=table.qualified_name
+            ).predicate
+    return PublishedTable(
+        relation=Relation(
+            published.oid,
+            published.schema,
+            published.name,
+            _IDENTITY[table.replica_identity],
+            attributes,
+        ),
+        name=table.qualified_name,
+        columns=tuple(ScanColumn(c.name, c.delta, c.type) for c in columns),
+        key=table.primary_key or table.identity_key,
+        identity=identity,
+        filters=filters,
+        published=published.operations,
+    )
+
+
+def _type(column: LakeColumn) -> tuple[int, int]:
+    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
+
+
+def _scan_file(part: FilePart) -> ScanFile:
+    file = part.file
+    return ScanFile(file.path, file.size, file.rows, part.gone, part.only, file.partition_values)
+
+
+def _removed(error: VersionGone) -> NotInPrerequisiteState:
+    return NotInPrerequisiteState(
+        "can no longer get changes from this replication slot",
+        detail=f"{error.message}: log retention or VACUUM has removed it.",
+        hint="Drop the slot and the subscription and subscribe anew: the table is copied again. "
+        "Keep logs and files longer: delta.logRetentionDuration, delta.deletedFileRetentionDuration.",
+    )

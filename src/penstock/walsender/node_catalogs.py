@@ -1,0 +1,176 @@
+"""Catalog queries of sessions: a snapshot of the node's catalogs, and DuckDB's answers.
+
+In: the node's catalog, the columns of its tables, its slots and senders. Out: descriptions and rows
+for the session. Columns are read again when a table has another version.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.errors import PenstockError
+from penstock.lakehouse.state import TableState, load
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.walsender import pg_catalog
+from penstock.walsender.answers import Description, Rows
+from penstock.walsender.commits import newest_version
+from penstock.walsender.lake_columns import columns_of
+from penstock.walsender.pg_catalog import CatalogColumn, CatalogDatabase, CatalogTable
+from penstock.walsender.senders import Senders
+from penstock.walsender.services import SessionFacts
+from penstock.walsender.slots import Slots, SlotState
+
+
+class NodeCatalogs:
+    """``services.CatalogQueries``; for every session."""
+
+    def __init__(
+        self, catalog: Catalog, warehouse: Warehouse, slots: Slots, senders: Senders
+    ) -> None:
+        self._catalog = catalog
+        self._warehouse = warehouse
+        self._slots = slots
+        self._senders = senders
+        self._lock = threading.Lock()
+        self._columns: dict[str, tuple[int, tuple[CatalogColumn, ...]]] = {}
+
+    def reads_catalog_only(self, text: str) -> bool:
+        """Whether this is a query for us."""
+        return pg_catalog.reads_catalog_only(text)
+
+    def describe(self, text: str, facts: SessionFacts) -> Description:
+        """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
+        database = self._database(facts)
+        try:
+            return Description(database.parameter_types(text), _fields(database.describe(text)))
+        finally:
+            database.close()
+
+    def query(self, text: str, parameters: Sequence[bytes | None], facts: SessionFacts) -> Rows:
+        """Answer a SELECT. Raises PostgreSQL's errors."""
+        database = self._database(facts)
+        try:
+            fields, rows = database.query(text, parameters)
+        finally:
+            database.close()
+        return Rows(_fields(fields), rows)
+
+    def _database(self, facts: SessionFacts) -> CatalogDatabase:
+        session = pg_catalog.SessionFacts(
+            user=facts.user,
+            database=facts.database,
+            version=facts.version,
+            settings=facts.settings,
+            superuser=facts.superuser,
+            pid=facts.pid,
+            set_config=facts.set_config,
+        )
+        return CatalogDatabase(self._snapshot(facts), session)
+
+    def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
+        states = self._slots.all()
+        with self._catalog.read() as t:
+            publications = t.publications
+            return pg_catalog.CatalogSnapshot(
+                database=facts.database,
+                roles=t.roles.all(),
+                tables=tuple(
+                    CatalogTable(table, self._columns_of(table)) for table in t.tables.all()
+                ),
+                publications=publications.all(),
+                publication_rels=publications.relations(),
+                publication_namespaces=publications.namespaces(),
+                subscriptions=t.subscriptions.all(),
+                subscription_rels=t.relations.all(),
+                slots=tuple(state.slot for state in states),
+                schemas=tuple(namespace.name for namespace in t.namespaces.all()),
+                views={
+                    "pg_stat_replication": self._stat_replication(),
+                    "pg_replication_slots": [_slot(state, facts.database) for state in states],
+                },
+            )
+
+    def _columns_of(self, table: LakeTable) -> tuple[CatalogColumn, ...]:
+        if table.uri is None:
+            return ()
+        version = newest_version(self._warehouse.storage, table.uri)
+        if version is None:
+            return ()
+        with self._lock:
+            known = self._columns.get(table.uri)
+        if known is not None and known[0] == version:
+            return known[1]
+        state = load(self._warehouse.storage, table.uri)
+        columns = () if state is None else _catalog_columns(state)
+        with self._lock:
+            self._columns[table.uri] = version, columns
+        return columns
+
+    def _stat_replication(self) -> list[Mapping[str, object]]:
+        return [
+            {
+                "pid": sender.pid,
+                "usename": sender.user,
+                "application_name": sender.application_name,
+                "client_addr": sender.address,
+                "client_port": sender.port,
+                "backend_start": datetime.fromtimestamp(sender.started, UTC),
+                "state": "streaming",
+                "sent_lsn": sender.state.sent,
+                "write_lsn": sender.state.write,
+                "flush_lsn": sender.state.flush,
+                "replay_lsn": sender.state.apply,
+                "sync_priority": 0,
+                "sync_state": "async",
+            }
+            for sender in self._senders.all()
+        ]
+
+
+def _catalog_columns(state: TableState) -> tuple[CatalogColumn, ...]:
+    try:
+        columns = columns_of(state)
+    except PenstockError:
+        return ()  # a table with structs or maps: known, and without columns to publish
+    found = []
+    for column in columns:
+        oid, typmod = column.type_oid, column.typmod
+        if not oid:
+            oid, typmod = pg_type(column.type)
+        found.append(CatalogColumn(column.name, oid, typmod, column.not_null))
+    return tuple(found)
+
+
+def _slot(state: SlotState, database: str) -> Mapping[str, object]:
+    slot = state.slot
+    since = slot.inactive_since
+    active = state.active_pid is not None
+    return {
+        "slot_name": slot.name,
+        "plugin": slot.plugin,
+        "slot_type": "logical",
+        "datoid": slot.database,
+        "database": database,
+        "temporary": state.temporary,
+        "active": active,
+        "active_pid": state.active_pid,
+        "restart_lsn": None if slot.invalidation_reason else slot.restart_lsn,
+        "confirmed_flush_lsn": slot.confirmed_flush_lsn,
+        "wal_status": "lost" if slot.invalidation_reason else "reserved",
+        "two_phase": slot.two_phase,
+        "two_phase_at": slot.two_phase_at,
+        "inactive_since": None if active or since is None else datetime.fromtimestamp(since, UTC),
+        "conflicting": False,
+        "invalidation_reason": slot.invalidation_reason,
+        "failover": slot.failover,
+        "synced": False,
+    }
+
+
+def _fields(fields: Sequence[pg_catalog.Field]) -> tuple[FieldDescription, ...]:
+    return tuple(FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields)
