@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from penstock.catalog import Catalog
-from penstock.commands import CurrentRole, Scope, TableColumn, execute
+from penstock.commands import CurrentRole, Scope, execute
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.session_commands import compile_filter
 from penstock.sql import SetVariable, parse
 from penstock.walreceiver.publisher import Publisher
 
@@ -22,18 +22,6 @@ Message = tuple[str, str, str, str | None, str | None]
 Outcome = tuple[Message, ...]
 
 POSTGRES = CurrentRole("postgres", superuser=True)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    text: str
-
-
-def record_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> Recorded:
-    """Stands in for the compiler of row filters: takes every text as it is."""
-    assert columns
-    assert table
-    return Recorded(f"({text})")
 
 
 class Ours:
@@ -47,7 +35,7 @@ class Ours:
             session_role=POSTGRES,
             node_role=POSTGRES,
             database=database,
-            compile_row_filter=record_filter,
+            compile_row_filter=compile_filter,
         )
 
     def run(self, text: str) -> Outcome:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from commands.both import POSTGRES, Ours, Recorded, record_filter
+from commands.both import POSTGRES, Ours
 from penstock.catalog import LakeTable, ReplicaIdentity, SubscriptionRelState
 from penstock.commands import (
     CurrentRole,
@@ -25,13 +25,18 @@ from penstock.commands import (
     table_columns,
 )
 from penstock.commands.aclchk import may_select
-from penstock.errors import FeatureNotSupported, InsufficientPrivilege, PenstockError
+from penstock.errors import FeatureNotSupported, InsufficientPrivilege
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.sql import parse
 from penstock.walreceiver.publisher import Publisher
+
+
+@dataclass(frozen=True)
+class Recorded:
+    text: str
 
 
 @pytest.fixture
@@ -353,10 +358,3 @@ def test_long_names_are_cut_with_a_notice(node: Ours) -> None:
     assert "will be truncated" in message
     with node.catalog.read() as t:
         assert t.publications.get("p" * 63)
-
-
-def test_the_stand_in_records(node: Ours) -> None:
-    column = TableColumn("a", 23)
-    assert record_filter("a > 5", [column], table="t").text == "(a > 5)"
-    with pytest.raises(PenstockError):
-        parse("CREATE PUBLICATION p FOR TABLE t WHERE (")

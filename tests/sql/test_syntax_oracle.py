@@ -170,9 +170,9 @@ RIGHT = (
     f"{A} SET PUBLICATION p , q WITH ( refresh = false )",
     f"{A} SET ( slot_name = a.b )",
     f"{D} IF EXISTS s CASCADE",
-    "CREATE PUBLICATION p FOR TABLE s . t ( a , b ) WHERE(c) , u",
+    "CREATE PUBLICATION p FOR TABLE s . t ( a , b ) WHERE ( c > 5 ) , u",
     "CREATE PUBLICATION p FOR TABLES IN SCHEMA s , CURRENT_SCHEMA , TABLE t",
-    "ALTER PUBLICATION p ADD TABLE ONLY t , u WHERE(c) , v",
+    "ALTER PUBLICATION p ADD TABLE ONLY t , u WHERE ( c > 5 ) , v",
     "ALTER PUBLICATION p SET TABLES IN SCHEMA s , u , TABLE t * ( a ) , v",
     "DROP PUBLICATION IF EXISTS p , q CASCADE",
 )
