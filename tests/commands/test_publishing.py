@@ -25,7 +25,7 @@ from penstock.commands import (
     table_columns,
 )
 from penstock.commands.aclchk import may_select
-from penstock.errors import FeatureNotSupported, InsufficientPrivilege
+from penstock.errors import FeatureNotSupported, InsufficientPrivilege, StorageError
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
@@ -118,6 +118,18 @@ def test_drop_table_removes_the_rows(node: Ours) -> None:
     assert not folder.exists()
     done(node, "CREATE TABLE t (b int)")
     assert [c.name for c in table_columns(node.scope, lake_table(node, "t"))] == ["b"]
+
+
+def test_a_table_that_cannot_be_removed_stays(node: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
+    done(node, "CREATE TABLE t (a int)", "CREATE PUBLICATION p FOR TABLE t")
+    before = node.state()
+
+    def fail(_warehouse: Warehouse, schema: str, table: str) -> None:
+        raise StorageError(f"could not remove {schema}.{table}")
+
+    monkeypatch.setattr(Warehouse, "remove", fail)
+    refused(node, "DROP TABLE t", "58030")
+    assert node.state() == before
 
 
 def test_a_table_of_a_subscription_is_not_dropped(node: Ours) -> None:
