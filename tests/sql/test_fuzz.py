@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -56,3 +58,26 @@ def test_what_was_parsed_is_parsed_again_from_its_span() -> None:
         for statement in parsed_or_refused(f"; {text} ;"):
             again = parsed_or_refused(f"; {text} ;"[slice(*statement.span)])
             assert again == [statement]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'a' " * 20000 + "'",
+        '"a" ' * 20000 + '"',
+        "/* " * 20000,
+        "$a$ x " * 20001,
+        "E'\\'' " * 20000 + "E'\\'",
+        "CREATE PUBLICATION p FOR TABLE t WHERE " + "(" * 20000,
+        "CREATE PUBLICATION p FOR TABLE t WHERE (" + "NOT " * 20000 + "a)",
+        "SELECT " + "(" * 20000 + "1" + ")" * 20000,
+        "CREATE TABLE t (a " + "int " * 20000,
+        "GRANT SELECT ON t TO r" + ", r" * 20000 + ";" * 20000,
+        "SELECT 'a'" + "\n'a'" * 20000,
+    ],
+    ids=lambda text: str(text)[:20],
+)
+def test_hostile_texts_end_soon(text: str) -> None:
+    started = time.process_time()
+    parsed_or_refused(text)
+    assert time.process_time() - started < 10

@@ -218,3 +218,21 @@ def test_key_words_are_those_of_postgresql_18(
             "SELECT word FROM pg_get_keywords() WHERE catcode = %s", (category,)
         ).fetchall()
         assert {row[0] for row in rows} == known
+
+
+_OPENINGS = words("' '' \\' e' x' b' n' \" u&\" $$ $a$ $ /* */ -- \\ a 1 ; ( )")
+"""What begins and ends quotes and comments."""
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.sampled_from([*sorted(_OPENINGS), " "]), min_size=1, max_size=8),
+    st.sampled_from(["", " "]),
+)
+def test_what_never_ends_begins_where_postgresql_says(
+    oracle: Callable[[str], Verdict | None], pieces: list[str], gap: str
+) -> None:
+    text = "DROP SUBSCRIPTION " + gap.join(pieces)
+    expected, got = oracle(text), ours(text)
+    if expected is not None and "unterminated" in expected[1]:
+        assert got == expected, text
