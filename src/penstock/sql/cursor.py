@@ -20,7 +20,8 @@ HINT: Final = (
 )
 
 _LOOK_AHEAD: Final = frozenset({"format", "not", "nulls", "with", "without"})
-"""Words behind which base_yylex reads one token more, and so finds what is wrong with it first."""
+"""Words behind which base_yylex reads one token more, and so finds what is wrong with it first; it
+does so behind U&'...' and U&"..." as well."""
 
 
 def not_supported(what: str) -> FeatureNotSupported:
@@ -52,7 +53,9 @@ class Cursor:
     def token(self) -> Token:
         """The next token. Raises what the lexer could not read."""
         token = self._tokens[self._at]
-        ahead = 2 if token.kind is Kind.WORD and token.value in _LOOK_AHEAD else 1
+        looks = token.kind is Kind.WORD and token.value in _LOOK_AHEAD
+        escaped = token.source[:2] in ("u&", "U&") and token.kind is not Kind.SYMBOL
+        ahead = 2 if looks or escaped else 1
         for seen in self._tokens[self._at : self._at + ahead]:
             if seen.error is not None:
                 raise seen.error
