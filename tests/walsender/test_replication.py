@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from fix_lake import LakeServer
 
+from fix_lake import LakeServer
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Begin, Commit, Insert, Message, RelationMessage

@@ -62,7 +62,8 @@ class Node:
         self._given_spark = spark
         self._built_spark: SparkSession | None = None
         self._running: RunningNode | None = None
-        self._serving: ServingNode | None = None
+        self.serving: ServingNode | None = None
+        """The publishing half, while the node runs and has a port."""
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
@@ -153,13 +154,13 @@ class Node:
                 self.folder, self.parameters, self.spark, self._warehouse, self._catalog
             )
             if self.parameters.port:
-                self._serving = ServingNode(
+                self.serving = ServingNode(
                     self.folder, self.parameters, self.spark, self._warehouse, self._catalog
                 )
-                self._serving.start()
+                self.serving.start()
             self._running.start()
         except BaseException:
-            self._serving = self._running = None
+            self.serving = self._running = None
             self._lock.release()
             self._lock = None
             raise
@@ -167,9 +168,9 @@ class Node:
 
     def stop(self) -> None:
         """Stop the workers after their current cuts."""
-        if self._serving is not None:
-            self._serving.stop()
-            self._serving = None
+        if self.serving is not None:
+            self.serving.stop()
+            self.serving = None
         if self._running is not None:
             self._running.stop()
             self._running = None

@@ -29,6 +29,7 @@ _NUMERIC: Final = 1700
 _BASE: Final = 10_000
 _DIGITS: Final = 4
 _NEGATIVE: Final = 0x4000
+_SPECIAL: Final = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
 _NUMBERS: Final[dict[int, str]] = {
     20: ">i8",
     21: ">i2",
@@ -44,7 +45,7 @@ def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
     if element is not None:
         return pa.types.is_list(arrow) and has_binary_output(element, arrow.value_type)
     if type_oid == _NUMERIC:
-        return bool(pa.types.is_decimal(arrow))
+        return bool(pa.types.is_decimal(arrow) or pa.types.is_string(arrow))
     if type_oid in _TEXTS or type_oid in (_UUID, _JSONB):
         return bool(pa.types.is_string(arrow))
     return type_oid in _NUMBERS or type_oid in _OTHERS
@@ -103,10 +104,14 @@ def _jsonb(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(b"\x01", array.cast(pa.binary()), b"")
 
 
-def _numeric(value: Decimal | None) -> bytes | None:
+def _numeric(value: Decimal | str | None) -> bytes | None:
     """numeric_send: ndigits, weight, sign, dscale, and digits of base 10000."""
     if value is None:
         return None
+    if isinstance(value, str):
+        if value in _SPECIAL:
+            return struct.pack("!HhHH", 0, 0, _SPECIAL[value], 0)
+        value = Decimal(value)
     sign, digits, exponent = value.as_tuple()
     scale = max(0, -int(exponent))
     whole = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))

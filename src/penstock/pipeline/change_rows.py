@@ -269,7 +269,7 @@ def _check_identity(
 def _run(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, operation: Operation, query: str
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    for batch in duck.execute(query).to_arrow_reader(_ROWS_AT_A_TIME):
+    for batch in duck.sql(query).to_arrow_reader(_ROWS_AT_A_TIME):
         yield from _encode(item, operation, pa.Table.from_batches([batch]))
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
+from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgtypes.of_arrow import pg_type
@@ -29,6 +30,7 @@ from penstock.sql import RangeVar
 from penstock.sql.spark_dialect import SparkTable, change_for_spark, query_for_spark
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
+from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
@@ -132,13 +134,13 @@ class SparkLake:
 
     def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit. Raises PenstockError."""
-        changed: list[str] = []
+        changed: list[LakeTable] = []
 
         def locate(schema: str | None, name: str) -> SparkTable:
             table = self._table(RangeVar(name, schema), role, owner=not changed)
             state = load(self._warehouse.storage, table.uri or "")
             assert state is not None
-            changed.append(table.qualified_name)
+            changed.append(table)
             columns = tuple((c.delta, spark_type(c.type)) for c in columns_of(state))
             return SparkTable(f"delta.`{table.uri}`", columns)
 
@@ -147,9 +149,17 @@ class SparkLake:
         except PySparkException as error:
             raise _from_spark(error) from None
         self._sequencer.step()
-        count = int(counts[0][0]) if counts and counts[0] else 0
-        tag = {"insert": f"INSERT 0 {count}"}.get(kind, f"{kind.upper()} {count}")
-        return CommandOutcome(tag)
+        if kind == "insert":
+            return CommandOutcome(f"INSERT 0 {self._inserted(changed[0])}")
+        return CommandOutcome(f"{kind.upper()} {int(counts[0][0]) if counts else 0}")
+
+    def _inserted(self, table: LakeTable) -> int:
+        """Rows of the newest commit, as it says of itself; Spark's INSERT gives no number."""
+        version = newest_version(self._warehouse.storage, table.uri or "")
+        actions = read_entry(self._warehouse.storage, table.uri or "", version or 0) or ()
+        infos = [action["commitInfo"] for action in actions if action.get("commitInfo")]
+        metrics = infos[0].get("operationMetrics") or {} if infos else {}
+        return int(metrics.get("numOutputRows", 0))
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome:
         """TRUNCATE: one commit a table."""
@@ -228,4 +238,4 @@ def _field_type(kind: pa.DataType) -> tuple[int]:
 def _from_spark(error: PySparkException) -> PenstockError:
     """Spark's error as ours; its first line says what is wrong."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return PenstockError(f"the query failed: {text}", sqlstate="XX000")
+    return PenstockError(f"the query failed: {text}", sqlstate=error.getSqlState() or "XX000")

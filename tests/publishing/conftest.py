@@ -1,0 +1,34 @@
+"""Fixtures ``lake`` (one publishing node a module) and ``subscriber`` (databases on servers)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_postgres import Database
+from publishing.lake_node import LakeNode, drop_subscriptions
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
+    """A node that publishes, on the shared Spark session."""
+    folder: Path = tmp_path_factory.mktemp("lake") / "node"
+    with LakeNode(folder, spark) as started:
+        yield started
+
+
+@pytest.fixture
+def subscriber(database_on: Callable[..., Database]) -> Iterator[Callable[..., Database]]:
+    """``subscriber(16)``: a fresh database there; its subscriptions are dropped afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def create(version: int = 18) -> Database:
+            database = database_on(version)
+            stack.callback(drop_subscriptions, database)
+            return database
+
+        yield create
