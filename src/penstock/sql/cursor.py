@@ -55,10 +55,10 @@ class Cursor:
         token = self._tokens[self._at]
         looks = token.kind is Kind.WORD and token.value in _LOOK_AHEAD
         escaped = token.source[:2] in ("u&", "U&") and token.kind is not Kind.SYMBOL
-        ahead = 2 if looks or escaped else 1
-        for seen in self._tokens[self._at : self._at + ahead]:
-            if seen.error is not None:
-                raise seen.error
+        seen = self._tokens[self._at : self._at + (2 if looks or escaped else 1)]
+        for each in reversed(seen) if escaped else seen:
+            if each.error is not None:
+                raise each.error
         return token
 
     def word(self) -> str | None:
