@@ -8,7 +8,7 @@ schemas and the database cannot be granted: both are the superusers' and the own
 from __future__ import annotations
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope
+from penstock.commands.scope import CurrentRole, Scope
 from penstock.errors import InsufficientPrivilege, UndefinedObject
 from penstock.sql import RoleKind, RoleSpec
 
@@ -53,8 +53,8 @@ def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Cu
         case RoleKind.PUBLIC:
             raise UndefinedObject('role "public" does not exist')
     found = transaction.roles.find(spec.name)
-    if found is None and spec.name == NODE_ROLE.name:
-        return NODE_ROLE
+    if found is None and spec.name == scope.node_role.name:
+        return scope.node_role
     return CurrentRole.of(found or transaction.roles.get(spec.name))
 
 

@@ -97,11 +97,14 @@ def _execute(
 ) -> LakeTable:
     match command:
         case AddColumn():
-            return _add_column(scope, table, command, added, notices)
+            new = column(transaction, scope, command.column)
+            return _add_column(scope, table, command, new, added, notices)
         case AddPrimaryKey(columns):
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
-            check_key(columns, [*names(table_columns(scope, table)), *names(added)])
+            known = [*names(table_columns(scope, table)), *names(added)]
+            check_columns(table, columns, known)
+            check_key(columns, known)
             return replace(table, primary_key=columns)
         case SetReplicaIdentity():
             return _set_identity(scope, table, command, added)
@@ -126,13 +129,13 @@ def _add_column(
     scope: Scope,
     table: LakeTable,
     command: AddColumn,
+    new: TableColumn,
     added: list[TableColumn],
     notices: list[Notice],
 ) -> LakeTable:
     """ATExecAddColumn"""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
-    new = column(command.column)
     if new.name in [*names(table_columns(scope, table)), *names(added)]:
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
@@ -151,18 +154,24 @@ def _set_identity(
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
     identity = ReplicaIdentity(command.kind)
     known = [*names(table_columns(scope, table)), *names(added)]
+    check_columns(table, command.key, known)
     for position, name in enumerate(command.key):
-        if name not in known:
-            raise UndefinedObject(
-                f'column "{name}" of relation "{table.name}" does not exist',
-                sqlstate=UNDEFINED_COLUMN,
-            )
         if name in command.key[:position]:
             raise InvalidParameterValue(
                 f'column "{name}" appears twice in replica identity',
                 sqlstate=INVALID_TABLE_DEFINITION,
             )
     return replace(table, replica_identity=identity, identity_key=command.key)
+
+
+def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UndefinedObject (42703) for the first that a table has not."""
+    for name in wanted:
+        if name not in known:
+            raise UndefinedObject(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate=UNDEFINED_COLUMN,
+            )
 
 
 def _detach(

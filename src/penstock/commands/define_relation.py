@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.namespace import get_table, names, table_columns
+from penstock.commands.namespace import get_schema, get_table, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
+    SqlSyntaxError,
     UndefinedObject,
     WrongObjectType,
 )
@@ -45,7 +46,9 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     if statement.parent is not None:
         definition = _partition(transaction, scope, statement)
     else:
-        columns = tuple(column(item) for item in statement.columns)
+        for item in statement.columns:
+            _check_null(statement.relation.name, item)
+        columns = tuple(column(transaction, scope, item) for item in statement.columns)
         key = _primary_key(statement)
         _check_once(names(columns))
         definition = Definition(columns, key, notices=_not_null_notice(statement))
@@ -61,9 +64,18 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     return definition
 
 
-def column(item: ColumnDef) -> TableColumn:
-    """A column with its type looked up."""
+def _check_null(table: str, item: ColumnDef) -> None:
+    if item.null and (item.not_null or item.primary_key):
+        raise SqlSyntaxError(
+            f'conflicting NULL/NOT NULL declarations for column "{item.name}" of table "{table}"'
+        )
+
+
+def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> TableColumn:
+    """A column with its type looked up. Raises UndefinedObject (42704, 3F000)."""
     type_name = item.type
+    if type_name.schema is not None:
+        get_schema(transaction, scope, type_name.schema)
     oid, typmod = resolve(
         type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
     )
@@ -75,7 +87,7 @@ def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateT
     parent = get_table(transaction, scope, statement.parent)
     check_owner(scope.role, parent.owner, "table", parent.name)
     if parent.partition_key is None:
-        raise WrongObjectType(f'"{parent.name}" is not partitioned')
+        raise WrongObjectType(f'"{parent.name}" is not partitioned', sqlstate="42P17")
     return Definition(table_columns(scope, parent), parent.primary_key, parent, statement.bound)
 
 

@@ -106,7 +106,7 @@ class _Comparison:
                 )
             if None in side:
                 raise InvalidParameterValue(
-                    "cannot specify NULL in range bound", sqlstate=_INVALID_TABLE
+                    "cannot specify NULL in range bound", sqlstate=_INVALID_OBJECT
                 )
         if self._side(bound.lower) >= self._side(bound.upper):
             raise InvalidParameterValue(

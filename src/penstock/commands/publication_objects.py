@@ -22,7 +22,12 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
-from penstock.sql import PublicationObject, PublicationSchema, PublicationTable
+from penstock.sql import (
+    PublicationObject,
+    PublicationSchema,
+    PublicationTable,
+    stack_depth_exceeded,
+)
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
 _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
@@ -116,7 +121,10 @@ def _compile(scope: Scope, table: LakeTable, where: str) -> str:
     if scope.compile_row_filter is None:
         raise FeatureNotSupported("row filters are not supported by this session")
     columns = table_columns(scope, table)
-    return scope.compile_row_filter(where, columns, table=table.name).text
+    try:
+        return scope.compile_row_filter(where, columns, table=table.name).text
+    except RecursionError:
+        raise stack_depth_exceeded() from None
 
 
 def check_column_lists(

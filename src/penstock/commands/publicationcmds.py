@@ -228,7 +228,7 @@ def _check_leaves_only(transaction: CatalogTransaction, publication: Publication
         if rel.row_filter is None and rel.columns is None:
             continue
         what = "WHERE clause" if rel.row_filter is not None else "column list"
-        raise NotInPrerequisiteState(
+        raise InvalidParameterValue(
             'cannot set parameter "publish_via_partition_root" to false for publication '
             f'"{publication.name}"',
             detail=f'The publication contains a {what} for partitioned table "{table.name}", '

@@ -62,11 +62,13 @@ class Scope:
     """Where a statement runs. ``warehouse`` None: statements about tables are refused.
 
     ``search_path``: schemas for names without one; the first is where CREATE puts things.
+    ``node_role``: the superuser that is no row of the catalog, under the name that it has.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
     role: CurrentRole = NODE_ROLE
     session_role: CurrentRole = NODE_ROLE
+    node_role: CurrentRole = NODE_ROLE
     database: str = "lake"
     search_path: tuple[str, ...] = ("public",)
     compile_row_filter: RowFilterCompiler | None = field(default=None, compare=False)

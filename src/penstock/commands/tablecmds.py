@@ -98,7 +98,10 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:
-    """RemoveRelations, all of them or none. Rows go when the catalog has forgotten the table."""
+    """RemoveRelations, all of them or none.
+
+    Rows go before the catalog forgets the table, or a sequencer would find it again.
+    """
     warehouse = warehouse_of(scope)
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -111,8 +114,8 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
         for table in dropped.values():
             _check_not_subscribed(transaction, table)
             forget_table(transaction, table)
-    for table in dropped.values():
-        warehouse.remove(table.schema, table.name)
+        for table in dropped.values():
+            warehouse.remove(table.schema, table.name)
     return CommandResult("DROP TABLE", tuple(notices))
 
 
@@ -162,6 +165,7 @@ def forget_table(transaction: CatalogTransaction, table: LakeTable) -> None:
         if rel.relation == table.oid:
             transaction.publications.remove_relation(rel.publication, table.oid)
     transaction.roles.revoke_all(table.oid)
+    transaction.transactions.forget(table.oid)
     transaction.tables.delete(table.oid)
 
 
@@ -207,9 +211,9 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
                 if row.schema == namespace.name:
                     transaction.publications.remove_namespace(row.publication, row.schema)
             transaction.namespaces.delete(namespace.oid)
+        for table in tables:
+            warehouse_of(scope).remove(table.schema, table.name)
     notices += _cascade_notices(tables)
-    for table in tables:
-        warehouse_of(scope).remove(table.schema, table.name)
     return CommandResult("DROP SCHEMA", tuple(notices))
 
 

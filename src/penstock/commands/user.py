@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.catalog import Catalog, CatalogTransaction, Role
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.catalog.pg_authid import PUBLIC
-from penstock.commands.aclchk import is_owner, role_of
+from penstock.commands.aclchk import is_owner, may_select, role_of
 from penstock.commands.namespace import get_table
-from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.role_options import RoleChanges, role_changes
-from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope
+from penstock.commands.scope import CurrentRole, Scope
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -45,7 +45,7 @@ def create_role(statement: CreateRole, catalog: Catalog, scope: Scope) -> Comman
                 "permission denied to create role",
                 detail="Only roles with the CREATEROLE attribute may create roles.",
             )
-        _check_name(transaction, statement.name)
+        _check_name(transaction, scope, statement.name)
         fields = {"login": statement.login} | changes.fields()
         transaction.roles.create(statement.name, **fields)
     return CommandResult("CREATE ROLE", changes.notices)
@@ -64,7 +64,7 @@ def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandR
 
 def _altered_role(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
     current = role_of(transaction, spec, scope)
-    if current == NODE_ROLE:
+    if current == scope.node_role:
         raise FeatureNotSupported(f'role "{current.name}" is the node itself and cannot be altered')
     return transaction.roles.get(current.name)
 
@@ -89,32 +89,31 @@ def _check_alter(changes: RoleChanges, role: Role, current: CurrentRole) -> None
 def rename_role(statement: RenameRole, catalog: Catalog, scope: Scope) -> CommandResult:
     """RenameRole. A verifier does not depend on the name, so the password stays."""
     with catalog.write() as transaction:
-        role = transaction.roles.get(statement.name)
-        if role.oid == scope.session_role.oid:
+        current = role_of(transaction, RoleSpec(statement.name), scope)
+        if current.oid == scope.session_role.oid:
             raise FeatureNotSupported("session user cannot be renamed")
-        if role.oid == scope.role.oid:
+        if current.oid == scope.role.oid:
             raise FeatureNotSupported("current user cannot be renamed")
+        role = transaction.roles.get(statement.name)
         if not scope.role.superuser:
             raise InsufficientPrivilege(
                 "permission denied to rename role",
                 detail="Only roles with the CREATEROLE attribute and the ADMIN option on role "
                 f'"{role.name}" may rename this role.',
             )
-        _check_name(transaction, statement.new_name)
+        _check_name(transaction, scope, statement.new_name)
         transaction.roles.save(replace(role, name=statement.new_name))
     return CommandResult("ALTER ROLE")
 
 
-def _check_name(transaction: CatalogTransaction, name: str) -> None:
+def _check_name(transaction: CatalogTransaction, scope: Scope, name: str) -> None:
     if name.startswith("pg_"):
         raise InvalidParameterValue(
             f'role name "{name}" is reserved',
             detail='Role names starting with "pg_" are reserved.',
             sqlstate=_RESERVED,
         )
-    if name == NODE_ROLE.name:
-        raise DuplicateObject(f'role "{name}" already exists')
-    if transaction.roles.find(name) is not None:
+    if name == scope.node_role.name or transaction.roles.find(name) is not None:
         raise DuplicateObject(f'role "{name}" already exists')
 
 
@@ -131,32 +130,26 @@ def drop_role(statement: DropRole, catalog: Catalog, scope: Scope) -> CommandRes
         for spec in statement.roles:
             if spec.kind is not RoleKind.NAME:
                 raise InvalidParameterValue("cannot use special role specifier in DROP ROLE")
+            _check_not_in_use(scope, spec.name)
             role = transaction.roles.find(spec.name)
             if role is None and statement.missing_ok:
                 notices.append(notice(f'role "{spec.name}" does not exist, skipping'))
                 continue
             role = transaction.roles.get(spec.name)
-            _check_drop(transaction, role, scope)
+            _check_drop(transaction, role)
             transaction.roles.delete(role.oid)
     return CommandResult("DROP ROLE", tuple(notices))
 
 
-def _check_drop(transaction: CatalogTransaction, role: Role, scope: Scope) -> None:
-    if role.oid == scope.role.oid:
+def _check_not_in_use(scope: Scope, name: str) -> None:
+    if name == scope.role.name:
         raise ObjectInUse("current user cannot be dropped")
-    if role.oid == scope.session_role.oid:
+    if name in (scope.session_role.name, scope.node_role.name):
         raise ObjectInUse("session user cannot be dropped")
-    owned = [f"owner of table {t.name}" for t in transaction.tables.all() if t.owner == role.oid]
-    owned += [
-        f"owner of publication {p.name}"
-        for p in transaction.publications.all()
-        if p.owner == role.oid
-    ]
-    owned += [
-        f"owner of schema {n.name}" for n in transaction.namespaces.all() if n.owner == role.oid
-    ]
-    granted = (transaction.tables.find_oid(oid) for oid in transaction.roles.granted_to(role.oid))
-    owned += [f"privileges for table {table.name}" for table in granted if table is not None]
+
+
+def _check_drop(transaction: CatalogTransaction, role: Role) -> None:
+    owned = _dependents(transaction, role)
     if owned:
         raise NotInPrerequisiteState(
             f'role "{role.name}" cannot be dropped because some objects depend on it',
@@ -165,22 +158,55 @@ def _check_drop(transaction: CatalogTransaction, role: Role, scope: Scope) -> No
         )
 
 
+def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
+    """checkSharedDependencies: what the role owns and may read, by class and oid."""
+    granted = transaction.roles.granted_to(role.oid)
+    found = []
+    for table in transaction.tables.all():
+        if table.owner == role.oid:
+            found.append(f"owner of table {_shown(table)}")
+        if table.oid in granted:
+            found.append(f"privileges for table {_shown(table)}")
+    for schema in transaction.namespaces.all():
+        if schema.owner == role.oid:
+            found.append(f"owner of schema {schema.name}")
+    for publication in sorted(transaction.publications.all(), key=lambda p: p.oid):
+        if publication.owner == role.oid:
+            found.append(f"owner of publication {publication.name}")
+    return found
+
+
+def _shown(table: LakeTable) -> str:
+    return table.name if table.schema == "public" else table.qualified_name
+
+
 def grant_select(statement: GrantSelect, catalog: Catalog, scope: Scope) -> CommandResult:
     """ExecuteGrantStmt for SELECT on tables, by their owners and superusers."""
+    notices: list[Notice] = []
     with catalog.write() as transaction:
         tables = [get_table(transaction, scope, name) for name in statement.relations]
         grantees = [_grantee(transaction, spec, scope) for spec in statement.roles]
         for table in tables:
             if not is_owner(scope.role, table.owner):
-                raise InsufficientPrivilege(f"permission denied for table {table.name}")
+                notices.append(_no_grant_option(transaction, scope, table, statement.is_grant))
+                continue
             for grantee in grantees:
-                if grantee is None:
-                    continue
-                if statement.is_grant:
+                if grantee is not None and statement.is_grant:
                     transaction.roles.grant_select(table.oid, grantee)
-                else:
+                elif grantee is not None:
                     transaction.roles.revoke_select(table.oid, grantee)
-    return CommandResult("GRANT" if statement.is_grant else "REVOKE")
+    return CommandResult("GRANT" if statement.is_grant else "REVOKE", tuple(notices))
+
+
+def _no_grant_option(
+    transaction: CatalogTransaction, scope: Scope, table: LakeTable, is_grant: bool
+) -> Notice:
+    """restrict_and_check_grant: a warning for who may read, an error for all others."""
+    if not may_select(transaction, scope.role, table):
+        raise InsufficientPrivilege(f"permission denied for table {table.name}")
+    if is_grant:
+        return warning(f'no privileges were granted for "{table.name}"', sqlstate="01007")
+    return warning(f'no privileges could be revoked for "{table.name}"', sqlstate="01006")
 
 
 def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> int | None:

@@ -109,16 +109,26 @@ def is_command(statement: Statement) -> bool:
     )
 
 
+def _check_subscription_rights(statement: Statement, catalog: Catalog) -> None:
+    """Subscriptions are the node's own: only superusers make and change them."""
+    if isinstance(statement, CreateSubscription):
+        raise InsufficientPrivilege(
+            "permission denied to create subscription",
+            detail='Only roles with privileges of the "pg_create_subscription" role may create '
+            "subscriptions.",
+        )
+    name = getattr(statement, "name", None)
+    if is_command(statement) and name in {s.name for s in catalog.subscriptions()}:
+        raise InsufficientPrivilege(f"must be owner of subscription {name}")
+
+
 def _subscriptions(
     statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: Scope
 ) -> CommandResult:
     if isinstance(statement, Select):
         return select(statement, catalog)
-    if is_command(statement) and not scope.role.superuser:
-        raise InsufficientPrivilege(
-            "permission denied to manage subscriptions",
-            detail="Only superusers may create, alter or drop subscriptions of a node.",
-        )
+    if not scope.role.superuser:
+        _check_subscription_rights(statement, catalog)
     match statement:
         case CreateSubscription():
             return create_subscription(statement, catalog, connect)

@@ -62,24 +62,6 @@ _TYPES: Final[dict[str, tuple[int, int]]] = {
 
 _SERIAL: Final = frozenset({"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"})
 
-_FORMATTED: Final = {
-    "bool": "boolean",
-    "int8": "bigint",
-    "int2": "smallint",
-    "int4": "integer",
-    "float4": "real",
-    "float8": "double precision",
-    "bpchar": "character",
-    "varchar": "character varying",
-    "time": "time without time zone",
-    "timestamp": "timestamp without time zone",
-    "timestamptz": "timestamp with time zone",
-    "timetz": "time with time zone",
-    "varbit": "bit varying",
-    "char": '"char"',
-}
-"""Types whose name in SQL is not that in the catalog (format_type.c)."""
-
 _INTERVAL_FULL_RANGE: Final = 0x7FFF
 _MAX_PRECISION: Final = 6
 _MAX_CHARACTERS: Final = 10485760
@@ -116,12 +98,11 @@ def _typmod(name: str, modifiers: Sequence[int]) -> int:
             return _precision(name, modifiers)
         case "interval":
             return (_INTERVAL_FULL_RANGE << 16) | _precision(name, modifiers)
-    shown = _FORMATTED.get(name, name)
-    raise SqlSyntaxError(f'type modifier is not allowed for type "{shown}"')
+    raise SqlSyntaxError(f'type modifier is not allowed for type "{name}"')
 
 
 def _length(name: str, modifiers: Sequence[int], most: int) -> int:
-    shown = {"bpchar": "char", "varbit": "bit varying"}.get(name, name)
+    shown = "char" if name == "bpchar" else name
     (length,) = _one(modifiers)
     if length < 1:
         raise InvalidParameterValue(f"length for type {shown} must be at least 1")

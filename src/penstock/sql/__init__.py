@@ -5,8 +5,9 @@ and nothing is executed here: options are kept as written, names are only folded
 means is left to ``penstock.commands`` and to the sessions of the walsender.
 """
 
+from penstock.sql.column_type_grammar import ColumnType
 from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec
-from penstock.sql.parser import parse, parse_script
+from penstock.sql.parser import parse, parse_script, stack_depth_exceeded
 from penstock.sql.partition_bound import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.publication_statements import (
     AlterPublicationObjects,
@@ -70,7 +71,6 @@ from penstock.sql.table_statements import (
     PartitionSpec,
     SetReplicaIdentity,
 )
-from penstock.sql.type_grammar import TypeName
 
 __all__ = [
     "AddColumn",
@@ -88,6 +88,7 @@ __all__ = [
     "AttachPartition",
     "ChangeOwner",
     "ColumnDef",
+    "ColumnType",
     "Copy",
     "CreatePublication",
     "CreateRole",
@@ -131,8 +132,8 @@ __all__ = [
     "TransactionKind",
     "TransactionModes",
     "Truncate",
-    "TypeName",
     "parse",
     "parse_partition_bound",
     "parse_script",
+    "stack_depth_exceeded",
 ]

@@ -7,6 +7,7 @@ to whoever copies.
 
 from __future__ import annotations
 
+from penstock.errors import SqlSyntaxError
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
@@ -37,8 +38,10 @@ def copy(cursor: Cursor) -> Copy:
     if cursor.accept("using", "delimiters") or cursor.accept("delimiters"):
         options.append(DefElem("delimiter", cursor.string()))
     options += _options(cursor)
-    if direction == "from" and cursor.accept("where"):
+    if cursor.accept("where"):
         cursor.rest_of_text()
+        if direction == "to":
+            raise SqlSyntaxError("WHERE clause not allowed with COPY TO")
     cursor.expect_end()
     if refused:
         raise not_supported(refused)
@@ -95,14 +98,21 @@ def _generic_option(cursor: Cursor) -> DefElem:
     if cursor.accept_symbol("*"):
         return DefElem(name, "*")
     if cursor.accept_symbol("("):
-        items = [str(_value(cursor))]
+        items = [_list_item(cursor)]
         while cursor.accept_symbol(","):
-            items.append(str(_value(cursor)))
+            items.append(_list_item(cursor))
         cursor.expect_symbol(")")
         return DefElem(name, ", ".join(items))
     if token.kind is Kind.WORD and cursor.accept("default"):
         return DefElem(name, "default")
     return DefElem(name, _value(cursor))
+
+
+def _list_item(cursor: Cursor) -> str:
+    """``copy_generic_opt_arg_list_item``"""
+    if cursor.token.kind not in (Kind.WORD, Kind.QUOTED, Kind.STRING):
+        raise cursor.syntax_error()
+    return str(_value(cursor))
 
 
 def _value(cursor: Cursor) -> str | int:

@@ -20,7 +20,8 @@ HINT: Final = (
 )
 
 _LOOK_AHEAD: Final = frozenset({"format", "not", "nulls", "with", "without"})
-"""Words behind which base_yylex reads one token more, and so finds what is wrong with it first."""
+"""Words behind which base_yylex reads one token more, and so finds what is wrong with it first; it
+does so behind U&'...' and U&"..." as well."""
 
 
 def not_supported(what: str) -> FeatureNotSupported:
@@ -52,29 +53,18 @@ class Cursor:
     def token(self) -> Token:
         """The next token. Raises what the lexer could not read."""
         token = self._tokens[self._at]
-        ahead = 2 if token.kind is Kind.WORD and token.value in _LOOK_AHEAD else 1
-        for seen in self._tokens[self._at : self._at + ahead]:
-            if seen.error is not None:
-                raise seen.error
+        looks = token.kind is Kind.WORD and token.value in _LOOK_AHEAD
+        escaped = token.source[:2] in ("u&", "U&") and token.kind is not Kind.SYMBOL
+        seen = self._tokens[self._at : self._at + (2 if looks or escaped else 1)]
+        for each in reversed(seen) if escaped else seen:
+            if each.error is not None:
+                raise each.error
         return token
 
     def word(self) -> str | None:
         """The next token if it is an unquoted word."""
         token = self.token
         return token.value if token.kind is Kind.WORD else None
-
-    def word_after(self) -> str | None:
-        """The token behind the next one if it is an unquoted word."""
-        token = self.token_after()
-        return token.value if token.kind is Kind.WORD else None
-
-    def token_after(self) -> Token:
-        """The token behind the next one."""
-        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-
-    def at_symbol(self, symbol: str) -> bool:
-        """Whether a punctuation mark or operator comes next."""
-        return self.token.kind is Kind.SYMBOL and self.token.value == symbol
 
     def peek(self, offset: int) -> str:
         """The word (folded) or symbol ``offset`` tokens ahead, "" for every other token."""
@@ -88,6 +78,19 @@ class Cursor:
             self._notices.append(token.notice)
         self._at += 1
         return token
+
+    def word_after(self) -> str | None:
+        """The token behind the next one if it is an unquoted word."""
+        token = self.token_after()
+        return token.value if token.kind is Kind.WORD else None
+
+    def token_after(self) -> Token:
+        """The token behind the next one."""
+        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+
+    def at_symbol(self, symbol: str) -> bool:
+        """Whether a punctuation mark or operator comes next."""
+        return self.token.kind is Kind.SYMBOL and self.token.value == symbol
 
     def accept(self, *words: str) -> bool:
         """Consume the words if they come next, all of them."""
@@ -146,15 +149,23 @@ class Cursor:
         if self.at_symbol(")"):
             raise self.syntax_error()
         self.skip_balanced(")")
-        end = self.token.start
+        end = self._end_of_last()
         self.expect_symbol(")")
-        return self._text[start:end].rstrip()
+        return self._text[start:end]
 
     def rest_of_text(self) -> str:
         """Consume everything up to the statement's end; its source text."""
         start = self.token.start
         self.skip_balanced("")
-        return self._text[start : self.token.start].rstrip()
+        return self._text[start : self._end_of_last()]
+
+    def _end_of_last(self) -> int:
+        """Where the token before the next one ends, so that comments behind it are left out."""
+        last = self._tokens[self._at - 1]
+        end = last.start + len(last.source)
+        if self._text[last.start : end] == last.source:
+            return end
+        return len(self._text[: self.token.start].rstrip())  # a string in several pieces
 
     def skip_balanced(self, stop: str) -> None:
         """Go to the symbol ``stop`` outside of inner parentheses; "" goes to the end.

@@ -1,7 +1,7 @@
-"""PostgreSQL 18's key words that are not free to use everywhere (kwlist.h).
+"""PostgreSQL 18's key words (kwlist.h).
 
-In: nothing. Out: the words by category; every other key word is unreserved and works like any name.
-A test compares the lists with ``pg_get_keywords()``.
+In: nothing. Out: the words by category. The unreserved ones work like any name, except where the
+grammar wants an IDENT. A test compares the lists with ``pg_get_keywords()``.
 """
 
 from __future__ import annotations
@@ -44,6 +44,40 @@ COLUMN_NAME: Final = words(
     """
 )
 
+UNRESERVED: Final = words(
+    """
+    abort absent absolute access action add admin after aggregate also alter always asensitive
+    assertion assignment at atomic attach attribute backward before begin breadth by cache call
+    called cascade cascaded catalog chain characteristics checkpoint class close cluster columns
+    comment comments commit committed compression conditional configuration conflict connection
+    constraints content continue conversion copy cost csv cube current cursor cycle data
+    database day deallocate declare defaults deferred definer delete delimiter delimiters
+    depends depth detach dictionary disable discard document domain double drop each empty
+    enable encoding encrypted enforced enum error escape event exclude excluding exclusive
+    execute explain expression extension external family filter finalize first following force
+    format forward function functions generated global granted groups handler header hold hour
+    identity if immediate immutable implicit import include including increment indent index
+    indexes inherit inherits inline input insensitive insert instead invoker isolation keep key
+    keys label language large last leakproof level listen load local location lock locked logged
+    mapping match matched materialized maxvalue merge method minute minvalue mode month move
+    name names nested new next nfc nfd nfkc nfkd no normalized nothing notify nowait nulls
+    object objects of off oids old omit operator option options ordinality others over
+    overriding owned owner parallel parameter parser partial partition passing password path
+    period plan plans policy preceding prepare prepared preserve prior privileges procedural
+    procedure procedures program publication quote quotes range read reassign recursive ref
+    referencing refresh reindex relative release rename repeatable replace replica reset restart
+    restrict return returns revoke role rollback rollup routine routines rows rule savepoint
+    scalar schema schemas scroll search second security sequence sequences serializable server
+    session set sets share show simple skip snapshot source sql stable standalone start
+    statement statistics stdin stdout storage stored strict string strip subscription support
+    sysid system tables tablespace target temp template temporary text ties transaction
+    transform trigger truncate trusted type types uescape unbounded uncommitted unconditional
+    unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
+    varying version view views virtual volatile whitespace within without work wrapper write xml
+    year yes zone
+    """
+)
+
 TYPE_NAMES: Final = {
     "bigint": "int8",
     "bit": "bit",
@@ -69,3 +103,6 @@ TYPE_NAMES: Final = {
 
 NOT_A_NAME: Final = RESERVED | TYPE_OR_FUNCTION_NAME
 """Words that ``ColId`` (names of objects and columns) excludes unless they are quoted."""
+
+KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME | UNRESERVED
+"""Every word that is no IDENT to the grammar unless it is quoted."""

@@ -19,9 +19,9 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.comments import scan
 from penstock.sql.identifiers import fold, truncate
 from penstock.sql.strings import decode_escapes, decode_unicode
-from penstock.sql.unterminated import find_unterminated
 
 
 class Kind(Enum):
@@ -86,13 +86,11 @@ _RADIX_NAMES: Final = {"0x": "hexadecimal", "0o": "octal", "0b": "binary"}
 
 def lex(text: str) -> list[Token]:
     """All tokens of ``text``; the last is of kind END, or ERROR where the text cannot go on."""
-    try:
-        cuts = _Tokenizer().tokenize(text)
-        last = Token(Kind.END, "", "", len(text))
-    except TokenError:
-        start, what = find_unterminated(text, token_count)
-        cuts = _Tokenizer().tokenize(text[:start])
-        last = _wrong(what, text[start:], start)
+    scanned = scan(text)
+    cuts = _tokenize(scanned.text[: scanned.end])
+    last = Token(Kind.END, "", "", len(text))
+    if scanned.unterminated:
+        last = _wrong(scanned.unterminated, text[scanned.end :], scanned.end)
     tokens: list[Token] = []
     end = 0
     for cut in cuts:
@@ -111,12 +109,12 @@ def lex(text: str) -> list[Token]:
     return [*tokens, last]
 
 
-def token_count(text: str) -> int | None:
-    """How many tokens sqlglot finds, None when it refuses the text."""
+def _tokenize(text: str) -> list[Any]:
+    """sqlglot's tokens of a text without comments, in which every quote ends."""
     try:
-        return len(_Tokenizer().tokenize(text))
-    except TokenError:
-        return None
+        return _Tokenizer().tokenize(text)
+    except TokenError as error:
+        raise SqlSyntaxError("syntax error") from error
 
 
 def near(source: str) -> str:

@@ -63,11 +63,23 @@ def qualified_name(cursor: Cursor) -> RangeVar:
 
 
 def indirection(cursor: Cursor) -> list[str]:
-    """Names behind dots; there may be none."""
-    names = []
-    while cursor.accept_symbol("."):
-        names.append(column_label(cursor))
-    if cursor.token.kind is Kind.SYMBOL and cursor.token.value == "[":
+    """Names behind dots; there may be none.
+
+    Stars and subscripts are read to their end, and found wrong there (check_qualified_name).
+    """
+    names, wrong = [], False
+    while True:
+        if cursor.accept_symbol("["):
+            cursor.skip_balanced("]")
+            cursor.expect_symbol("]")
+            wrong = True
+        elif not cursor.accept_symbol("."):
+            break
+        elif cursor.accept_symbol("*"):
+            wrong = True
+        else:
+            names.append(column_label(cursor))
+    if wrong:
         raise cursor.syntax_error()
     return names
 
@@ -136,6 +148,16 @@ def role_spec(cursor: Cursor) -> RoleSpec:
         raise SqlSyntaxError('role name "none" is reserved', sqlstate=_RESERVED_NAME)
     name = non_reserved_word(cursor)
     return RoleSpec(kind=RoleKind.PUBLIC) if name == "public" else RoleSpec(name)
+
+
+def grantee_list(cursor: Cursor) -> tuple[RoleSpec, ...]:
+    """``grantee_list``: roles, with or without the word GROUP before each."""
+    roles = []
+    while True:
+        cursor.accept("group")
+        roles.append(role_spec(cursor))
+        if not cursor.accept_symbol(","):
+            return tuple(roles)
 
 
 def role_list(cursor: Cursor) -> tuple[RoleSpec, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql import (
     copy_grammar,
     publication_grammar,
@@ -108,10 +108,24 @@ def parse_script(text: str) -> list[Statement]:
     """All statements of a text, separated by semicolons; the first mistake anywhere raises."""
     found = []
     for tokens in tokens_of_statements(lex(text)):
-        statement = _statement(Cursor(tokens, text))
+        statement = _limited(Cursor(tokens, text))
         start, end = tokens[0].start, tokens[-1].start
         found.append(replace(statement, span=(start, start + len(text[start:end].rstrip()))))
     return found
+
+
+def _limited(cursor: Cursor) -> Statement:
+    try:
+        return _statement(cursor)
+    except RecursionError:
+        raise stack_depth_exceeded() from None
+
+
+def stack_depth_exceeded() -> PenstockError:
+    """check_stack_depth: for what is nested too deeply."""
+    return PenstockError(
+        "stack depth limit exceeded", hint="Write it with fewer levels.", sqlstate="54001"
+    )
 
 
 def _statement(cursor: Cursor) -> Statement:

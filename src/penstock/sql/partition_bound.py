@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import DuplicateObject, SqlSyntaxError
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.lexer import Kind, lex
 from penstock.sql.object_names import non_reserved_word
@@ -92,7 +92,7 @@ def _hash(cursor: Cursor) -> PartitionBound:
         if name not in ("modulus", "remainder"):
             raise SqlSyntaxError(f'unrecognized hash partition bound specification "{name}"')
         if name in found:
-            raise SqlSyntaxError(f"{name} for hash partition provided more than once")
+            raise DuplicateObject(f"{name} for hash partition provided more than once")
         found[name] = number
         if not cursor.accept_symbol(","):
             break
@@ -123,6 +123,8 @@ def _limits(cursor: Cursor) -> tuple[Datum | Limit, ...]:
 def _datum(cursor: Cursor) -> Datum | Limit:
     """A constant; other expressions are refused."""
     token = cursor.token
+    if cursor.at_symbol(")"):
+        raise cursor.syntax_error()
     after = cursor.token_after()
     if not (after.kind is Kind.SYMBOL and after.value in (",", ")")) and token.value not in "+-":
         raise not_supported("an expression as a partition's bound")

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP PUBLICATION (gram.y, CreatePublicationStmt; preprocess_pubobj_list).
 
-In: a cursor behind the word PUBLICATION. Out: a statement, or PostgreSQL's syntax error. Inside of
-WHERE (...) only parentheses are counted: the expression is left to the row filter compiler.
+In: a cursor behind the word PUBLICATION. Out: a statement, or PostgreSQL's syntax error, inside of
+WHERE (...) too. What the expression means is left to the row filter compiler.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql.cursor import Cursor
+from penstock.sql.expression_grammar import ExpressionGrammar
 from penstock.sql.object_names import (
     RangeVar,
     column_list,
@@ -61,8 +62,8 @@ def create_publication(cursor: Cursor) -> CreatePublication:
         else:
             specs = _pub_obj_list(cursor)
     options = cursor.opt_definition()
-    cursor.expect_end()
     objects = () if specs is None else _objects(specs)
+    cursor.expect_end()
     return CreatePublication(name, objects, all_tables, options, notices=cursor.notices)
 
 
@@ -88,10 +89,10 @@ def alter_publication(cursor: Cursor) -> Statement:
         options = cursor.definition()
         cursor.expect_end()
         return AlterPublicationOptions(name, options, notices=cursor.notices)
-    specs = _pub_obj_list(cursor)
+    objects = _objects(_pub_obj_list(cursor))
     cursor.expect_end()
     action = PublicationAction(word.upper())
-    return AlterPublicationObjects(name, action, _objects(specs), notices=cursor.notices)
+    return AlterPublicationObjects(name, action, objects, notices=cursor.notices)
 
 
 def drop_publication(cursor: Cursor) -> DropPublication:
@@ -143,9 +144,22 @@ def _table(cursor: Cursor, relation: RangeVar) -> PublicationTable:
 
 
 def _where(cursor: Cursor) -> str:
-    """``OptWhereClause``: the source text between the parentheses."""
+    """``OptWhereClause``: the source text between the parentheses.
+
+    The expression is read for its mistakes only. What its grammar refuses to know (0A000) is still
+    a text with balanced parentheses, so that the compiler says it at its time.
+    """
     if not cursor.at_symbol("("):
         raise cursor.syntax_error()
+    reader = cursor.copy()
+    reader.expect_symbol("(")
+    try:
+        ExpressionGrammar(reader).a_expr()
+        reader.expect_symbol(")")
+    except SqlSyntaxError:
+        raise
+    except PenstockError:
+        pass
     return cursor.parenthesized_text()
 
 

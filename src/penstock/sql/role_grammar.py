@@ -10,12 +10,13 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.sql.cursor import Cursor, not_supported
-from penstock.sql.keywords import words
+from penstock.sql.keywords import KEY_WORDS, words
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
     RangeVar,
     RoleKind,
     column_label,
+    grantee_list,
     opt_column_list,
     qualified_name,
     role_id,
@@ -83,7 +84,10 @@ def alter_role(cursor: Cursor) -> Statement:
         new_name = role_id(cursor)
         cursor.expect_end()
         return RenameRole(_name_to_rename(role.name, role.kind), new_name, notices=cursor.notices)
-    if cursor.word() in ("set", "reset", "in"):
+    if cursor.accept("in"):
+        cursor.expect("database")
+        raise not_supported("ALTER ROLE ... IN DATABASE")
+    if cursor.word() in ("set", "reset"):
         raise not_supported("ALTER ROLE ... SET")
     cursor.accept("with")
     options = _options(cursor, create=False)
@@ -131,9 +135,11 @@ def _option(cursor: Cursor, *, create: bool) -> RoleOption:
             return RoleOption("sysid", _integer(cursor))
         case "user" | "admin" | "role" | "in" if create or word == "user":
             return _members(cursor)
-    if cursor.token.kind is not Kind.QUOTED and (word is None or word not in _FREE_WORDS):
-        if word is None or word in _KEY_WORDS or word in _NO_IDENTIFIERS:
-            raise cursor.syntax_error()
+    if word == "inherit":
+        return _flag(cursor.take().value)
+    is_identifier = cursor.token.kind is Kind.QUOTED or (word and word not in KEY_WORDS)
+    if not is_identifier:
+        raise cursor.syntax_error()
     return _flag(cursor.take().value)
 
 
@@ -187,8 +193,9 @@ def grant(cursor: Cursor) -> Statement:
     _privileges(cursor, "GRANT")
     relations = _relations(cursor, "GRANT")
     cursor.expect("to")
-    roles = role_list(cursor)
-    if cursor.accept("with", "grant", "option"):
+    roles = grantee_list(cursor)
+    if cursor.accept("with"):
+        cursor.expect("grant", "option")
         raise not_supported("WITH GRANT OPTION")
     if cursor.accept("granted"):
         raise not_supported("GRANTED BY")
@@ -203,7 +210,7 @@ def revoke(cursor: Cursor) -> Statement:
     _privileges(cursor, "REVOKE")
     relations = _relations(cursor, "REVOKE")
     cursor.expect("from")
-    roles = role_list(cursor)
+    roles = grantee_list(cursor)
     if cursor.accept("granted"):
         raise not_supported("GRANTED BY")
     cursor.opt_drop_behavior()
@@ -221,7 +228,7 @@ def _privileges(cursor: Cursor, verb: str) -> None:
             break
     if names == ["all"]:
         cursor.accept("privileges")
-    if cursor.word() in ("to", "from"):
+    if names != ["all"] and cursor.word() == ("to" if verb == "GRANT" else "from"):
         raise not_supported(f"{verb} of a role")
     cursor.expect("on")
     unknown = [name for name in names if name not in _PRIVILEGES]
@@ -249,11 +256,3 @@ _OTHER_TARGETS: Final = words(
     tablespace type
     """
 )
-_FREE_WORDS: Final = frozenset({"inherit"} | {f"no{word}" for word in _FLAGS} | _FLAGS.keys())
-_KEY_WORDS: Final = words(
-    """
-    with set reset rename to in role group admin sysid null
-    """
-)
-"""Words of the grammar that cannot be an option's name."""
-_NO_IDENTIFIERS: Final = frozenset(words("select from where table user all and or not"))

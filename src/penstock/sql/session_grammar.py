@@ -6,7 +6,9 @@ what they may hold is left to the session.
 
 from __future__ import annotations
 
+from penstock.errors import FeatureNotSupported
 from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.keywords import KEY_WORDS
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import non_reserved_word
 from penstock.sql.session_statements import (
@@ -41,7 +43,7 @@ def set_statement(cursor: Cursor) -> Statement:
 
 
 def _set_rest(cursor: Cursor, local: bool) -> Statement:
-    if cursor.word() == "transaction" and cursor.word_after() is not None:
+    if cursor.word() == "transaction" and cursor.word_after() not in (None, "to"):
         return _set_transaction(cursor)
     if cursor.accept("session", "characteristics"):
         cursor.expect("as", "transaction")
@@ -94,6 +96,9 @@ def _set_special(cursor: Cursor) -> tuple[str, tuple[str | int, ...] | None] | N
                 return "client_encoding", (cursor.string(),)
             cursor.accept("default")
             return "client_encoding", None
+        case "catalog":
+            cursor.string()
+            raise FeatureNotSupported("current database cannot be changed")
     raise not_supported(f"SET {word.upper()}")
 
 
@@ -106,7 +111,9 @@ def _zone_value(cursor: Cursor) -> tuple[str | int, ...] | None:
     if cursor.token.kind in (Kind.STRING, Kind.QUOTED):
         return (cursor.take().value,)
     if cursor.token.kind is Kind.WORD:
-        return (non_reserved_word(cursor),)
+        if cursor.token.value in KEY_WORDS:
+            raise cursor.syntax_error()
+        return (cursor.take().value,)
     return (cursor.numeric_only(),)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
+from penstock.sql.column_type_grammar import column_type
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
@@ -27,7 +28,6 @@ from penstock.sql.table_statements import (
     DropTable,
     PartitionSpec,
 )
-from penstock.sql.type_grammar import type_name
 
 _CONSTRAINTS: Final = {
     "unique": "UNIQUE",
@@ -102,6 +102,8 @@ def _elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[tuple[str, .
     cursor.expect_symbol("(")
     if cursor.accept_symbol(")"):
         return (), ()
+    if cursor.token_after().source in (",", ")"):
+        _refuse_create_as(cursor)
     while True:
         key = table_constraint(cursor)
         if key is None:
@@ -114,6 +116,15 @@ def _elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[tuple[str, .
     return tuple(columns), tuple(keys)
 
 
+def _refuse_create_as(cursor: Cursor) -> None:
+    """Names without types are those of CREATE TABLE AS."""
+    cursor.name_list()
+    cursor.expect_symbol(")")
+    if cursor.word() not in _TABLE_OPTIONS:
+        raise cursor.syntax_error()
+    raise not_supported("CREATE TABLE AS")
+
+
 def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
     """``TableConstraint``: the columns of PRIMARY KEY; None when there is no constraint."""
     named = cursor.accept("constraint")
@@ -121,6 +132,8 @@ def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
         cursor.name()
     if cursor.accept("primary"):
         cursor.expect("key")
+        if cursor.word() == "using":
+            raise not_supported("PRIMARY KEY USING INDEX")
         columns = column_list(cursor)
         _refuse_constraint_options(cursor)
         return columns
@@ -141,13 +154,17 @@ def _refuse_constraint_options(cursor: Cursor) -> None:
 def column_def(cursor: Cursor) -> ColumnDef:
     """``columnDef``"""
     name = cursor.name()
-    column_type = type_name(cursor)
+    found_type = column_type(cursor)
     found: list[str] = []
     while constraint := _column_constraint(cursor):
         found.append(constraint)
-    if "null" in found and ("not null" in found or "primary key" in found):
-        raise SqlSyntaxError(f'conflicting NULL/NOT NULL declarations for column "{name}"')
-    return ColumnDef(name, column_type, "not null" in found, "primary key" in found)
+    return ColumnDef(
+        name,
+        found_type,
+        not_null="not null" in found,
+        null="null" in found,
+        primary_key="primary key" in found,
+    )
 
 
 def _column_constraint(cursor: Cursor) -> str | None:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.sql.column_type_grammar import ColumnType
 from penstock.sql.object_names import RangeVar, RoleSpec
 from penstock.sql.partition_bound import PartitionBound, Strategy
 from penstock.sql.statements import Statement
-from penstock.sql.type_grammar import TypeName
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A column. ``not_null``: NOT NULL was written; ``primary_key``: PRIMARY KEY behind it."""
+    """A column with the constraints that were written behind it."""
 
     name: str
-    type: TypeName
+    type: ColumnType
     not_null: bool = False
+    null: bool = False
     primary_key: bool = False
 
 

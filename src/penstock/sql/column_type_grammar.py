@@ -1,7 +1,7 @@
-"""Names of types (gram.y, Typename).
+"""Types of columns as written (gram.y, Typename).
 
-In: a cursor. Out: ``TypeName``: the name under which PostgreSQL's catalog knows the type, with its
-modifiers as written. Which type that is, is left to ``penstock.pgtypes.type_names``.
+In: a cursor. Out: ``ColumnType``: the name under which PostgreSQL's catalog knows the type, with
+its modifiers as written. Which type that is, is left to ``penstock.pgtypes.type_names``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.sql.object_names import column_label
 
 
 @dataclass(frozen=True, slots=True)
-class TypeName:
+class ColumnType:
     """``name``: without ``pg_catalog``; ``schema``: one that was written. ``modifiers``: integers.
 
     ``array``: with brackets or ARRAY; PostgreSQL ignores how many and what is in them.
@@ -42,7 +42,7 @@ _MODIFIED: Final = {"decimal": "numeric", "dec": "numeric", "numeric": "numeric"
 _CHARACTER: Final = ("character", "char", "nchar", "national", "varchar")
 
 
-def type_name(cursor: Cursor) -> TypeName:
+def column_type(cursor: Cursor) -> ColumnType:
     """``Typename``"""
     if cursor.word() == "setof":
         raise not_supported("SETOF")
@@ -65,15 +65,15 @@ def _bound(cursor: Cursor) -> None:
     cursor.expect_symbol("]")
 
 
-def _simple(cursor: Cursor) -> TypeName:
+def _simple(cursor: Cursor) -> ColumnType:
     """``SimpleTypename``"""
     word = cursor.word()
     if word in _PLAIN:
         cursor.take()
-        return TypeName(_PLAIN[word])
+        return ColumnType(_PLAIN[word])
     if word in _MODIFIED:
         cursor.take()
-        return TypeName(_MODIFIED[word], modifiers=_modifiers(cursor))
+        return ColumnType(_MODIFIED[word], modifiers=_modifiers(cursor))
     if word in _CHARACTER:
         return _character(cursor)
     match word:
@@ -83,19 +83,19 @@ def _simple(cursor: Cursor) -> TypeName:
         case "bit":
             cursor.take()
             if cursor.accept("varying"):
-                return TypeName("varbit", modifiers=_modifiers(cursor))
-            return TypeName("bit", modifiers=_modifiers(cursor) or (1,))
+                return ColumnType("varbit", modifiers=_modifiers(cursor))
+            return ColumnType("bit", modifiers=_modifiers(cursor) or (1,))
         case "timestamp" | "time":
             return _datetime(cursor)
         case "interval":
             return _interval(cursor)
         case "double" if cursor.word_after() == "precision":
             cursor.expect("double", "precision")
-            return TypeName("float8")
+            return ColumnType("float8")
     return _generic(cursor)
 
 
-def _generic(cursor: Cursor) -> TypeName:
+def _generic(cursor: Cursor) -> ColumnType:
     """``GenericType``: type_function_name opt_attrs opt_type_modifiers"""
     word = cursor.word()
     if cursor.token.kind is not Kind.QUOTED and (
@@ -108,12 +108,12 @@ def _generic(cursor: Cursor) -> TypeName:
     if len(names) > 2:
         raise not_supported("a type in another database")
     schema = names[0] if len(names) == 2 else None
-    return TypeName(
+    return ColumnType(
         names[-1], None if schema == "pg_catalog" else schema, modifiers=_modifiers(cursor)
     )
 
 
-def _character(cursor: Cursor) -> TypeName:
+def _character(cursor: Cursor) -> ColumnType:
     """``Character``: without a length, char is char(1) and varchar has none."""
     word = cursor.take().value
     if word == "national" and not cursor.accept_any("character", "char"):
@@ -121,38 +121,39 @@ def _character(cursor: Cursor) -> TypeName:
     varying = word == "varchar" or cursor.accept("varying")
     length = _length(cursor)
     if varying:
-        return TypeName("varchar", modifiers=() if length is None else (length,))
-    return TypeName("bpchar", modifiers=(1 if length is None else length,))
+        return ColumnType("varchar", modifiers=() if length is None else (length,))
+    return ColumnType("bpchar", modifiers=(1 if length is None else length,))
 
 
-def _float(bits: int | None) -> TypeName:
+def _float(bits: int | None) -> ColumnType:
     """``opt_float``"""
     if bits is None:
-        return TypeName("float8")
+        return ColumnType("float8")
     if bits < 1:
         raise InvalidParameterValue("precision for type float must be at least 1 bit")
     if bits > 53:
         raise InvalidParameterValue("precision for type float must be less than 54 bits")
-    return TypeName("float4" if bits <= 24 else "float8")
+    return ColumnType("float4" if bits <= 24 else "float8")
 
 
-def _datetime(cursor: Cursor) -> TypeName:
+def _datetime(cursor: Cursor) -> ColumnType:
     """``ConstDatetime``"""
     name = cursor.take().value
     precision = _length(cursor)
-    if cursor.accept("with", "time", "zone"):
-        name += "tz"
-    else:
-        cursor.accept("without", "time", "zone")
-    return TypeName(name, modifiers=() if precision is None else (precision,))
+    if cursor.word_after() == "time":
+        zoned = cursor.accept("with")
+        if zoned or cursor.accept("without"):
+            cursor.expect("time", "zone")
+            name += "tz" if zoned else ""
+    return ColumnType(name, modifiers=() if precision is None else (precision,))
 
 
-def _interval(cursor: Cursor) -> TypeName:
+def _interval(cursor: Cursor) -> ColumnType:
     cursor.take()
     if cursor.accept_any("year", "month", "day", "hour", "minute", "second"):
         raise not_supported("an interval with fields")
     precision = _length(cursor)
-    return TypeName("interval", modifiers=() if precision is None else (precision,))
+    return ColumnType("interval", modifiers=() if precision is None else (precision,))
 
 
 def _length(cursor: Cursor) -> int | None:

@@ -1,0 +1,163 @@
+"""The same script to PostgreSQL 18 and to our commands, statement by statement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.errors import Diagnostic
+
+from penstock.catalog import Catalog
+from penstock.commands import CurrentRole, Scope, execute
+from penstock.errors import PenstockError
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.session_commands import compile_filter
+from penstock.sql import SetVariable, parse
+from penstock.walreceiver.publisher import Publisher
+
+Message = tuple[str, str, str, str | None, str | None]
+"""Severity, SQLSTATE, message, detail, hint."""
+Outcome = tuple[Message, ...]
+
+POSTGRES = CurrentRole("postgres", superuser=True)
+
+
+class Ours:
+    """A node's catalog and warehouse."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
+        self.scope = Scope(
+            warehouse=Warehouse(str(folder / "warehouse"), fsync=False),
+            role=POSTGRES,
+            session_role=POSTGRES,
+            node_role=POSTGRES,
+            database=database,
+            compile_row_filter=compile_filter,
+        )
+
+    def run(self, text: str) -> Outcome:
+        try:
+            statement = parse(text)
+            if isinstance(statement, SetVariable) and statement.name == "role":
+                self._set_role(statement.text)
+                return ()
+            result = execute(statement, self.catalog, Publisher.connect, self.scope)
+        except PenstockError as error:
+            return (("ERROR", error.sqlstate, error.message, error.detail, error.hint),)
+        return tuple((n.severity, n.sqlstate, n.message, n.detail, n.hint) for n in result.notices)
+
+    def _set_role(self, name: str) -> None:
+        role = POSTGRES
+        if name != "none":
+            with self.catalog.read() as t:
+                role = CurrentRole.of(t.roles.get(name))
+        self.scope = replace(self.scope, role=role)
+
+    def state(self) -> dict[str, Any]:
+        """What the statements have left in the catalog."""
+        with self.catalog.read() as t:
+            owners = {role.oid: role.name for role in t.roles.all()} | {None: "postgres"}
+            tables = {table.oid: table.qualified_name for table in t.tables.all()}
+            publications = {p.oid: p.name for p in t.publications.all()}
+            return {
+                "publications": [
+                    (
+                        p.name, owners[p.owner], p.all_tables, p.insert, p.update, p.delete,
+                        p.truncate, p.via_root, p.generated_columns,
+                    )
+                    for p in t.publications.all()
+                ],
+                "relations": sorted(
+                    (
+                        publications[r.publication],
+                        tables[r.relation],
+                        None if r.columns is None else list(r.columns),
+                        r.row_filter,
+                    )
+                    for r in t.publications.relations()
+                ),
+                "schemas": sorted(
+                    (publications[n.publication], n.schema) for n in t.publications.namespaces()
+                ),
+                "tables": sorted(
+                    (
+                        table.qualified_name, owners[table.owner], table.replica_identity.value,
+                        sorted(table.primary_key), table.bound, table.partition_key,
+                    )
+                    for table in t.tables.all()
+                ),
+                "roles": sorted(
+                    (r.name, r.superuser, r.login, r.replication, r.connection_limit,
+                     r.verifier is not None)
+                    for r in t.roles.all()
+                ),
+            }  # fmt: skip
+
+
+class Theirs:
+    """A database of a real server; everything happens in a transaction that is rolled back."""
+
+    def __init__(self, session: psycopg.Connection[Any]) -> None:
+        self._session = session
+        self._notices: list[Message] = []
+        session.add_notice_handler(lambda diagnostic: self._notices.append(_message(diagnostic)))
+
+    def run(self, text: str) -> Outcome:
+        self._notices.clear()
+        self._session.execute("SAVEPOINT statement")
+        try:
+            self._session.execute(text)  # type: ignore[call-overload]
+        except psycopg.Error as error:
+            self._session.execute("ROLLBACK TO SAVEPOINT statement")
+            return (_message(error.diag),)
+        return tuple(self._notices)
+
+    def state(self) -> dict[str, Any]:
+        return {name: self._session.execute(query).fetchall() for name, query in _STATE.items()}  # type: ignore[call-overload]
+
+
+_STATE = {
+    "publications": """
+        SELECT pubname, pg_get_userbyid(pubowner), puballtables, pubinsert, pubupdate, pubdelete,
+               pubtruncate, pubviaroot, pubgencols
+        FROM pg_publication ORDER BY pubname COLLATE "C" """,
+    "relations": """
+        SELECT pubname, nspname || '.' || relname,
+               (SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
+                WHERE attrelid = prrelid AND attnum = ANY (prattrs::int2[])),
+               pg_get_expr(prqual, prrelid)
+        FROM pg_publication_rel JOIN pg_publication p ON p.oid = prpubid
+             JOIN pg_class c ON c.oid = prrelid JOIN pg_namespace n ON n.oid = relnamespace
+        ORDER BY pubname COLLATE "C", (nspname || '.' || relname) COLLATE "C" """,
+    "schemas": """
+        SELECT pubname, nspname FROM pg_publication_namespace
+             JOIN pg_publication p ON p.oid = pnpubid JOIN pg_namespace n ON n.oid = pnnspid
+        ORDER BY pubname COLLATE "C", nspname COLLATE "C" """,
+    "tables": """
+        SELECT nspname || '.' || relname, pg_get_userbyid(relowner), relreplident,
+               coalesce((SELECT array_agg(attname::text ORDER BY attname COLLATE "C")
+                         FROM pg_index i JOIN pg_attribute a
+                              ON attrelid = i.indrelid AND attnum = ANY (indkey::int2[])
+                         WHERE i.indrelid = c.oid AND indisprimary), '{}'),
+               pg_get_expr(relpartbound, c.oid), pg_get_partkeydef(c.oid)
+        FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+        WHERE relkind IN ('r', 'p') AND nspname NOT IN ('pg_catalog', 'information_schema')
+        ORDER BY (nspname || '.' || relname) COLLATE "C" """,
+    "roles": """
+        SELECT rolname, rolsuper, rolcanlogin, rolreplication, rolconnlimit,
+               rolpassword IS NOT NULL
+        FROM pg_authid WHERE oid >= 16384 ORDER BY rolname COLLATE "C" """,
+}
+
+
+def _message(diagnostic: Diagnostic) -> Message:
+    return (
+        str(diagnostic.severity),
+        str(diagnostic.sqlstate),
+        str(diagnostic.message_primary).strip(),
+        diagnostic.message_detail,
+        diagnostic.message_hint,
+    )
