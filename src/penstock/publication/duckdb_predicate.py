@@ -63,9 +63,9 @@ _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 
 
-def predicate(node: Node) -> str:
-    """The SQL of a boolean expression. Raises FeatureNotSupported, and 54001 when it is too long."""
-    return conjunction([_Compiler().value(node)]).sql
+def predicate(node: Node) -> Value:
+    """A boolean expression. Raises FeatureNotSupported, and 54001 when it becomes too long."""
+    return _Compiler().value(node)
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
@@ -73,7 +73,7 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
     result = values[-1]
     for value in reversed(values[:-1]):
         joined = f"({value.sql} {operator.value} {result.sql})"
-        if result.fails:
+        if value.fails or result.fails:
             decided = "FALSE" if operator is BoolOp.AND else "TRUE"
             joined = (
                 f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
