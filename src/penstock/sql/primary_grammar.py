@@ -105,14 +105,14 @@ class PrimaryGrammar(ABC):
         self.cursor.expect_symbol(")")
         return operator
 
-    def sublink(self) -> Expression:
+    def sublink(self, boolean: bool = True) -> Expression:
         """A subquery in parentheses, skipped."""
         skip_parens(self.cursor)
-        return SubLink()
+        return SubLink(boolean)
 
     def _parenthesized(self) -> Expression:
         if is_subquery(self.cursor, self.peek(1)):
-            return self.sublink()
+            return self.sublink(boolean=False)
         self.cursor.expect_symbol("(")
         inner = expression_list(self)
         self.cursor.expect_symbol(")")
