@@ -1,0 +1,120 @@
+"""Random tables, rows and filters: PostgreSQL 18 evaluates, takes, refuses and prints them as we do.
+
+PENSTOCK_FILTER_PAIRS: how many pairs of filter and row are compared (make oracle: 1 million).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.embedded import EmbeddedPostgres
+from penstock.publication.row_filter import RowFilter
+from publication.filters import VALUES, Filters, random_rows
+from publication.oracle import World, is_our_refusal
+
+PAIRS = int(os.environ.get("PENSTOCK_FILTER_PAIRS", "24000"))
+ROWS = 120
+FILTERS = 10
+SINGLE_ROWS = 6
+"""Rows that are evaluated one by one where a filter raises an error on some."""
+
+
+@dataclass
+class Counts:
+    pairs: int = 0
+    filters: int = 0
+    failing: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@pytest.fixture(scope="module")
+def world(postgres: EmbeddedPostgres) -> Iterator[World]:
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE filter_oracle TEMPLATE template0 LOCALE 'C'")
+    with psycopg.connect(postgres.conninfo("filter_oracle"), autocommit=True) as connection:
+        connection.execute("SET extra_float_digits = 3")
+        yield World(connection)
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as admin:
+        admin.execute("DROP DATABASE filter_oracle")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[list[str | None]], list[str]]:
+    types = draw(st.permutations(sorted(VALUES)).map(lambda names: names[:14]))
+    columns = [(f"c{number}", type_) for number, type_ in enumerate(types)]
+    rows = random_rows(draw(st.integers(0, 2**32)), list(types), ROWS)
+    by_type: dict[str, list[str]] = {}
+    for name, type_ in columns:
+        by_type.setdefault(type_, []).append(name)
+    filters = Filters(by_type)
+    return columns, rows, [filters.draw_filter(draw) for _ in range(FILTERS)]
+
+
+def compare(world: World, text: str, counts: Counts) -> None:
+    expected, got = world.postgres_says(text), world.we_say(text)
+    if is_our_refusal(got):
+        assert isinstance(got, tuple)
+        counts.refused[got[1]] += 1
+        return
+    if not isinstance(got, RowFilter):
+        assert got == expected.verdict, text
+        return
+    assert expected.verdict is None, (text, expected.verdict)
+    assert got.text == expected.text, text
+    assert world.we_say(got.text) == got
+    counts.filters += 1
+    theirs, ours = world.postgres_rows(text), world.our_rows(got.predicate)
+    if theirs is not None:
+        assert ours == theirs, (text, _different(theirs, ours))
+        counts.pairs += world.rows
+        return
+    counts.failing += 1
+    assert got.may_fail, text
+    assert ours is None, text
+    for number in range(1, SINGLE_ROWS + 1):
+        where = f"WHERE id = {number}"
+        theirs, ours = world.postgres_rows(text, where), world.our_rows(got.predicate, where)
+        assert ours == theirs, (text, number)
+        counts.pairs += 1
+
+
+def _different(theirs: list[bool | None], ours: list[bool | None] | None) -> object:
+    if ours is None:
+        return "ours raises"
+    pairs = enumerate(zip(theirs, ours, strict=True), start=1)
+    return [(number, t, o) for number, (t, o) in pairs if t != o][:3]
+
+
+def test_filters_agree_with_postgresql(world: World) -> None:
+    counts = Counts()
+
+    @settings(
+        max_examples=max(PAIRS // (ROWS * FILTERS * 6 // 10), 1),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(tables())
+    def run(table: tuple[list[tuple[str, str]], list[list[str | None]], list[str]]) -> None:
+        columns, rows, filters = table
+        world.create(columns, rows)
+        for text in filters:
+            compare(world, text, counts)
+
+    run()
+    print(
+        f"\n{counts.pairs} pairs, {counts.filters} filters, {counts.failing} of them raise errors,"
+        f" {counts.refused.total()} refused"
+    )
+    for message, number in counts.refused.most_common(40):
+        print(f"{number:6} {message}")
+    assert counts.pairs >= min(PAIRS, 20_000)
