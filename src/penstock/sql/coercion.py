@@ -240,6 +240,9 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
         return node
     if isinstance(node, Const) and node.type == UNKNOWN:
         return read_literal(node.text, target)
+    if isinstance(node, CollateExpr):
+        inner = coerce(node.argument, target, context, form)
+        return CollateExpr(target, inner, node.collation) if types()[target].collation else inner
     if node.type == UNKNOWN:
         return CoerceViaIO(target, node, -1, form)
     path, function = pathway(target, node.type, context)
