@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import strategies as st
-
 VALUES: dict[str, list[str]] = {
     "smallint": ["0", "1", "-1", "2", "7", "-32768", "32767", "100"],
     "integer": ["0", "1", "-1", "2", "7", "-2147483648", "2147483647", "100", "32768"],
@@ -69,9 +67,8 @@ REGEXES = ["^a", "b$", "a.b", "^$", "[ab]+", "a|b", "(ab)+c?", "^[^a]", "\\.", "
            "^a.*b$", "[A-Z]", "[0-9a-z]"]  # fmt: skip
 
 
-def random_rows(seed: int, types: list[str], count: int) -> list[list[str | None]]:
+def random_rows(random: Random, types: list[str], count: int) -> list[list[str | None]]:
     """Rows of values of the types, one in eight NULL."""
-    random = Random(seed)
     return [
         [None if random.random() < 0.125 else random.choice(VALUES[t]) for t in types]
         for _ in range(count)
@@ -88,113 +85,113 @@ class Filters:
     def __init__(self, columns: dict[str, list[str]]) -> None:
         self.columns = columns
 
-    def draw_filter(self, draw: st.DrawFn) -> str:
-        return self.boolean(draw, 3)
+    def draw(self, random: Random) -> str:
+        return self.boolean(random, 3)
 
-    def boolean(self, draw: st.DrawFn, depth: int) -> str:
-        if depth and draw(st.integers(0, 2)) == 0:
-            return self._joined(draw, depth - 1)
-        kind = draw(st.integers(0, 11))
-        family = draw(st.sampled_from(FAMILIES))
+    def boolean(self, random: Random, depth: int) -> str:
+        if depth and random.randint(0, 2) == 0:
+            return self._joined(random, depth - 1)
+        kind = random.randint(0, 11)
+        family = random.choice(FAMILIES)
         if kind == 8 or kind == 9:
-            return self._pattern(draw)
+            return self._pattern(random)
         if kind == 10:
-            return self._boolean_value(draw)
-        left_type = draw(st.sampled_from(family))
-        right_type = draw(st.sampled_from(family))
-        left, right = self.operand(draw, left_type, depth), self.operand(draw, right_type, depth)
+            return self._boolean_value(random)
+        left_type = random.choice(family)
+        right_type = random.choice(family)
+        left, right = self.operand(random, left_type, depth), self.operand(random, right_type, depth)
         match kind:
             case 0:
-                return f"({left} IS {draw(st.sampled_from(['', 'NOT ']))}NULL)"
+                return f"({left} IS {random.choice(['', 'NOT '])}NULL)"
             case 1:
-                word = draw(st.sampled_from(["IS DISTINCT FROM", "IS NOT DISTINCT FROM"]))
+                word = random.choice(["IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
                 return f"({left} {word} {right})"
             case 2:
-                third = self.operand(draw, draw(st.sampled_from(family)), 0)
-                word = draw(st.sampled_from(["BETWEEN", "NOT BETWEEN", "BETWEEN SYMMETRIC"]))
+                third = self.operand(random, random.choice(family), 0)
+                word = random.choice(["BETWEEN", "NOT BETWEEN", "BETWEEN SYMMETRIC"])
                 return f"({left} {word} {right} AND {third})"
             case 3 | 4:
-                return self._list(draw, left, family)
+                return self._list(random, left, family)
             case 5:
-                return self._any(draw)
-        operator = draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">="]))
+                return self._any(random)
+        operator = random.choice(["=", "<>", "<", "<=", ">", ">="])
         return f"({left} {operator} {right})"
 
-    def _joined(self, draw: st.DrawFn, depth: int) -> str:
-        kind = draw(st.integers(0, 5))
-        first = self.boolean(draw, depth)
+    def _joined(self, random: Random, depth: int) -> str:
+        kind = random.randint(0, 5)
+        first = self.boolean(random, depth)
         if kind == 0:
             return f"(NOT {first})"
         if kind == 1:
-            test = draw(st.sampled_from(["TRUE", "NOT TRUE", "FALSE", "NOT FALSE", "UNKNOWN", "NOT UNKNOWN"]))
+            test = random.choice(["TRUE", "NOT TRUE", "FALSE", "NOT FALSE", "UNKNOWN", "NOT UNKNOWN"])
             return f"({first} IS {test})"
-        second = self.boolean(draw, depth)
+        second = self.boolean(random, depth)
         if kind == 2:
-            third = draw(st.sampled_from(["true", "false", "NULL"]))
+            third = random.choice(["true", "false", "NULL"])
             return f"(CASE WHEN {first} THEN {second} ELSE {third} END)"
-        return f"({first} {draw(st.sampled_from(['AND', 'OR']))} {second})"
+        return f"({first} {random.choice(['AND', 'OR'])} {second})"
 
-    def _boolean_value(self, draw: st.DrawFn) -> str:
+    def _boolean_value(self, random: Random) -> str:
         names = self.columns.get("boolean", [])
-        return draw(st.sampled_from([*names, "true", "false", "NULL::boolean"]))
+        return random.choice([*names, "true", "false", "NULL::boolean"])
 
-    def _list(self, draw: st.DrawFn, left: str, family: tuple[str, ...]) -> str:
-        type_ = draw(st.sampled_from(family))
-        values = draw(st.lists(st.sampled_from(self._constants(type_)), min_size=1, max_size=4))
+    def _list(self, random: Random, left: str, family: tuple[str, ...]) -> str:
+        type_ = random.choice(family)
+        values = random.choices(self._constants(type_), k=random.randint(1, 4))
         items = [quoted(v) if len(family) == 1 else f"{quoted(v)}::{type_}" for v in values]
-        if draw(st.integers(0, 5)) == 0:
+        if random.randint(0, 5) == 0:
             items.append("NULL")
-        word = draw(st.sampled_from(["IN", "NOT IN"]))
+        word = random.choice(["IN", "NOT IN"])
         return f"({left} {word} ({', '.join(items)}))"
 
-    def _any(self, draw: st.DrawFn) -> str:
-        array_type = draw(st.sampled_from(ARRAYS))
-        array = self.operand(draw, array_type, 0)
-        item = self.operand(draw, array_type.removesuffix("[]"), 0) if array_type != "char(5)[]" else "'a'::char(5)"
-        operator = draw(st.sampled_from(["=", "<>", "<", ">="]))
-        return f"({item} {operator} {draw(st.sampled_from(['ANY', 'ALL']))} ({array}))"
+    def _any(self, random: Random) -> str:
+        array_type = random.choice(ARRAYS)
+        array = self.operand(random, array_type, 0)
+        item = self.operand(random, array_type.removesuffix("[]"), 0) if array_type != "char(5)[]" else "'a'::char(5)"
+        operator = random.choice(["=", "<>", "<", ">="])
+        return f"({item} {operator} {random.choice(['ANY', 'ALL'])} ({array}))"
 
-    def _pattern(self, draw: st.DrawFn) -> str:
-        type_ = draw(st.sampled_from(["text", "varchar(20)", "char(5)", "name"]))
-        text = self.operand(draw, type_, 1)
-        if draw(st.booleans()):
-            word = draw(st.sampled_from(["LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"]))
-            pattern = draw(st.sampled_from(PATTERNS))
-            escape = draw(st.sampled_from(["", "", " ESCAPE '#'", " ESCAPE 'a'", " ESCAPE ''"]))
+    def _pattern(self, random: Random) -> str:
+        type_ = random.choice(["text", "varchar(20)", "char(5)", "name"])
+        text = self.operand(random, type_, 1)
+        if random.random() < 0.5:
+            word = random.choice(["LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"])
+            pattern = random.choice(PATTERNS)
+            escape = random.choice(["", "", " ESCAPE '#'", " ESCAPE 'a'", " ESCAPE ''"])
             return f"({text} {word} {quoted(pattern)}{escape})"
-        operator = draw(st.sampled_from(["~", "!~", "~*", "!~*"]))
-        return f"({text} {operator} {quoted(draw(st.sampled_from(REGEXES)))})"
+        operator = random.choice(["~", "!~", "~*", "!~*"])
+        return f"({text} {operator} {quoted(random.choice(REGEXES))})"
 
-    def operand(self, draw: st.DrawFn, type_: str, depth: int) -> str:
+    def operand(self, random: Random, type_: str, depth: int) -> str:
         names = self.columns.get(type_, [])
-        kind = draw(st.integers(0, 9))
-        if depth and kind > 6:
-            return self._computed(draw, type_, depth - 1)
+        kind = random.randint(0, 9)
+        if depth and kind > 5:
+            return self._computed(random, type_, depth - 1)
         if names and kind > 1:
-            return draw(st.sampled_from(names))
-        value = draw(st.sampled_from(self._constants(type_)))
+            return random.choice(names)
+        value = random.choice(self._constants(type_))
         return f"{quoted(value)}::{type_}"
 
     def _constants(self, type_: str) -> list[str]:
         return VALUES[type_] + ONLY_CONSTANTS.get(type_, [])
 
-    def _computed(self, draw: st.DrawFn, type_: str, depth: int) -> str:
+    def _computed(self, random: Random, type_: str, depth: int) -> str:
         def operand(other: str = type_) -> str:
-            return self.operand(draw, other, depth)
+            return self.operand(random, other, depth)
 
-        kind = draw(st.integers(0, 5))
+        kind = random.randint(0, 9)
         if kind == 0:
             return f"COALESCE({operand()}, {operand()})"
         if kind == 1:
             return f"NULLIF({operand()}, {operand()})"
         if kind == 2:
-            return f"{draw(st.sampled_from(['GREATEST', 'LEAST']))}({operand()}, {operand()})"
-        if kind == 3:
-            return f"(CASE WHEN {self.boolean(draw, 0)} THEN {operand()} ELSE {operand()} END)"
+            return f"{random.choice(['GREATEST', 'LEAST'])}({operand()}, {operand()})"
+        if kind == 3 and random.random() < 0.5:
+            return f"(CASE WHEN {self.boolean(random, 0)} THEN {operand()} ELSE {operand()} END)"
         choices = COMPUTED.get(type_)
         if not choices:
             return operand()
-        template = draw(st.sampled_from(choices))
+        template = random.choice(choices)
         for mark, other in MARKS.items():
             while mark in template:
                 template = template.replace(mark, operand(other), 1)
