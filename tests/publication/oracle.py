@@ -84,6 +84,17 @@ class World:
         except PenstockError as error:
             return error.sqlstate, error.message, error.detail
 
+    def shown(self, number: int, names: frozenset[str]) -> list[object]:
+        """Columns with types and values of one row, for messages."""
+        if not names:
+            return []
+        listed = sorted(names)
+        found = self._connection.execute(
+            f"SELECT {', '.join(f'pg_typeof({n}), {n}::text' for n in listed)} FROM tb"  # type: ignore[call-overload]
+            f" WHERE id = {number}"
+        ).fetchone()
+        return list(found or ())
+
     def postgres_rows(self, text: str, where: str = "") -> list[bool | None] | None:
         """The filter of every row; None when it raises."""
         try:

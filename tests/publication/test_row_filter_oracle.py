@@ -96,7 +96,7 @@ def agree(world: World, text: str, counts: Counts) -> None:
     theirs, ours = world.postgres_rows(text), world.our_rows(got.predicate)
     assert world.our_rows(again.predicate) == ours, "stored text"
     if theirs is not None:
-        assert ours == theirs, (text, _different(theirs, ours))
+        assert ours == theirs, (_different(world, got, theirs, ours))
         counts.pairs += world.rows
         return
     counts.failing += 1
@@ -105,15 +105,16 @@ def agree(world: World, text: str, counts: Counts) -> None:
     for number in range(1, SINGLE_ROWS + 1):
         where = f"WHERE id = {number}"
         theirs, ours = world.postgres_rows(text, where), world.our_rows(got.predicate, where)
-        assert ours == theirs, (text, number)
+        assert ours == theirs, (ours, theirs, world.shown(number, got.columns))
         counts.pairs += 1
 
 
-def _different(theirs: list[bool | None], ours: list[bool | None] | None) -> object:
+def _different(world: World, got: RowFilter, theirs: list[bool | None], ours: list[bool | None] | None) -> object:
     if ours is None:
         return "ours raises"
     pairs = enumerate(zip(theirs, ours, strict=True), start=1)
-    return [(number, t, o) for number, (t, o) in pairs if t != o][:3]
+    wrong = [(n, t, o) for n, (t, o) in pairs if t != o][:2]
+    return [(t, o, world.shown(n, got.columns)) for n, t, o in wrong]
 
 
 def test_filters_agree_with_postgresql(world: World) -> None:

@@ -39,6 +39,7 @@ _LIKES: Final = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True
 _REGEXES: Final = {"~": (False, False), "!~": (True, False), "~*": (False, True), "!~*": (True, True)}
 _DATES: Final = frozenset({DATE, TIMESTAMP})
 _TEXTS: Final = STRINGS - {BPCHAR}
+_SMALL_DAYS: Final = 1_000_000
 _DIVISION: Final = "error('division by zero')"
 _OVERFLOW: Final = "error('value out of range: overflow')"
 _UNDERFLOW: Final = "error('value out of range: underflow')"
@@ -179,6 +180,7 @@ def _date_arithmetic(
     if infinite or "infinity" in left.sql:
         raise refused("arithmetic with infinite dates")
     pair = (left.type, right.type)
+    fails = left.fails or right.fails or not _small(right_node)
     if pair == (DATE, DATE) and name == "-":
         sql = f"CAST(({left.sql} - {right.sql}) AS INTEGER)"
     elif {left.type, right.type} - {DATE} <= INTEGERS and (name == "+" or left.type == DATE):
@@ -188,7 +190,14 @@ def _date_arithmetic(
         sql = f"({first.sql} {name} CAST({second.sql} AS INTEGER))"
     else:
         raise refused_operator(name, left.type, right.type)
-    return Value(sql, result, None, True)
+    return Value(sql, result, None, fails)
+
+
+def _small(node: Node) -> bool:
+    """Whether no date of the lake leaves the range of dates with it."""
+    if not isinstance(node, Const) or node.text is None or node.type not in INTEGERS:
+        return False
+    return abs(int(node.text)) <= _SMALL_DAYS
 
 
 def as_decimal(value: Value) -> Value:

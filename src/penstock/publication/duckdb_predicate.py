@@ -12,6 +12,7 @@ from functools import singledispatchmethod
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.publication.constant_folding import folded
 from penstock.publication.duckdb_functions import cast, function
 from penstock.publication.duckdb_operators import PLAIN, binary, compare, prefix
 from penstock.publication.duckdb_patterns import like_escape
@@ -34,6 +35,7 @@ from penstock.publication.duckdb_values import (
 from penstock.sql.array_literals import split_array
 from penstock.sql.coercion import element
 from penstock.sql.expressions import BoolOp
+from penstock.sql.operator_analysis import contains_var
 from penstock.sql.primnodes import (
     ArrayExpr,
     BooleanTest,
@@ -95,7 +97,10 @@ class _Compiler:
         self._case: list[Value] = []
 
     def value(self, node: Node) -> Value:
-        return _limited(self._value(node))
+        value = _limited(self._value(folded(node)))
+        if value.fails and not contains_var(node) and not self._case:
+            raise refused("an expression of constants that may fail")
+        return value
 
     @singledispatchmethod
     def _value(self, node: Node) -> Value:
