@@ -40,6 +40,8 @@ _REGEXES: Final = {"~": (False, False), "!~": (True, False), "~*": (False, True)
 _DATES: Final = frozenset({DATE, TIMESTAMP})
 _TEXTS: Final = STRINGS - {BPCHAR}
 _SMALL_DAYS: Final = 1_000_000
+_FIRST_DATE: Final = "DATE '4714-11-24 (BC)'"
+_LAST_DATE: Final = "DATE '5874897-12-31'"
 _DIVISION: Final = "error('division by zero')"
 _OVERFLOW: Final = "error('value out of range: overflow')"
 _UNDERFLOW: Final = "error('value out of range: underflow')"
@@ -110,8 +112,10 @@ def prefix(name: str, operand: Value) -> Value:
     if name == "+" and (operand.type in INTEGERS | FLOATS or operand.type == NUMERIC):
         return operand
     if name == "-" and (operand.type in INTEGERS | FLOATS or operand.shape is not None):
-        fails = operand.fails or operand.type in INTEGERS
-        return Value(f"(- {operand.sql})", operand.type, operand.shape, fails)
+        if operand.type in INTEGERS:
+            sql = f"(CAST(0 AS {duckdb_type(operand.type, None)}) - {operand.sql})"
+            return Value(sql, operand.type, None, True)
+        return Value(f"(- {operand.sql})", operand.type, operand.shape, operand.fails)
     raise refused(f"operator {name} {type_name(operand.type)}")
 
 
@@ -188,6 +192,11 @@ def _date_arithmetic(
             raise refused_operator(name, left.type, right.type)
         first, second = (left, right) if left.type == DATE else (right, left)
         sql = f"({first.sql} {name} CAST({second.sql} AS INTEGER))"
+        if fails:
+            sql = (
+                f"CASE WHEN {sql} NOT BETWEEN {_FIRST_DATE} AND {_LAST_DATE}"
+                f" THEN CAST(error('date out of range') AS DATE) ELSE {sql} END"
+            )
     else:
         raise refused_operator(name, left.type, right.type)
     return Value(sql, result, None, fails)

@@ -33,6 +33,7 @@ from penstock.publication.duckdb_values import (
     refused,
 )
 from penstock.sql.array_literals import split_array
+from penstock.sql.builtin import functions
 from penstock.sql.coercion import element
 from penstock.sql.expressions import BoolOp
 from penstock.sql.operator_analysis import contains_var
@@ -84,6 +85,12 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
     return _limited(result)
 
 
+def _constants_first(values: Sequence[Value], nodes: Sequence[Node]) -> Sequence[Value]:
+    """PostgreSQL simplifies before it executes: a constant may decide without the others."""
+    pairs = sorted(zip(values, nodes, strict=True), key=lambda pair: contains_var(pair[1]))
+    return [value for value, _ in pairs]
+
+
 def _limited(value: Value) -> Value:
     if len(value.sql) > MAX_LENGTH:
         raise PenstockError("row filter is too complex", sqlstate="54001")
@@ -119,6 +126,8 @@ class _Compiler:
         values = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
+        if any(value.fails for value in values):
+            values = _constants_first(values, node.arguments)
         return conjunction(values, node.operator)
 
     @_value.register
@@ -134,6 +143,8 @@ class _Compiler:
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
+        if _has_null(node):
+            return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments[:-1]]
         last = node.arguments[-1]
         if _is_like_escape(last):
@@ -211,7 +222,11 @@ class _Compiler:
             argument = node.arguments[0]
             if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)
+            if _has_null(node):
+                return constant(None, node.type)
             return cast(self.value(argument), node.type, node.typmod)
+        if _has_null(node) and functions()[node.oid].strict:
+            return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [_stripped(argument) for argument in node.arguments]
         return function(node.name, values, nodes, node.type)
@@ -278,6 +293,12 @@ def _stripped(node: Node) -> Node:
     while isinstance(node, RelabelType | CollateExpr):
         node = node.argument
     return node
+
+
+def _has_null(node: OpExpr | FuncExpr) -> bool:
+    """Whether a strict function gets a NULL that is a constant: the rest is not looked at."""
+    arguments = [_stripped(argument) for argument in node.arguments]
+    return any(isinstance(a, Const) and a.text is None for a in arguments)
 
 
 def _is_like_escape(node: Node) -> bool:
