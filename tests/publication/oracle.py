@@ -34,6 +34,7 @@ class World:
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
         self.columns: list[FilterColumn] = []
         self.rows = 0
+        self.error = ""
 
     def create(self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | None]]) -> None:
         """``columns``: names and types; ``rows``: PostgreSQL's text of every value."""
@@ -100,7 +101,8 @@ class World:
         try:
             found = self._connection.execute(f"SELECT ({text}) FROM tb {where} ORDER BY id")  # type: ignore[call-overload]
             return [value for (value,) in found.fetchall()]
-        except psycopg.Error:
+        except psycopg.Error as error:
+            self.error = str(error)
             return None
 
     def our_rows(self, predicate: str, where: str = "") -> list[bool | None] | None:

@@ -101,11 +101,11 @@ def agree(world: World, text: str, counts: Counts) -> None:
         return
     counts.failing += 1
     assert got.may_fail, text
-    assert ours is None, text
+    assert ours is None, (world.error, got.predicate)
     for number in range(1, SINGLE_ROWS + 1):
         where = f"WHERE id = {number}"
         theirs, ours = world.postgres_rows(text, where), world.our_rows(got.predicate, where)
-        assert ours == theirs, (ours, theirs, world.shown(number, got.columns))
+        assert ours == theirs, (ours, theirs, world.error, world.shown(number, got.columns))
         counts.pairs += 1
 
 

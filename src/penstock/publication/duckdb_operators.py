@@ -17,6 +17,7 @@ from penstock.publication.duckdb_values import (
     DATE,
     DUCKDB,
     FLOATS,
+    INT8,
     INTEGERS,
     MAX_PRECISION,
     NAME,
@@ -113,8 +114,7 @@ def prefix(name: str, operand: Value) -> Value:
         return operand
     if name == "-" and (operand.type in INTEGERS | FLOATS or operand.shape is not None):
         if operand.type in INTEGERS:
-            sql = f"(CAST(0 AS {duckdb_type(operand.type, None)}) - {operand.sql})"
-            return Value(sql, operand.type, None, True)
+            return Value(_checked("-", "0", operand.sql, operand.type), operand.type, None, True)
         return Value(f"(- {operand.sql})", operand.type, operand.shape, operand.fails)
     raise refused(f"operator {name} {type_name(operand.type)}")
 
@@ -126,14 +126,22 @@ def _both(sql: str, left: Value, right: Value, result: int) -> Value:
 def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
     """Integers overflow into errors in both; division truncates in both."""
     type_ = duckdb_type(result, None)
-    a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     if name in ("+", "-", "*"):
-        return Value(f"({a} {name} {b})", result, None, True)
+        return Value(_checked(name, left.sql, right.sql, result), result, None, True)
+    a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     by_zero = f"WHEN {b} = 0 AND {a} IS NOT NULL THEN CAST({_DIVISION} AS {type_})"
     if name == "/":
         return Value(f"CASE {by_zero} ELSE {a} // {b} END", result, None, True)
     minus_one = f"WHEN {b} = -1 AND {a} IS NOT NULL THEN CAST(0 AS {type_})"
     return Value(f"CASE {by_zero} {minus_one} ELSE {a} % {b} END", result, None, True)
+
+
+def _checked(name: str, left: str, right: str, result: int) -> str:
+    """In a wider type and back: DuckDB's optimizer moves constants of plain sums and differences to
+    the other side of a comparison, and the overflow is gone."""
+    wide = "HUGEINT" if result == INT8 else "BIGINT"
+    sql = f"(CAST({left} AS {wide}) {name} CAST({right} AS {wide}))"
+    return f"CAST({sql} AS {duckdb_type(result, None)})"
 
 
 def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
