@@ -36,13 +36,18 @@ class World:
         self.rows = 0
         self.error = ""
 
-    def create(self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | None]]) -> None:
+    def create(
+        self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | None]]
+    ) -> None:
         """``columns``: names and types; ``rows``: PostgreSQL's text of every value."""
         run = self._connection.execute
         run("DROP TABLE IF EXISTS tb")
         run(f"CREATE TABLE tb (id serial, {', '.join(f'{n} {t}' for n, t in columns)})")  # type: ignore[call-overload]
         names = ", ".join(name for name, _ in columns)
-        with self._connection.cursor() as cursor, cursor.copy(f"COPY tb ({names}) FROM STDIN") as copy:  # type: ignore[call-overload]
+        with (
+            self._connection.cursor() as cursor,
+            cursor.copy(f"COPY tb ({names}) FROM STDIN") as copy,
+        ):  # type: ignore[call-overload]
             for row in rows:
                 copy.write_row(row)
         found = run(
@@ -109,7 +114,12 @@ class World:
         try:
             found = self._duckdb.execute(f"SELECT {predicate} FROM tb {where} ORDER BY id")
             return [value for (value,) in found.fetchall()]
-        except (duckdb.InvalidInputException, duckdb.OutOfRangeException, duckdb.ConversionException):
+        except (
+            duckdb.InvalidInputException,
+            duckdb.OutOfRangeException,
+            duckdb.ConversionException,
+        ) as error:
+            self.error = str(error)
             return None
 
 

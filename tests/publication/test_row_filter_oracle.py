@@ -1,4 +1,4 @@
-"""Random tables, rows and filters: PostgreSQL 18 evaluates, takes, refuses and prints them as we do.
+"""Random tables, rows and filters: PostgreSQL 18 and we evaluate, take and print them alike.
 
 PENSTOCK_FILTER_PAIRS: how many pairs of filter and row are compared (make oracle: 1 million).
 """
@@ -96,7 +96,7 @@ def agree(world: World, text: str, counts: Counts) -> None:
     theirs, ours = world.postgres_rows(text), world.our_rows(got.predicate)
     assert world.our_rows(again.predicate) == ours, "stored text"
     if theirs is not None:
-        assert ours == theirs, (_different(world, got, theirs, ours))
+        assert ours == theirs, _different(world, got, theirs, ours)
         counts.pairs += world.rows
         return
     counts.failing += 1
@@ -109,9 +109,11 @@ def agree(world: World, text: str, counts: Counts) -> None:
         counts.pairs += 1
 
 
-def _different(world: World, got: RowFilter, theirs: list[bool | None], ours: list[bool | None] | None) -> object:
+def _different(
+    world: World, got: RowFilter, theirs: list[bool | None], ours: list[bool | None] | None
+) -> object:
     if ours is None:
-        return "ours raises"
+        return "ours raises", world.error, got.predicate
     pairs = enumerate(zip(theirs, ours, strict=True), start=1)
     wrong = [(n, t, o) for n, (t, o) in pairs if t != o][:2]
     return [(t, o, world.shown(n, got.columns)) for n, t, o in wrong]

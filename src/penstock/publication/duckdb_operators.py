@@ -36,8 +36,18 @@ from penstock.sql.primnodes import Const, Node
 from penstock.sql.quoting import type_name
 
 COMPARISONS: Final = frozenset({"=", "<>", "<", "<=", ">", ">="})
-_LIKES: Final = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
-_REGEXES: Final = {"~": (False, False), "!~": (True, False), "~*": (False, True), "!~*": (True, True)}
+_LIKES: Final = {
+    "~~": (False, False),
+    "!~~": (True, False),
+    "~~*": (False, True),
+    "!~~*": (True, True),
+}
+_REGEXES: Final = {
+    "~": (False, False),
+    "!~": (True, False),
+    "~*": (False, True),
+    "!~*": (True, True),
+}
 _DATES: Final = frozenset({DATE, TIMESTAMP})
 _TEXTS: Final = STRINGS - {BPCHAR}
 _SMALL_DAYS: Final = 1_000_000
@@ -70,9 +80,7 @@ def refused_operator(name: str, left: int, right: int) -> Exception:
     return refused(f"operator {type_name(left)} {name} {type_name(right)}")
 
 
-def binary(
-    name: str, left: Value, right: Value, result: int, right_node: Node
-) -> Value:
+def binary(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
     """An operator of two operands; patterns must be constants (``right_node``)."""
     if name in COMPARISONS:
         return compare(name, left, right)
@@ -185,9 +193,7 @@ def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
     return Value(sql, NUMERIC, shape, left.fails or right.fails)
 
 
-def _date_arithmetic(
-    name: str, left: Value, right: Value, result: int, right_node: Node
-) -> Value:
+def _date_arithmetic(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
     infinite = isinstance(right_node, Const) and "infinity" in (right_node.text or "")
     if infinite or "infinity" in left.sql:
         raise refused("arithmetic with infinite dates")

@@ -78,9 +78,7 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
         joined = f"({value.sql} {operator.value} {result.sql})"
         if value.fails or result.fails:
             decided = "FALSE" if operator is BoolOp.AND else "TRUE"
-            joined = (
-                f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
-            )
+            joined = f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
         result = Value(joined, BOOL, None, value.fails or result.fails)
     return _limited(result)
 
@@ -123,7 +121,7 @@ class _Compiler:
 
     @_value.register
     def _bool(self, node: BoolExpr) -> Value:
-        values = [self.value(argument) for argument in node.arguments]
+        values: Sequence[Value] = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
         if any(value.fails for value in values):
@@ -139,7 +137,9 @@ class _Compiler:
     @_value.register
     def _boolean_test(self, node: BooleanTest) -> Value:
         value = self.value(node.argument)
-        return Value(f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails)
+        return Value(
+            f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails
+        )
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:

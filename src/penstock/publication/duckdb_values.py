@@ -19,7 +19,15 @@ from penstock.sql.coercion import element
 from penstock.sql.quoting import quote_literal, type_name
 
 BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
-FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = 700, 701, 1042, 1043, 1082, 1114, 1184
+FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = (
+    700,
+    701,
+    1042,
+    1043,
+    1082,
+    1114,
+    1184,
+)
 NUMERIC, UUID = 1700, 2950
 INTEGERS: Final = frozenset({INT2, INT4, INT8})
 FLOATS: Final = frozenset({FLOAT4, FLOAT8})

@@ -12,7 +12,9 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 
-_ITEM: Final = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\\\s]|\\.|\s+(?=[^\s,}]))+))\s*([,}])', re.DOTALL)
+_ITEM: Final = re.compile(
+    r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\\\s]|\\.|\s+(?=[^\s,}]))+))\s*([,}])', re.DOTALL
+)
 _QUOTED: Final = re.compile(r'[\s",{}\\]')
 
 
