@@ -188,6 +188,8 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         return Value(f"rtrim({value.sql}, ' ')", target, None, value.fails)
     if source == NAME and target in (TEXT, VARCHAR):
         return Value(value.sql, target, None, value.fails)
+    if (source, target) == (DATE, TIMESTAMP) and value.fails:
+        return Value(f"({value.sql} + TIME '00:00:00')", TIMESTAMP, None, True)
     if (source, target) in ((DATE, TIMESTAMP), (TIMESTAMP, DATE)):
         return _plain(value, target, fails=True)
     raise refused(f"the cast from {type_name(source)} to {type_name(target)}")

@@ -83,10 +83,14 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
     return _limited(result)
 
 
-def _constants_first(values: Sequence[Value], nodes: Sequence[Node]) -> Sequence[Value]:
-    """PostgreSQL simplifies before it executes: a constant may decide without the others."""
-    pairs = sorted(zip(values, nodes, strict=True), key=lambda pair: contains_var(pair[1]))
-    return [value for value, _ in pairs]
+def strict(values: Sequence[Value], result: Value) -> Value:
+    """A strict function of operands that may fail: PostgreSQL evaluates every one of them, DuckDB
+    not where another is NULL, nor where a comparison with a constant is decided by the types."""
+    failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
+    if not failing:
+        return result
+    sql = f"CASE WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
+    return Value(sql, result.type, result.shape, True)
 
 
 def _limited(value: Value) -> Value:
@@ -121,12 +125,30 @@ class _Compiler:
 
     @_value.register
     def _bool(self, node: BoolExpr) -> Value:
-        values: Sequence[Value] = [self.value(argument) for argument in node.arguments]
+        values = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
-        if any(value.fails for value in values):
-            values = _constants_first(values, node.arguments)
-        return conjunction(values, node.operator)
+        joined = conjunction(values, node.operator)
+        decided = "TRUE" if node.operator is BoolOp.OR else "FALSE"
+        early = self._decided(node, decided) if joined.fails else None
+        if early is None:
+            return joined
+        return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
+
+    def _decided(self, node: Node, want: str) -> str | None:
+        """Whether constants alone make it TRUE or FALSE, as PostgreSQL's planner sees it (clauses.c):
+        then nothing else is evaluated. None where they cannot."""
+        if not contains_var(node) and not self._case:
+            return f"({self.value(node).sql}) IS {want}"
+        if not isinstance(node, BoolExpr):
+            return None
+        if node.operator is BoolOp.NOT:
+            return self._decided(node.arguments[0], "FALSE" if want == "TRUE" else "TRUE")
+        found = [self._decided(argument, want) for argument in node.arguments]
+        known = [sql for sql in found if sql is not None]
+        if (node.operator is BoolOp.OR) == (want == "TRUE"):
+            return f"({' OR '.join(known)})" if known else None
+        return f"({' AND '.join(known)})" if len(known) == len(found) else None
 
     @_value.register
     def _null_test(self, node: NullTest) -> Value:
@@ -152,7 +174,8 @@ class _Compiler:
         value = self.value(last)
         if not values:
             return prefix(node.name, value)
-        return binary(node.name, values[0], value, node.type, _stripped(last))
+        result = binary(node.name, values[0], value, node.type, _stripped(last))
+        return strict([values[0], value], result)
 
     def _like_pattern(self, node: Node) -> Node:
         assert isinstance(node, FuncExpr)
@@ -165,12 +188,19 @@ class _Compiler:
 
     @_value.register
     def _distinct(self, node: DistinctExpr) -> Value:
-        return compare("IS DISTINCT FROM", *(self.value(a) for a in node.arguments))
+        left, right = (self.value(argument) for argument in node.arguments)
+        if not left.fails and not right.fails:
+            return compare("IS DISTINCT FROM", left, right)
+        sql = (
+            f"CASE WHEN ({left.sql}) IS NULL THEN ({right.sql}) IS NOT NULL"
+            f" WHEN ({right.sql}) IS NULL THEN TRUE ELSE {compare('<>', left, right).sql} END"
+        )
+        return Value(sql, BOOL, None, True)
 
     @_value.register
     def _null_if(self, node: NullIfExpr) -> Value:
         left, right = (self.value(argument) for argument in node.arguments)
-        equal = compare("=", left, right)
+        equal = strict([left, right], compare("=", left, right))
         sql = f"CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END"
         return Value(sql, node.type, left.shape, equal.fails)
 
@@ -186,13 +216,14 @@ class _Compiler:
             return Value(sql, BOOL, None, left.fails)
         values = [self.value(item) for item in elements]
         in_list = (node.name, node.any) in (("=", True), ("<>", False))
-        if in_list and {left.type, *(value.type for value in values)} <= PLAIN:
+        fails = left.fails or any(value.fails for value in values)
+        if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
             compare("=", left, values[0])
             word = "IN" if node.any else "NOT IN"
             sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
-            return Value(sql, BOOL, None, left.fails or any(v.fails for v in values))
+            return Value(sql, BOOL)
         compared = [
-            binary(node.name, left, value, BOOL, _stripped(item))
+            strict([left, value], binary(node.name, left, value, BOOL, _stripped(item)))
             for value, item in zip(values, elements, strict=True)
         ]
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
@@ -229,7 +260,7 @@ class _Compiler:
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [_stripped(argument) for argument in node.arguments]
-        return function(node.name, values, nodes, node.type)
+        return strict(values, function(node.name, values, nodes, node.type))
 
     @_value.register
     def _relabel(self, node: RelabelType) -> Value:
