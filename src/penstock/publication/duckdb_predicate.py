@@ -136,7 +136,7 @@ class _Compiler:
         return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
 
     def _decided(self, node: Node, want: str) -> str | None:
-        """Whether constants alone make it TRUE or FALSE, as PostgreSQL's planner sees it (clauses.c):
+        """Whether constants alone make it TRUE or FALSE, as the planner sees it (clauses.c):
         then nothing else is evaluated. None where they cannot."""
         if not contains_var(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
@@ -295,8 +295,14 @@ class _Compiler:
     @_value.register
     def _coalesce(self, node: CoalesceExpr) -> Value:
         values, shape = aligned([self.value(argument) for argument in node.arguments])
-        sql = f"COALESCE({', '.join(value.sql for value in values)})"
-        return Value(sql, node.type, shape, any(value.fails for value in values))
+        fails = any(value.fails for value in values)
+        if not fails:
+            sql = f"COALESCE({', '.join(value.sql for value in values)})"
+            return Value(sql, node.type, shape)
+        sql = values[-1].sql  # lazily, one after the other
+        for value in reversed(values[:-1]):
+            sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {value.sql} ELSE {sql} END"
+        return Value(sql, node.type, shape, True)
 
     @_value.register
     def _min_max(self, node: MinMaxExpr) -> Value:
