@@ -50,6 +50,7 @@ _REGEXES: Final = {
 }
 _DATES: Final = frozenset({DATE, TIMESTAMP})
 _TEXTS: Final = STRINGS - {BPCHAR}
+_WIDE_DIGITS: Final = 19
 _SMALL_DAYS: Final = 1_000_000
 _FIRST_DATE: Final = "DATE '4714-11-24 (BC)'"
 _LAST_DATE: Final = "DATE '5874897-12-31'"
@@ -187,7 +188,10 @@ def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
         raise refused(f"operator {name} with a result of more than {MAX_PRECISION} digits")
     type_ = f"DECIMAL({shape[0]},{shape[1]})"
     if name == "*":
-        sql = f"CAST(({left.sql} * {right.sql}) AS {type_})"
+        # DuckDB multiplies two decimals of up to 18 digits in 64 bits, whatever comes out.
+        wide = f"CAST({left.sql} AS DECIMAL({max(p1, _WIDE_DIGITS)},{s1}))"
+        first = wide if shape[0] >= _WIDE_DIGITS > max(p1, p2) else left.sql
+        sql = f"CAST(({first} * {right.sql}) AS {type_})"
     else:
         sql = f"CAST((CAST({left.sql} AS {type_}) {name} CAST({right.sql} AS {type_})) AS {type_})"
     return Value(sql, NUMERIC, shape, left.fails or right.fails)
