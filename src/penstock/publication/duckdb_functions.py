@@ -110,9 +110,9 @@ def _other(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | N
         return f"CAST(octet_length({first.sql}) AS INTEGER)"
     if name == "cardinality" and element(first.type):
         return f"CAST(len({first.sql}) AS INTEGER)"
-    if name in ("array_length", "array_upper") and element(first.type):
-        if _integer(nodes[1]) == 1:
-            return f"CAST(nullif(len({first.sql}), 0) AS INTEGER)"
+    dimension = name in ("array_length", "array_upper") and element(first.type)
+    if dimension and _integer(nodes[1]) == 1:
+        return f"CAST(nullif(len({first.sql}), 0) AS INTEGER)"
     return None
 
 
@@ -188,6 +188,8 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         return Value(f"rtrim({value.sql}, ' ')", target, None, value.fails)
     if source == NAME and target in (TEXT, VARCHAR):
         return Value(value.sql, target, None, value.fails)
+    if (source, target) == (DATE, TIMESTAMP) and value.fails:
+        return Value(f"({value.sql} + TIME '00:00:00')", TIMESTAMP, None, True)
     if (source, target) in ((DATE, TIMESTAMP), (TIMESTAMP, DATE)):
         return _plain(value, target, fails=True)
     raise refused(f"the cast from {type_name(source)} to {type_name(target)}")

@@ -173,6 +173,8 @@ def integer_shape(oid: int) -> Shape:
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
     """Values of one type in one representation: numerics as one DECIMAL, or all as text."""
+    if any(element(value.type) == NUMERIC for value in values):
+        return _aligned_lists(values)
     if not any(value.type == NUMERIC for value in values):
         return values, None
     shapes = [value.shape for value in values if value.shape is not None]
@@ -182,6 +184,16 @@ def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
         if shape[0] <= MAX_PRECISION:
             return [_as_decimal(value, shape) for value in values], shape
     return [Value(as_text(value), NUMERIC, None, value.fails) for value in values], None
+
+
+def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
+    shapes = {value.shape for value in values}
+    if len(shapes) == 1:
+        return values, shapes.pop()
+    texts = [
+        Value(f"CAST({value.sql} AS VARCHAR[])", value.type, None, value.fails) for value in values
+    ]
+    return texts, None
 
 
 def _as_decimal(value: Value, shape: Shape) -> Value:

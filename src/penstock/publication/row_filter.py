@@ -51,11 +51,13 @@ class FilterColumn:
 @dataclass(frozen=True)
 class RowFilter:
     """``text``: as pg_get_expr prints it; ``columns``: names used; ``predicate``: DuckDB SQL,
-    boolean or NULL (as false), over columns quoted by their names at the publisher."""
+    boolean or NULL (as false), over columns quoted by their names at the publisher.
+    ``may_fail``: evaluating it may raise an error, as it would in PostgreSQL."""
 
     text: str
     columns: frozenset[str]
     predicate: str
+    may_fail: bool = False
 
 
 def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str) -> RowFilter:
@@ -70,7 +72,8 @@ def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str
                 f'collation "{column.collation}" of column "{column.name}" is not supported'
                 " in row filters"
             )
-    return RowFilter(deparse(node), used, predicate(node))
+    compiled = predicate(node)
+    return RowFilter(deparse(node), used, compiled.sql, compiled.fails)
 
 
 def check_row_filter(node: Node) -> None:

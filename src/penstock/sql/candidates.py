@@ -41,7 +41,7 @@ def find_operator(name: str, left: int | None, right: int) -> Operator:
         if exact.arguments == _same_for_unknown(wanted):
             return _operator(exact)
     matching = [c for c in candidates if can_coerce(wanted, c.arguments)]
-    chosen = matching[:1] if len(matching) == 1 else select_candidate(wanted, matching)
+    chosen = select_candidate(wanted, matching) if len(matching) > 1 else matching
     if len(chosen) == 1:
         return _operator(chosen[0])
     shown = f"{name} {type_name(right)}"

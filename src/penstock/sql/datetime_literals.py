@@ -25,6 +25,7 @@ _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})")
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
 _FIRST_YEAR: Final = -4712
 _LAST_YEARS: Final = {"date": 5_874_897, "timestamp": 294_276, "timestamptz": 294_276}
+_ZONE_UNITS: Final = (("zh", 3600), ("zm", 60), ("zs", 1))
 _SQL_NAMES: Final = {
     "timestamp": "timestamp",
     "timestamptz": "timestamp with time zone",
@@ -102,7 +103,7 @@ def _fraction(digits: str | None) -> int:
 
 
 def _offset(match: re.Match[str]) -> int:
-    east = sum(int(match[part] or 0) * 3600 // 60**i for i, part in enumerate(("zh", "zm", "zs")))
+    east = sum(int(match[part] or 0) * unit for part, unit in _ZONE_UNITS)
     return -east if match["sign"] == "-" else east
 
 

@@ -1,0 +1,165 @@
+"""Rules about column lists, filters and replica identities (publicationcmds.c, execReplication.c).
+
+In: what a statement wants, or a table with all publications that there are. Out: nothing, or
+PostgreSQL's error with its detail and SQLSTATE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    PenstockError,
+)
+from penstock.publication.members import Action, Members, PublicationRow, TableRow, actions_of
+from penstock.publication.row_filter import FilterColumn, compile_row_filter
+
+_SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
+_COMMANDS: Final = {
+    Action.UPDATE: ("update table", "updates", "updating the table"),
+    Action.DELETE: ("delete from table", "deletes", "deleting from the table"),
+}
+
+
+def column_list(
+    names: Sequence[str], columns: Sequence[FilterColumn], *, table: str
+) -> tuple[str, ...]:
+    """A column list in the table's order (pub_collist_validate). Raises 42703, 42P10, 42710."""
+    known = [column.name for column in columns]
+    seen: set[str] = set()
+    for name in names:
+        if name in _SYSTEM_COLUMNS and name not in known:
+            raise PenstockError(
+                f'cannot use system column "{name}" in publication column list', sqlstate="42P10"
+            )
+        if name not in known:
+            raise PenstockError(
+                f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
+            )
+        if name in seen:
+            raise PenstockError(
+                f'duplicate column "{name}" in publication column list', sqlstate="42710"
+            )
+        seen.add(name)
+    return tuple(name for name in known if name in seen)
+
+
+def check_column_list_allowed(
+    publication: PublicationRow, table: TableRow, *, with_schemas: bool
+) -> None:
+    """CheckPubRelationColumnList: no list beside schemas, nor for a partitioned table as leaves."""
+    if with_schemas:
+        detail = (
+            "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA"
+            " elements."
+        )
+    elif table.partition_key is not None and not publication.via_root:
+        detail = (
+            "Column lists cannot be specified for partitioned tables when"
+            " publish_via_partition_root is false."
+        )
+    else:
+        return
+    raise InvalidParameterValue(
+        f'cannot use column list for relation "{table.schema}.{table.name}"'
+        f' in publication "{publication.name}"',
+        detail=detail,
+    )
+
+
+def check_schema_allowed(publication: PublicationRow, *, with_column_lists: bool) -> None:
+    """A schema is not added where a table has a column list."""
+    if with_column_lists:
+        raise InvalidParameterValue(
+            f'cannot add schema to publication "{publication.name}"',
+            detail="Schemas cannot be added if any tables that specify a column list are already"
+            " part of the publication.",
+        )
+
+
+def check_row_filter_allowed(publication: PublicationRow, table: TableRow) -> None:
+    """A partitioned table has a filter only where it is published as itself."""
+    if table.partition_key is not None and not publication.via_root:
+        raise InvalidParameterValue(
+            f'cannot use publication WHERE clause for relation "{table.name}"',
+            detail="WHERE clause cannot be used for a partitioned table when"
+            " publish_via_partition_root is false.",
+        )
+
+
+def check_identity(
+    members: Members, table: TableRow, columns: Sequence[FilterColumn], command: Action
+) -> None:
+    """Whether rows of a table can be updated or deleted (CheckCmdReplicaIdentity).
+
+    ``members``: all publications. Raises 42P10 with the detail of the first rule that is broken,
+    55000 where the table has no replica identity and the command is published.
+    """
+    if command not in _COMMANDS or table.partition_key is not None:
+        return
+    publications = [
+        publication
+        for publication in members.publications
+        if command in actions_of(publication) and members.contains(publication, table)
+    ]
+    verb, noun, gerund = _COMMANDS[command]
+    detail = _broken_rule(members, table, columns, publications)
+    if detail is not None:
+        raise PenstockError(f'cannot {verb} "{table.name}"', detail=detail, sqlstate="42P10")
+    if publications and table.identity is None:
+        raise NotInPrerequisiteState(
+            f'cannot {verb} "{table.name}" because it does not have a replica identity'
+            f" and publishes {noun}",
+            hint=f"To enable {gerund}, set REPLICA IDENTITY using ALTER TABLE.",
+        )
+
+
+def _broken_rule(
+    members: Members,
+    table: TableRow,
+    columns: Sequence[FilterColumn],
+    publications: Sequence[PublicationRow],
+) -> str | None:
+    rows = [members.row(p, _filtered_as(members, p, table)) for p in publications]
+    full = table.identity == ()
+    identity = frozenset(table.identity or ())
+    name = f"{table.schema}.{table.name}"
+    for row in rows:
+        if row is None or row.row_filter is None or full:
+            continue
+        if not compile_row_filter(row.row_filter, columns, table=name).columns <= identity:
+            return (
+                "Column used in the publication WHERE expression is not part of the replica"
+                " identity."
+            )
+    for row in rows:
+        if row is not None and row.columns is not None and (full or not identity <= {*row.columns}):
+            return "Column list used by the publication does not cover the replica identity."
+    generated = frozenset(column.name for column in columns if column.generated)
+    needed = generated if full else generated & identity
+    for publication, row in zip(publications, rows, strict=True):
+        listed = row is not None and row.columns is not None
+        if needed and not listed and publication.generated_columns == "n":
+            return "Replica identity must not contain unpublished generated columns."
+    return None
+
+
+def _filtered_as(members: Members, publication: PublicationRow, table: TableRow) -> TableRow:
+    """Whose filter and list count: the topmost published ancestor's with via root."""
+    above = members.topmost_ancestor(publication, table) if publication.via_root else None
+    return table if above is None else above[0]
+
+
+def check_same_lists(
+    lists: Sequence[tuple[str, ...] | None], columns: Sequence[FilterColumn], *, table: str
+) -> None:
+    """All publications of a subscription have one list for a table. Raises 0A000."""
+    every = tuple(column.name for column in columns if not column.generated)
+    if len({frozenset(every if names is None else names) for names in lists}) > 1:
+        raise FeatureNotSupported(
+            f'cannot use different column lists for table "{table}" in different publications'
+        )
