@@ -57,7 +57,9 @@ def queries(snapshot: CatalogSnapshot, version: int) -> Iterator[str]:
     oids = {(t.lake.schema, t.lake.name): t.oid for t in snapshot.tables}
     for schema, table in (*TABLES, ("public", "nowhere")):
         yield ask.table_info(schema, table)
-        oid = oids.get((schema, table), 99)
+        oid = oids.get((schema, table))
+        if oid is None:
+            continue
         yield ask.columns(oid, subscriber=15, publisher=version)
         yield ask.columns(oid, subscriber=18, publisher=version)
         if version >= 15:

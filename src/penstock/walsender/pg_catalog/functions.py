@@ -45,6 +45,9 @@ pg_get_statisticsobjdef_columns(oid) text
 pg_get_triggerdef(oid,bool) text 1
 pg_get_ruledef(oid,bool) text 1
 pg_get_function_result(oid) text
+pg_get_function_arguments(oid) text
+pg_get_function_identity_arguments(oid) text
+pg_get_functiondef(oid) text
 pg_get_serial_sequence(text,text) text
 format_type(oid,int4) text
 pg_table_size(regclass) int8

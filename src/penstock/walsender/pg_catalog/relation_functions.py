@@ -214,6 +214,10 @@ class RelationFunctions:
     def pg_get_function_result(self, _: int) -> str | None:
         return None
 
+    pg_get_function_arguments = pg_get_function_result
+    pg_get_function_identity_arguments = pg_get_function_result
+    pg_get_functiondef = pg_get_function_result
+
     def pg_get_serial_sequence(self, _table: str, _column: str) -> str | None:
         return None
 
