@@ -45,6 +45,7 @@ def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
         else:
             plain.append(argument)
     if name == "count" and (not plain or isinstance(plain[0], exp.Star)):
+        expressions.scope.aggregated = True
         return Typed("count(*)", "int8")
     values = [expressions.translate(argument) for argument in plain]
     if name in ("coalesce", "greatest", "least"):
@@ -114,6 +115,9 @@ def _apply(
         missing = ["NULL"] * (len(function.arguments) - len(cells))
         found.functions.add(function.name)
         return Typed(f"pg__{function.name}({', '.join([*cells, *missing])})", returns)
+    if function.aggregate:
+        expressions.scope.aggregated = True
+        order = order or _row_order(expressions, function)
     if function.aggregate and cells:
         cells[0] = ("DISTINCT " if distinct else "") + cells[0]
         cells[-1] += order
@@ -123,6 +127,14 @@ def _apply(
         else:
             return Typed(f"{function.name}({', '.join(cells)})", returns)
     return Typed(function.template.format(*cells), returns)
+
+
+def _row_order(expressions: Expressions, function: Function) -> str:
+    """Where rows come in the order of a series, so they are put together (a nested loop)."""
+    counted = expressions.scope.counted
+    if counted is None or function.name not in ("array_agg", "string_agg"):
+        return ""
+    return f" ORDER BY {counted}"
 
 
 def _returns(function: Function, values: list[Typed]) -> str:

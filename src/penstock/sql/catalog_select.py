@@ -99,6 +99,9 @@ class SelectTranslator:
         targets = ", ".join(f"{value.sql} AS o{n}" for n, value in enumerate(outputs, 1))
         sql = f"SELECT {self._distinct(node, expressions)}{targets}{from_text}"
         sql += self._rest(node, expressions, names, outputs)
+        ordered = any(node.args.get(word) for word in ("order", "group", "distinct", "limit"))
+        if scope.counted is not None and not scope.aggregated and not ordered:
+            sql += f" ORDER BY {scope.counted}"
         columns = tuple(
             OutputColumn(name, value.type) for name, value in zip(names, outputs, strict=True)
         )

@@ -20,7 +20,9 @@ _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
 
 
 class CatalogDialect(Postgres):
-    """PostgreSQL's grammar, in which no function is special."""
+    """PostgreSQL's grammar, in which no function is special and subscripts stay as written."""
+
+    INDEX_OFFSET = 0
 
     class Parser(Postgres.Parser):
         """Functions stay as written."""

@@ -29,6 +29,7 @@ BTREE: Final = 403
 _DEFAULT_COLLATION: Final = 100
 _C_COLLATION: Final = 950
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
+_DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
 _ATTRIBUTES: Final = 1600
 
 
@@ -89,14 +90,26 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
         missing = not_null_columns(table)
         for number, column in enumerate(table.columns, 1):
             row = _attribute(table.oid, number, column.name, column.type_oid, column.typmod)
-            row |= {"attnotnull": column.name in missing, "attgenerated": column.generated}
-            yield row
+            yield row | {
+                "attnotnull": column.name in missing,
+                "attgenerated": column.generated,
+                "atthasdef": column.default is not None,
+            }
         for index in indexes(table):
             for position, number in enumerate(index.numbers, 1):
                 column = table.columns[number - 1]
                 yield _attribute(
                     index.oid, position, column.name, column.type_oid, column.typmod
                 )
+
+
+def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Defaults, and what generated columns are made of."""
+    for table in snapshot.tables:
+        for number, column in enumerate(table.columns, 1):
+            if column.default is not None:
+                oid = (_DEFAULT_OIDS + table.oid * _ATTRIBUTES + number) % (1 << 32)
+                yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": column.default}
 
 
 def _attribute(relation: int, number: int, name: str, type_oid: int, typmod: int) -> Row:
@@ -159,8 +172,11 @@ def pg_constraint(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
         for number, column in enumerate(table.columns, 1):
             if column.name in missing:
                 oid = _NOT_NULL_OIDS + table.oid * _ATTRIBUTES + number
-                name = f"{table.lake.name}_{column.name}_not_null"
-                yield _constraint(table, schema, oid % (1 << 32), name, "n", [number])
+                above = ancestors(snapshot, table.oid)
+                first = snapshot.table_by_oid[above[-1]] if above else table
+                name = f"{first.lake.name}_{column.name}_not_null"
+                row = _constraint(table, schema, oid % (1 << 32), name, "n", [number])
+                yield row | {"conislocal": not above, "coninhcount": int(bool(above))}
 
 
 def _constraint(

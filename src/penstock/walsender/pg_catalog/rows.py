@@ -22,6 +22,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
     "pg_class": relation_rows.pg_class,
     "pg_attribute": relation_rows.pg_attribute,
+    "pg_attrdef": relation_rows.pg_attrdef,
     "pg_index": relation_rows.pg_index,
     "pg_inherits": relation_rows.pg_inherits,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,

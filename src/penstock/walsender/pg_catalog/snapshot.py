@@ -24,13 +24,17 @@ NODE_OWNER: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated)."""
+    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated).
+
+    ``default``: the expression of a default or of a generated column, as SQL prints it.
+    """
 
     name: str
     type_oid: int
     typmod: int = -1
     not_null: bool = False
     generated: str = ""
+    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
