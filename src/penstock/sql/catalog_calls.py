@@ -201,4 +201,3 @@ def _bound(name: str, values: list[Typed]) -> Typed:
         return Typed(f"CASE WHEN len({array.sql}) > 0 THEN {first} END", "int4")
     last = "" if first else " - 1"
     return Typed(f"CAST(nullif(len({array.sql}), 0){last} AS INTEGER)", "int4")
-

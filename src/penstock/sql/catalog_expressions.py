@@ -237,8 +237,7 @@ class Expressions:
         kind = common_type([left.type, *(item.type for item in items)])
         left = coerce(left, kind, self.found) if left.type == UNKNOWN else left
         sql = ", ".join(
-            (coerce(item, kind, self.found) if item.type == UNKNOWN else item).sql
-            for item in items
+            (coerce(item, kind, self.found) if item.type == UNKNOWN else item).sql for item in items
         )
         return Typed(f"({left.sql} IN ({sql}))", "bool")
 
@@ -293,7 +292,8 @@ class Expressions:
     def _array(self, node: exp.Array) -> Typed:
         items = node.expressions
         if len(items) == 1 and isinstance(items[0], exp.Query):
-            query = self._query(items[0], self.scope)
+            inner: Any = items[0]
+            query = self._query(inner, self.scope)
             return Typed(f"ARRAY({query.sql})", array_type(query.columns[0].type))
         values = [self.translate(item) for item in items]
         kind = common_type([value.type for value in values])
@@ -315,9 +315,7 @@ class Expressions:
 
     def _filter(self, node: exp.Filter) -> Typed:
         inner = self.translate(node.this)
-        return Typed(
-            f"{inner.sql} FILTER (WHERE {self.boolean(node.expression.this)})", inner.type
-        )
+        return Typed(f"{inner.sql} FILTER (WHERE {self.boolean(node.expression.this)})", inner.type)
 
     def _anonymous(self, node: exp.Anonymous) -> Typed:
         return self._call(str(node.this).lower(), node.expressions)

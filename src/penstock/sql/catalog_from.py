@@ -203,8 +203,7 @@ class FromClause:
             )
         number = offset.name if isinstance(offset, exp.Identifier) else "ordinality"
         sql = (
-            f"SELECT unnest({array.sql}) AS o1, "
-            f"unnest(generate_series(1, len({array.sql}))) AS o2"
+            f"SELECT unnest({array.sql}) AS o1, unnest(generate_series(1, len({array.sql}))) AS o2"
         )
         return self._lateral(alias or "unnest", [name, number], [element, "int8"], sql)
 

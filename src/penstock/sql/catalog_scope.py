@@ -62,9 +62,7 @@ class Scope:
                 raise PenstockError(f"column {table}.{name} does not exist", sqlstate="42703")
             scope = scope.outer
         if table is not None:
-            raise PenstockError(
-                f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"
-            )
+            raise PenstockError(f'missing FROM-clause entry for table "{table}"', sqlstate="42P01")
         raise PenstockError(f'column "{name}" does not exist', sqlstate="42703")
 
     def _find(self, name: str, table: str | None) -> tuple[str, str] | None:

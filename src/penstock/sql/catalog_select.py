@@ -114,9 +114,7 @@ class SelectTranslator:
         source = FromClause(expressions, self._lookup, self._table_functions, self.translate)
         return " FROM " + source.translate(clause.this, node.args.get("joins") or [])
 
-    def _targets(
-        self, node: exp.Select, expressions: Expressions
-    ) -> tuple[list[str], list[Typed]]:
+    def _targets(self, node: exp.Select, expressions: Expressions) -> tuple[list[str], list[Typed]]:
         names: list[str] = []
         values: list[Typed] = []
         for target in node.expressions:
@@ -214,9 +212,7 @@ class SelectTranslator:
     # UNION, VALUES
 
     def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Query:
-        left, right = (
-            self.translate(side, scope) for side in (node.this, node.expression)
-        )
+        left, right = (self.translate(side, scope) for side in (node.this, node.expression))
         word = _SET_OPERATIONS[type(node)]
         if len(left.columns) != len(right.columns):
             raise PenstockError(
@@ -236,7 +232,9 @@ class SelectTranslator:
 
     def _values(self, node: exp.Values, scope: Scope) -> Query:
         expressions = self._expressions(scope)
-        rows = [[expressions.translate(cell) for cell in row.expressions] for row in node.expressions]
+        rows = [
+            [expressions.translate(cell) for cell in row.expressions] for row in node.expressions
+        ]
         types = [common_type([cell.type for cell in column]) for column in zip(*rows, strict=True)]
         names = [f"o{n}" for n in range(1, len(types) + 1)]
         lines = ", ".join(
@@ -271,4 +269,3 @@ def _spread_call(node: exp.Select) -> exp.Anonymous | None:
     while isinstance(inner, exp.Paren):
         inner = inner.this
     return inner if isinstance(inner, exp.Anonymous) else None
-

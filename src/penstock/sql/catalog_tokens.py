@@ -19,12 +19,15 @@ from penstock.sql.lexer import Kind, Token, lex
 _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
 
 
+_Parser: Any = Postgres.Parser
+
+
 class CatalogDialect(Postgres):
     """PostgreSQL's grammar, in which no function is special and subscripts stay as written."""
 
     INDEX_OFFSET = 0
 
-    class Parser(Postgres.Parser):
+    class Parser(_Parser):  # type: ignore[misc]
         """Functions stay as written."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {"ARRAY": Postgres.Parser.FUNCTIONS["ARRAY"]}

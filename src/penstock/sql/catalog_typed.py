@@ -94,8 +94,7 @@ def _items(text: str, target: str, element: str, found: Found) -> list[str]:
     if target in ("int2vector", "oidvector"):
         return [_constant(item, element, found) for item in text.split()]
     return [
-        "NULL" if item is None else _constant(item, element, found)
-        for item in array_items(text)
+        "NULL" if item is None else _constant(item, element, found) for item in array_items(text)
     ]
 
 
@@ -108,7 +107,8 @@ def array_items(text: str) -> list[str | None]:
             detail='Array value must start with "{" or dimension information.',
             sqlstate="22P02",
         )
-    body, out, at = body[1:-1], [], 0
+    out: list[str | None] = []
+    body, at = body[1:-1], 0
     while body.strip():
         match = _ITEM.match(body, at)
         if match is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
@@ -23,7 +24,7 @@ from penstock.sql.catalog_types import UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """``parameters``: the types of ``$1``, ``$2`` ... ``read``: (table, source) that were named."""
+    """``parameters``: the types of ``$1``, ``$2`` ..."""
 
     sql: str
     columns: tuple[OutputColumn, ...]
@@ -77,6 +78,6 @@ def names_in(text: str) -> Names:
     return Names(tables, frozenset(_functions(tree)))
 
 
-def _functions(tree: exp.Expression) -> Iterator[str]:
+def _functions(tree: Any) -> Iterator[str]:
     for call in tree.find_all(exp.Anonymous):
         yield str(call.this).lower()

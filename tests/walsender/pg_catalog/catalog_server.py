@@ -18,9 +18,7 @@ from penstock.walsender.server import ListenOptions, Server
 
 
 def field_descriptions(fields: Iterable[Field]) -> tuple[FieldDescription, ...]:
-    return tuple(
-        FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields
-    )
+    return tuple(FieldDescription(f.name, f.type_oid, f.type_size, typmod=f.typmod) for f in fields)
 
 
 class CatalogRunner:

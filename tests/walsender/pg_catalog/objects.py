@@ -160,7 +160,9 @@ def publication_names(version: int) -> list[str]:
 
 def snapshot(version: int = 18, oids: Mapping[str, int] | None = None) -> CatalogSnapshot:
     """The objects as a node has them. ``oids``: of relations, publications, roles by name."""
-    numbers = {name: 16384 + n for n, name in enumerate((*_COLUMNS, *_PUBLICATIONS, "alice", "bob"))}
+    numbers = {
+        name: 16384 + n for n, name in enumerate((*_COLUMNS, *_PUBLICATIONS, "alice", "bob"))
+    }
     numbers |= {"postgres": 10, "s1": 17000, "database": 5} | dict(oids or {})
     present = set(publication_names(version))
     rels = tuple(

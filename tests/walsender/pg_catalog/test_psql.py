@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from walsender.pg_catalog import objects
-from walsender.pg_catalog.catalog_server import catalog_server, run_psql
-from walsender.pg_catalog.test_subscriber_queries import drop_subscription, server_oids
 
 from penstock.embedded import clients, find_installation
 from penstock.walsender.pg_catalog import CatalogDatabase
+from walsender.pg_catalog import objects
+from walsender.pg_catalog.catalog_server import catalog_server, run_psql
+from walsender.pg_catalog.test_subscriber_queries import drop_subscription, server_oids
 
 VERSIONS = (14, 15, 16, 17, 18)
 COMMANDS = [

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from walsender.pg_catalog import objects
-from walsender.pg_catalog import subscriber_queries as ask
 
 from penstock.walsender.pg_catalog import CatalogDatabase, CatalogSnapshot, reads_catalog_only
+from walsender.pg_catalog import objects
+from walsender.pg_catalog import subscriber_queries as ask
 
 VERSIONS = (14, 15, 16, 17, 18)
 TABLES = [
@@ -73,9 +73,7 @@ def lake() -> Iterator[Callable[..., CatalogDatabase]]:
     opened: list[CatalogDatabase] = []
 
     def of(version: int, snapshot: CatalogSnapshot | None = None) -> CatalogDatabase:
-        database = CatalogDatabase(
-            snapshot or objects.snapshot(version), objects.session(version)
-        )
+        database = CatalogDatabase(snapshot or objects.snapshot(version), objects.session(version))
         opened.append(database)
         return database
 
@@ -157,7 +155,7 @@ def test_a_table_and_its_columns(lake: Lake) -> None:
         "1184",
         None,
     )
-    assert rows(database, ask.table_info("public", "part")) [0][1:] == ("d", "p")
+    assert rows(database, ask.table_info("public", "part"))[0][1:] == ("d", "p")
     assert rows(database, ask.table_info("shop", "nowhere")) == []
 
 

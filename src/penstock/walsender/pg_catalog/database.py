@@ -15,7 +15,12 @@ from typing import Any, Final
 
 import duckdb
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError, SqlSyntaxError
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
 from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
 from penstock.sql.catalog_typed import array_items
 from penstock.sql.catalog_types import catalog_type, element_type
@@ -27,6 +32,7 @@ from penstock.walsender.pg_catalog.functions import (
     functions,
     table_functions,
 )
+from penstock.walsender.pg_catalog.relations import with_parents_columns
 from penstock.walsender.pg_catalog.rows import table_rows
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.walsender.pg_catalog.text_output import text_output
@@ -50,6 +56,7 @@ class CatalogDatabase:
     """The catalogs of one snapshot, for one session. For one thread at a time."""
 
     def __init__(self, snapshot: CatalogSnapshot, session: SessionFacts) -> None:
+        snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)

@@ -33,9 +33,7 @@ def published_tables(
 ) -> tuple[PublishedTable, ...]:
     """The tables of one publication, sorted by oid where PostgreSQL has no order."""
     schemas = {
-        row.schema
-        for row in snapshot.publication_namespaces
-        if row.publication == publication.oid
+        row.schema for row in snapshot.publication_namespaces if row.publication == publication.oid
     }
     if publication.all_tables:
         oids = _all_tables(snapshot, publication)
@@ -120,9 +118,7 @@ def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[in
     return tuple(sorted(n for c in columns if (n := table.number(c)) is not None))
 
 
-def _all_columns(
-    publication: Publication, table: CatalogTable, version: int
-) -> tuple[int, ...]:
+def _all_columns(publication: Publication, table: CatalogTable, version: int) -> tuple[int, ...]:
     stored = version >= _GENERATED_SINCE and publication.generated_columns == "s"
     return tuple(
         number

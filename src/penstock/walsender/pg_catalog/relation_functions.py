@@ -38,9 +38,7 @@ class RelationFunctions:
         self._constraints = {i.constraint_oid: i for i in self._indexes.values() if i.primary}
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
-        } | {
-            index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()
-        }
+        } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}
 
     def _table(self, oid: int) -> CatalogTable | None:
         return self._snapshot.table_by_oid.get(oid)
@@ -177,7 +175,9 @@ class RelationFunctions:
         if index is None:
             return None
         if column:
-            return quote_identifier(index.columns[column - 1]) if column <= len(index.columns) else ""
+            return (
+                quote_identifier(index.columns[column - 1]) if column <= len(index.columns) else ""
+            )
         lake = index.table.lake
         only = "ONLY " if is_partitioned(index.table) else ""
         relation = f"{quote_identifier(lake.schema)}.{quote_identifier(lake.name)}"

@@ -98,9 +98,7 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
         for index in indexes(table):
             for position, number in enumerate(index.numbers, 1):
                 column = table.columns[number - 1]
-                yield _attribute(
-                    index.oid, position, column.name, column.type_oid, column.typmod
-                )
+                yield _attribute(index.oid, position, column.name, column.type_oid, column.typmod)
 
 
 def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:

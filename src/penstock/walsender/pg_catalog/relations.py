@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.pg_class import ReplicaIdentity
-from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
+from penstock.walsender.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable
 
 PG_CATALOG: Final = 11
 PUBLIC: Final = 2200
@@ -65,6 +65,25 @@ def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
     return out
 
 
+def with_parents_columns(snapshot: CatalogSnapshot) -> CatalogSnapshot:
+    """Partitioned parents have no Delta table: their columns are those of their partitions."""
+    tables = tuple(
+        replace(table, columns=_columns_below(snapshot, table.oid))
+        if is_partitioned(table) and not table.columns
+        else table
+        for table in snapshot.tables
+    )
+    return snapshot if tables == snapshot.tables else replace(snapshot, tables=tables)
+
+
+def _columns_below(snapshot: CatalogSnapshot, oid: int) -> tuple[CatalogColumn, ...]:
+    for child, _ in descendants(snapshot, oid):
+        table = snapshot.table_by_oid.get(child)
+        if table is not None and table.columns:
+            return table.columns
+    return ()
+
+
 def indexes(table: CatalogTable) -> tuple[Index, ...]:
     """The indexes that stand for a table's keys, primary key first."""
     lake = table.lake
@@ -73,9 +92,7 @@ def indexes(table: CatalogTable) -> tuple[Index, ...]:
     if lake.primary_key:
         same = by_key and lake.identity_key == lake.primary_key
         name = f"{lake.name}_pkey"
-        out.append(
-            Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same)
-        )
+        out.append(Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same))
     if by_key and lake.identity_key and lake.identity_key != lake.primary_key:
         name = "_".join((lake.name, *lake.identity_key, "idx"))
         out.append(Index(_IDENTITY_OIDS + lake.oid, name, table, lake.identity_key, False, True))

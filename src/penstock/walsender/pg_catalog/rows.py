@@ -101,9 +101,7 @@ def arrow_type(held: str) -> pa.DataType:
     return _ARROW[held]
 
 
-def _rows(
-    name: str, snapshot: CatalogSnapshot, facts: SessionFacts
-) -> Iterable[Mapping[str, Any]]:
+def _rows(name: str, snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterable[Mapping[str, Any]]:
     if name in snapshot.views:
         return snapshot.views[name]
     if name in _BUILDERS:
