@@ -20,6 +20,7 @@ from penstock.sql.catalog_types import (
     catalog_type,
     common_type,
     element_type,
+    is_string,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def _returns(function: Function, values: list[Typed]) -> str:
     first = values[0].type if values else UNKNOWN
     match function.returns:
         case "same":
-            return "text" if first == UNKNOWN else first
+            as_text = first == UNKNOWN or (function.aggregate and is_string(first))
+            return "text" if as_text else first
         case "anyelement":
             return element_type(first) or "text"
         case "anyarray of":

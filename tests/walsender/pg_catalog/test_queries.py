@@ -15,7 +15,7 @@ from walsender.pg_catalog import objects
 from walsender.pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
 
 QUERIES = [
-    "SELECT 1, 'a', NULL, true, 1.5, 3000000000, -2",
+    "SELECT 1, 'a', NULL, true AS t, 1.5, 3000000000, -2",
     "SELECT 1 AS a, 'x'::name AS b, '5'::oid, CAST('7' AS int8), 'c'::\"char\"",
     "SELECT 1 + 1, 7 / 2, 7 % 4, 2 * 3 - 1, -(3)",
     "SELECT 'a' || 'b', 'a' = 'b', 1 <> 2, NOT true, 1 IS NULL, NULL IS NOT NULL",
@@ -80,7 +80,7 @@ QUERIES = [
     " relhassubclass, relrowsecurity FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
     " WHERE nspname IN ('public', 'shop') AND relkind IN ('r', 'p') ORDER BY c.oid",
     "SELECT conname, contype, conrelid::regclass, conkey, pg_get_constraintdef(oid) FROM"
-    " pg_constraint WHERE contype = 'p' AND conrelid <> 0 ORDER BY conrelid",
+    " pg_constraint WHERE contype = 'p' AND conrelid > 16383 ORDER BY conrelid",
     "SELECT pg_get_indexdef('t2_pkey'::regclass), pg_get_indexdef('t2_pkey'::regclass, 2, true),"
     " pg_get_indexdef('part_pkey'::regclass)",
     "SELECT pg_get_replica_identity_index('t1'::regclass) = 't1_pkey'::regclass,"
@@ -147,7 +147,7 @@ ERRORS = [
     "SELECT x FROM generate_series(1, 2) AS s (y)",
 ]
 
-VERSIONS = (14, 18)
+VERSIONS = (14, 16, 18)
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_fields_and_rows_are_a_servers(
     wrong: list[str] = []
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         for sql in QUERIES:
-            assert reads_catalog_only(sql), sql
             try:
+                assert reads_catalog_only(sql)
                 compare(connection, ours, sql)
             except (AssertionError, PenstockError) as error:
                 wrong.append(f"{sql}\n    {error}")
@@ -228,7 +228,6 @@ def test_errors_are_a_servers(pair: Callable[[int], tuple[Any, CatalogDatabase]]
         "SELECT * FROM pg_class WHERE EXISTS (SELECT 1 FROM t1)",
         "nonsense",
         "",
-        "SELECT",
         "SELECT 'unfinished",
     ],
 )
