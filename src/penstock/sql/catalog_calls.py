@@ -101,7 +101,8 @@ def _apply(
     cells: list[str] = []
     for kind, value in zip(function.arguments, values, strict=False):
         if kind == ANY:
-            cells.append((coerce(value, "text", found) if value.type == UNKNOWN else value).sql)
+            sql = (coerce(value, "text", found) if value.type == UNKNOWN else value).sql
+            cells.append(sql if function.template else f"CAST({sql} AS VARCHAR)")
         elif kind == ARRAY:
             if value.type == UNKNOWN:
                 value = coerce(value, "_text", found)

@@ -125,6 +125,7 @@ class Expressions:
 
     def _parameter(self, node: exp.Parameter) -> Typed:
         number = int(node.name)
+        self.found.last_parameter = max(number, self.found.last_parameter)
         kind = self.found.parameters.get(number, UNKNOWN)
         if kind != UNKNOWN:
             return Typed(f"CAST(${number} AS {catalog_type(kind).held})", kind)
@@ -181,12 +182,21 @@ class Expressions:
 
     def _arithmetic(self, node: exp.Expression, operator: str) -> Typed:
         left, right = self.translate(node.this), self.translate(node.expression)
+        if "pg_lsn" in (left.type, right.type):
+            return self._lsn_arithmetic(left, right, operator)
         kind = arithmetic_type(left.type, right.type)
         left = coerce(left, kind, self.found) if left.type == UNKNOWN else left
         right = coerce(right, kind, self.found) if right.type == UNKNOWN else right
         if operator == "/" and kind.startswith("int"):
             operator = "//"
         return Typed(f"({left.sql} {operator} {right.sql})", kind)
+
+    def _lsn_arithmetic(self, left: Typed, right: Typed, operator: str) -> Typed:
+        """Positions differ by bytes (pg_lsn.c)."""
+        if operator == "-" and right.type in ("pg_lsn", UNKNOWN):
+            left, right = (coerce(side, "pg_lsn", self.found) for side in (left, right))
+            return Typed(f"CAST({left.sql} - {right.sql} AS DECIMAL(38,6))", "numeric")
+        return Typed(f"CAST({left.sql} {operator} {right.sql} AS BIGINT)", "pg_lsn")
 
     def _match(self, node: exp.Expression, template: str) -> Typed:
         left = coerce(self.translate(node.this), "text", self.found)

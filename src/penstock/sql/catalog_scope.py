@@ -111,6 +111,8 @@ class Found:
     tables: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     parameters: dict[int, str] = field(default_factory=dict)
+    """Types of ``$n``, where something has given them one."""
+    last_parameter: int = 0
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def new_source(self) -> str:

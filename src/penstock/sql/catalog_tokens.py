@@ -55,7 +55,7 @@ def parse_select(text: str) -> exp.Query:
     return found[0]  # type: ignore[return-value]
 
 
-def _with_quantifiers(tree: exp.Expression) -> exp.Expression:
+def _with_quantifiers(tree: Any) -> Any:
     """``SOME (array)`` and ``ALL (array)``, which were taken for functions, as ANY and ALL."""
 
     def convert(node: Any) -> Any:

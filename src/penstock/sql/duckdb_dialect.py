@@ -45,14 +45,15 @@ def translate(
     )
     query = translator.translate(parse_select(text))
     found = translator.found
-    count = max(found.parameters, default=0)
     return Translation(
         sql=query.sql,
         columns=tuple(
             OutputColumn(column.name, "text" if column.type == UNKNOWN else column.type)
             for column in query.columns
         ),
-        parameters=tuple(found.parameters.get(n, "text") for n in range(1, count + 1)),
+        parameters=tuple(
+            found.parameters.get(n, "text") for n in range(1, found.last_parameter + 1)
+        ),
         tables=frozenset(found.tables),
         functions=frozenset(found.functions),
     )

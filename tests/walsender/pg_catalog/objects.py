@@ -59,6 +59,7 @@ CREATE PUBLICATION p_list_all FOR TABLE t1 (a, b, c);
 SETUP_18 = """
 CREATE PUBLICATION p_gen FOR TABLE gen WITH (publish_generated_columns = stored);
 """
+GRANTS = "GRANT SELECT ON t1 TO alice;"
 ROLES = """
 CREATE ROLE alice LOGIN REPLICATION PASSWORD 'secret' CONNECTION LIMIT 3;
 CREATE ROLE bob NOLOGIN;

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.walsender.pg_catalog import CatalogDatabase, reads_catalog_only
+from penstock.sql.catalog_functions import Function
+from penstock.walsender.pg_catalog import CatalogDatabase, PythonFunction, reads_catalog_only
 from walsender.pg_catalog import objects
 from walsender.pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
 
@@ -19,7 +20,8 @@ QUERIES = [
     "SELECT 1 AS a, 'x'::name AS b, '5'::oid, CAST('7' AS int8), 'c'::\"char\"",
     "SELECT 1 + 1, 7 / 2, 7 % 4, 2 * 3 - 1, -(3)",
     "SELECT 'a' || 'b', 'a' = 'b', 1 <> 2, NOT true, 1 IS NULL, NULL IS NOT NULL",
-    "SELECT 1 IS DISTINCT FROM NULL, 2 BETWEEN 1 AND 3, 'x' IN ('x', 'y'), 'b' LIKE '_', 'b' ~ '^B'",
+    "SELECT 1 IS DISTINCT FROM NULL, 2 BETWEEN 1 AND 3, 'x' IN ('x', 'y'), 'b' LIKE '_',"
+    " 'b' ~ '^B'",
     "SELECT 'b' ~* '^B', 'b' !~ 'c', 'Ab' ILIKE 'a%', 'x' NOT LIKE 'y'",
     "SELECT CASE WHEN true THEN 'x' END, CASE 1 WHEN 1 THEN 2 ELSE 3 END, coalesce(NULL, 'z')",
     "SELECT CASE WHEN relname = 't1' THEN relname END, CASE WHEN false THEN 1 ELSE relnatts END"
@@ -55,7 +57,8 @@ QUERIES = [
     "SELECT s, s + 1 AS next FROM generate_series(1, 3) s ORDER BY 1 DESC",
     "SELECT u.x, u.n FROM unnest(ARRAY['a', 'b']) WITH ORDINALITY AS u (x, n) ORDER BY n",
     "SELECT c.relname, a.* FROM pg_class c CROSS JOIN LATERAL (SELECT count(*) AS columns FROM"
-    " pg_attribute WHERE attrelid = c.oid AND attnum > 0) a WHERE relname IN ('t1','t2') ORDER BY 1",
+    " pg_attribute WHERE attrelid = c.oid AND attnum > 0) a WHERE relname IN ('t1','t2')"
+    " ORDER BY 1",
     "SELECT relkind, count(*), min(relname), max(relnatts), bool_or(relispartition),"
     " string_agg(relname, ',' ORDER BY relname) FROM pg_class c JOIN pg_namespace n ON"
     " n.oid = relnamespace WHERE nspname IN ('public', 'shop') AND relkind IN ('r', 'p')"
@@ -65,8 +68,8 @@ QUERIES = [
     "SELECT array(SELECT attname FROM pg_attribute WHERE attrelid = 't2'::regclass AND attnum > 0"
     " ORDER BY attnum), (SELECT count(*) FROM pg_publication WHERE puballtables) AS n,"
     " EXISTS (SELECT 1 FROM pg_subscription)",
-    "SELECT DISTINCT ON (relkind) relkind, relname FROM pg_class WHERE relname IN ('t1','t2','part')"
-    " ORDER BY relkind, relname DESC",
+    "SELECT DISTINCT ON (relkind) relkind, relname FROM pg_class WHERE relname IN"
+    " ('t1', 't2', 'part') ORDER BY relkind, relname DESC",
     "SELECT indexrelid::regclass, indrelid::regclass, indnatts, indnkeyatts, indisunique,"
     " indisprimary, indisreplident, indimmediate, indisvalid, indkey FROM pg_index"
     " WHERE indrelid IN (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
@@ -102,10 +105,12 @@ QUERIES = [
     " rolvaliduntil FROM pg_roles WHERE rolname IN ('alice', 'bob') ORDER BY 1",
     "SELECT usename, userepl, passwd FROM pg_user WHERE usename = 'alice'",
     "SELECT datname, datallowconn, encoding FROM pg_database WHERE datname = current_database()",
-    "SELECT current_database(), current_user, session_user, current_schema(), current_schemas(true)",
+    "SELECT current_database(), current_user, session_user, current_schema(),"
+    " current_schemas(true)",
     "SELECT pg_is_in_recovery(), pg_encoding_to_char(6), pg_client_encoding(),"
     " current_setting('nothing.here', true)",
-    "SELECT pg_size_pretty(0::bigint), pg_size_pretty(10239::bigint), pg_size_pretty(10240::bigint),"
+    "SELECT pg_size_pretty(0::bigint), pg_size_pretty(10239::bigint),"
+    " pg_size_pretty(10240::bigint),"
     " pg_size_pretty(123456789::bigint), pg_size_pretty(20000000000000::bigint),"
     " pg_size_pretty(-20480::bigint)",
     "SELECT pg_table_is_visible('t1'::regclass), pg_table_is_visible('shop.orders'::regclass),"
@@ -118,8 +123,13 @@ QUERIES = [
     "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary WHERE i.indexrelid IS NULL"
     " AND n.nspname IN ('public', 'shop') AND c.relkind = 'r' ORDER BY 1, 2",
+    "SELECT '0/FF'::pg_lsn < '0/100', '1/0'::pg_lsn - '0/10', '0/a'::pg_lsn::text,"
+    " pg_wal_lsn_diff('0/20', '0/30'), '0/1'::pg_lsn",
+    "SELECT relname, relacl, has_table_privilege('alice', oid, 'SELECT'),"
+    " has_table_privilege('bob', oid, 'SELECT'), has_table_privilege(oid, 'INSERT')"
+    " FROM pg_class WHERE relname IN ('t1', 't2') ORDER BY 1",
     "SELECT p.oid = q.oid FROM pg_publication p JOIN pg_publication q USING (pubname) LIMIT 1",
-    "SELECT '' AS \"Weird \"\" name\", 1 AS \"A\", 2 AS a",
+    'SELECT \'\' AS "Weird "" name", 1 AS "A", 2 AS a',
 ]
 
 ERRORS = [
@@ -135,6 +145,7 @@ ERRORS = [
     "SELECT 'nothing'::regnamespace",
     "SELECT 'nobody'::regrole",
     "SELECT oid FROM pg_class WHERE oid = 'x'",
+    "SELECT 'x'::pg_lsn",
     "SELECT 'x'::int4",
     "SELECT 'x'::bool",
     "SELECT 1::nothing",
@@ -161,9 +172,12 @@ def pair(
         server = database_on(version)
         server.execute(objects.ROLES)
         servers.append(server)
-        server.execute(objects.setup(version))
+        server.execute(objects.setup(version) + objects.GRANTS)
+        oids = server_oids(server)
         snapshot = dataclasses.replace(
-            objects.snapshot(version, server_oids(server)), database=server.name
+            objects.snapshot(version, oids),
+            database=server.name,
+            select_grants=frozenset({(oids["public.t1"], oids["alice"])}),
         )
         session = dataclasses.replace(
             objects.session(version),
@@ -178,7 +192,7 @@ def pair(
         database.close()
     for server in servers:
         drop_subscription(server)
-        server.execute("DROP ROLE alice; DROP ROLE bob")
+        server.execute("DROP OWNED BY alice; DROP ROLE alice; DROP ROLE bob")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -306,6 +320,39 @@ def test_partitioned_parents_have_the_columns_of_their_partitions() -> None:
     database = CatalogDatabase(dataclasses.replace(base, tables=tables), objects.session())
     sql = "SELECT attname FROM pg_attribute WHERE attrelid = 'part'::regclass ORDER BY attnum"
     assert database.query(sql)[1] == [[b"a"], [b"b"]]
+    database.close()
+
+
+def test_functions_that_the_node_adds() -> None:
+    dropped: list[str] = []
+    drop = PythonFunction(
+        Function("pg_drop_replication_slot", ("name",), "void"), lambda name: dropped.append(name)
+    )
+    name = "pg_drop_replication_slot"
+    database = CatalogDatabase(objects.snapshot(), objects.session(), {name: drop})
+    sql = f"SELECT {name}('s' || pubname) FROM pg_publication WHERE pubname IN ('p_t', 'p_all')"
+    assert sorted(database.query(sql)[1]) == [[None], [None]]
+    assert sorted(dropped) == ["sp_all", "sp_t"]
+    assert not reads_catalog_only(f"SELECT {name}('s')")
+    assert reads_catalog_only(f"SELECT {name}('s')", [name])
+    database.close()
+
+
+def test_parameters_get_their_types_where_they_are_used() -> None:
+    database = CatalogDatabase(objects.snapshot(), objects.session())
+    sql = (
+        "SELECT relname, $4 FROM pg_class WHERE (oid = $1 OR $1 IS NULL) AND relname = ANY ($2)"
+        " AND relispartition = $3 AND $5::int2 = 3"
+    )
+    assert database.parameter_types(sql) == (26, 1003, 16, 25, 21)
+    found = database.query(sql, [None, b'{part_1,"t1",NULL}', b"t", b"x", b"3"])[1]
+    assert found == [[b"part_1", b"x"]]
+    with pytest.raises(PenstockError, match="invalid input syntax") as error:
+        database.query(sql, [b"x", b"{}", b"t", b"x", b"3"])
+    assert error.value.sqlstate == "22P02"
+    with pytest.raises(PenstockError, match="bind message supplies 1 parameters") as error:
+        database.query(sql, [b"1"])
+    assert error.value.sqlstate == "08P01"
     database.close()
 
 

@@ -6,6 +6,7 @@ snapshot is left to ``snapshot_of``; who calls whom to ``reads_catalog_only``.
 """
 
 from penstock.walsender.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only
+from penstock.walsender.pg_catalog.functions import PythonFunction
 from penstock.walsender.pg_catalog.snapshot import (
     CatalogColumn,
     CatalogSnapshot,
@@ -19,6 +20,7 @@ __all__ = [
     "CatalogSnapshot",
     "CatalogTable",
     "Field",
+    "PythonFunction",
     "SessionFacts",
     "reads_catalog_only",
 ]

@@ -8,9 +8,11 @@ query first reads it. What is no catalog query, ``reads_catalog_only`` tells.
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import duckdb
@@ -41,6 +43,8 @@ _CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
 _NEWEST: Final = 18
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -53,14 +57,22 @@ class Field:
 
 
 class CatalogDatabase:
-    """The catalogs of one snapshot, for one session. For one thread at a time."""
+    """The catalogs of one snapshot, for one session; threads wait for one another.
 
-    def __init__(self, snapshot: CatalogSnapshot, session: SessionFacts) -> None:
+    ``more``: functions that the node adds, by name (pg_drop_replication_slot ...).
+    """
+
+    def __init__(
+        self,
+        snapshot: CatalogSnapshot,
+        session: SessionFacts,
+        more: Mapping[str, PythonFunction] = MappingProxyType({}),
+    ) -> None:
         snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)
-        self._functions = dict(functions(snapshot, session))
+        self._functions = {**functions(snapshot, session), **more}
         self._table_functions = table_functions(snapshot, session.version)
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
@@ -160,6 +172,7 @@ class CatalogDatabase:
             )
         if isinstance(error, duckdb.ConversionException):
             return InvalidParameterValue("invalid input syntax", sqlstate="22P02")
+        log.debug("catalog query failed in DuckDB: %s", error)
         return FeatureNotSupported("this query of the catalogs is not supported")
 
     def _load(self, table: str) -> None:
@@ -236,11 +249,12 @@ def _scalar(text: str, kind: str) -> Any:
     return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
 
 
-def reads_catalog_only(sql: str) -> bool:
+def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
     """Whether a statement is a SELECT over system catalogs, or over nothing at all.
 
     False for everything else, statements that are not understood among them. A name that begins
-    with ``pg_`` is a catalog's, whether there is such a catalog or not.
+    with ``pg_`` is a catalog's, whether there is such a catalog or not. ``more``: names of the
+    functions that the node adds.
     """
     try:
         names = names_in(sql)
@@ -248,7 +262,7 @@ def reads_catalog_only(sql: str) -> bool:
         return False
     if any(not _is_catalog(schema, table) for schema, table in names.tables):
         return False
-    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS
+    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS.union(more)
 
 
 def _is_catalog(schema: str, table: str) -> bool:

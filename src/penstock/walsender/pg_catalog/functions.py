@@ -74,6 +74,12 @@ regroleout(regrole) text
 regprocin(text) regproc
 regprocout(regproc) text
 pg_get_partition_ancestors(regclass) text
+pg_lsnin(text) pg_lsn
+pg_lsnout(pg_lsn) text
+pg_current_wal_lsn() pg_lsn
+pg_current_wal_flush_lsn() pg_lsn
+pg_current_wal_insert_lsn() pg_lsn
+pg_wal_lsn_diff(pg_lsn,pg_lsn) numeric
 has_table_privilege(any,any,text) bool 1
 has_schema_privilege(any,any,text) bool 1
 has_database_privilege(any,any,text) bool 1

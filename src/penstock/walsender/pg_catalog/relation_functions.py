@@ -11,11 +11,11 @@ from typing import Final
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.walsender.pg_catalog.format_type import format_type, type_oid
 from penstock.walsender.pg_catalog.identifiers import quote_identifier, split_qualified
+from penstock.walsender.pg_catalog.privileges import has_privilege
 from penstock.walsender.pg_catalog.relations import (
     Index,
     indexes,
     is_partitioned,
-    not_null_columns,
     replica_identity_index,
     schema_oids,
 )
@@ -262,10 +262,12 @@ class RelationFunctions:
     def col_description(self, _: int, _column: int) -> str | None:
         return None
 
-    def not_null(self, oid: int) -> frozenset[str]:
-        """Columns of a table that hold no NULL."""
-        table = self._table(oid)
-        return frozenset() if table is None else not_null_columns(table)
+    def has_table_privilege(self, first: str, second: str, third: str | None) -> bool | None:
+        """(role, table, privilege) or (table, privilege)."""
+        role, table, privilege = (
+            (self._facts.user, first, second) if third is None else (first, second, third)
+        )
+        return has_privilege(self._snapshot, role, self.regclassin(table), privilege)
 
 
 def _names(index: Index) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.privileges import access_list
 from penstock.walsender.pg_catalog.relations import (
     PG_CATALOG,
     Index,
@@ -39,7 +40,7 @@ def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
         yield {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
 
 
-def pg_class(snapshot: CatalogSnapshot) -> Iterator[Row]:
+def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
     """Tables, and indexes for their keys."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
@@ -61,6 +62,7 @@ def pg_class(snapshot: CatalogSnapshot) -> Iterator[Row]:
             "relreplident": lake.replica_identity.value,
             "relispartition": lake.parent is not None,
             "relpartbound": lake.bound,
+            "relacl": access_list(snapshot, table, version),
         }
         for index in indexes(table):
             yield _index_class(index, schemas[lake.schema])
