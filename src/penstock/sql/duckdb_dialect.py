@@ -45,15 +45,14 @@ def translate(
     )
     query = translator.translate(parse_select(text))
     found = translator.found
+    numbers = range(1, found.last_parameter + 1)
     return Translation(
         sql=query.sql,
         columns=tuple(
             OutputColumn(column.name, "text" if column.type == UNKNOWN else column.type)
             for column in query.columns
         ),
-        parameters=tuple(
-            found.parameters.get(n, "text") for n in range(1, found.last_parameter + 1)
-        ),
+        parameters=tuple(found.parameters.get(n, "text") for n in numbers),
         tables=frozenset(found.tables),
         functions=frozenset(found.functions),
     )

@@ -2,7 +2,7 @@
 
 In: a snapshot, who asks, SQL. Out: fields with PostgreSQL's types, rows in text format. DuckDB does
 the work in memory, on a thread of its own, without access to files; a catalog is filled when a
-query first reads it. What is no catalog query, ``reads_catalog_only`` tells.
+query first reads it. What is no catalog query, ``classification`` tells.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,12 +21,9 @@ from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
     PenstockError,
-    SqlSyntaxError,
 )
-from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
-from penstock.sql.catalog_typed import array_items
-from penstock.sql.catalog_types import catalog_type, element_type
-from penstock.sql.duckdb_dialect import Translation, names_in, translate
+from penstock.sql.catalog_types import catalog_type
+from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
 from penstock.walsender.pg_catalog.functions import (
     PythonFunction,
@@ -34,6 +31,7 @@ from penstock.walsender.pg_catalog.functions import (
     functions,
     table_functions,
 )
+from penstock.walsender.pg_catalog.parameters import parameter_value
 from penstock.walsender.pg_catalog.relations import with_parents_columns
 from penstock.walsender.pg_catalog.rows import table_rows
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
@@ -41,7 +39,6 @@ from penstock.walsender.pg_catalog.text_output import text_output
 
 _CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
-_NEWEST: Final = 18
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +99,7 @@ class CatalogDatabase:
                 sqlstate="08P01",
             )
         values = [
-            _parameter(value, kind)
+            parameter_value(value, kind)
             for value, kind in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
@@ -225,57 +222,3 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
         Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
         for column in translation.columns
     )
-
-
-def _parameter(value: bytes | None, kind: str) -> Any:
-    if value is None:
-        return None
-    text = value.decode()
-    element = element_type(kind)
-    if element is not None:
-        return [None if item is None else _scalar(item, element) for item in array_items(text)]
-    return _scalar(text, kind)
-
-
-def _scalar(text: str, kind: str) -> Any:
-    held = catalog_type(kind).held
-    try:
-        if held in ("BIGINT", "INTEGER", "SMALLINT"):
-            return int(text)
-    except ValueError:
-        raise InvalidParameterValue(
-            f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"
-        ) from None
-    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
-
-
-def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
-    """Whether a statement is a SELECT over system catalogs, or over nothing at all.
-
-    False for everything else, statements that are not understood among them. A name that begins
-    with ``pg_`` is a catalog's, whether there is such a catalog or not. ``more``: names of the
-    functions that the node adds.
-    """
-    try:
-        names = names_in(sql)
-    except (SqlSyntaxError, PenstockError):
-        return False
-    if any(not _is_catalog(schema, table) for schema, table in names.tables):
-        return False
-    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS.union(more)
-
-
-def _is_catalog(schema: str, table: str) -> bool:
-    if schema:
-        return schema == "information_schema"
-    return table.startswith("pg_")
-
-
-_NOBODY: Final = CatalogSnapshot("")
-_KNOWN_FUNCTIONS: Final = (
-    frozenset(BUILT_IN)
-    | frozenset(TABLE_FUNCTIONS)
-    | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
-    | frozenset(table_functions(_NOBODY, _NEWEST))
-    | {"coalesce", "nullif", "greatest", "least", "array_upper", "array_lower"}
-)

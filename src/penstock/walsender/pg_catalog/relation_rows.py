@@ -11,7 +11,6 @@ from typing import Final
 from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.privileges import access_list
 from penstock.walsender.pg_catalog.relations import (
-    PG_CATALOG,
     Index,
     ancestors,
     descendants,
@@ -27,8 +26,6 @@ Row = dict[str, object]
 DELTA: Final = 2
 """The oid that heap has in PostgreSQL."""
 BTREE: Final = 403
-_DEFAULT_COLLATION: Final = 100
-_C_COLLATION: Final = 950
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
 _DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
 _ATTRIBUTES: Final = 1600
@@ -209,53 +206,6 @@ def pg_partitioned_table(snapshot: CatalogSnapshot) -> Iterator[Row]:
         key = table.lake.partition_key
         if key is not None:
             yield {"partrelid": table.oid, "partstrat": key.strip()[:1].lower(), "partnatts": 1}
-
-
-def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
-    """PostgreSQL's own types."""
-    for row in types().values():
-        yield {
-            "oid": row.oid,
-            "typname": row.typname,
-            "typnamespace": PG_CATALOG,
-            "typowner": NODE_OWNER,
-            "typlen": row.typlen,
-            "typbyval": row.typbyval,
-            "typtype": row.typtype,
-            "typcategory": row.typcategory,
-            "typispreferred": row.typispreferred,
-            "typisdefined": True,
-            "typdelim": row.typdelim,
-            "typelem": row.typelem,
-            "typarray": row.typarray,
-            "typalign": row.typalign,
-            "typstorage": row.typstorage,
-            "typtypmod": -1,
-            "typcollation": row.typcollation,
-        }
-
-
-def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
-    """What tables and the indexes for their keys are."""
-    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
-    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
-
-
-def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
-    """The default collation, and C."""
-    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
-    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
-        "collencoding": -1
-    }
-    yield {
-        "oid": _C_COLLATION,
-        "collname": "C",
-        "collprovider": "c",
-        "collencoding": -1,
-        "collcollate": "C",
-        "collctype": "C",
-        **common,
-    }
 
 
 def partition_ancestors(snapshot: CatalogSnapshot) -> Iterator[Row]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.lsn import Lsn
 from penstock.sql.catalog_types import catalog_type
-from penstock.walsender.pg_catalog import publication_rows, relation_rows, role_rows
+from penstock.walsender.pg_catalog import publication_rows, relation_rows, role_rows, type_rows
 from penstock.walsender.pg_catalog.definitions import Columns
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
@@ -26,9 +26,9 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_index": relation_rows.pg_index,
     "pg_inherits": relation_rows.pg_inherits,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
-    "pg_type": relation_rows.pg_type,
-    "pg_am": relation_rows.pg_am,
-    "pg_collation": relation_rows.pg_collation,
+    "pg_type": type_rows.pg_type,
+    "pg_am": type_rows.pg_am,
+    "pg_collation": type_rows.pg_collation,
     "penstock_partition_ancestors": relation_rows.partition_ancestors,
     "penstock_partition_tree": relation_rows.partition_tree,
     "pg_publication": publication_rows.pg_publication,
