@@ -20,6 +20,7 @@ from penstock.sql.catalog_types import (
     catalog_type,
     common_type,
     element_type,
+    is_string,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
         else:
             plain.append(argument)
     if name == "count" and (not plain or isinstance(plain[0], exp.Star)):
+        expressions.scope.aggregated = True
         return Typed("count(*)", "int8")
     values = [expressions.translate(argument) for argument in plain]
     if name in ("coalesce", "greatest", "least"):
@@ -99,7 +101,8 @@ def _apply(
     cells: list[str] = []
     for kind, value in zip(function.arguments, values, strict=False):
         if kind == ANY:
-            cells.append((coerce(value, "text", found) if value.type == UNKNOWN else value).sql)
+            sql = (coerce(value, "text", found) if value.type == UNKNOWN else value).sql
+            cells.append(sql if function.template else f"CAST({sql} AS VARCHAR)")
         elif kind == ARRAY:
             if value.type == UNKNOWN:
                 value = coerce(value, "_text", found)
@@ -114,6 +117,9 @@ def _apply(
         missing = ["NULL"] * (len(function.arguments) - len(cells))
         found.functions.add(function.name)
         return Typed(f"pg__{function.name}({', '.join([*cells, *missing])})", returns)
+    if function.aggregate:
+        expressions.scope.aggregated = True
+        order = order or _row_order(expressions, function)
     if function.aggregate and cells:
         cells[0] = ("DISTINCT " if distinct else "") + cells[0]
         cells[-1] += order
@@ -125,11 +131,20 @@ def _apply(
     return Typed(function.template.format(*cells), returns)
 
 
+def _row_order(expressions: Expressions, function: Function) -> str:
+    """Where rows come in the order of a series, so they are put together (a nested loop)."""
+    counted = expressions.scope.counted
+    if counted is None or function.name not in ("array_agg", "string_agg"):
+        return ""
+    return f" ORDER BY {counted}"
+
+
 def _returns(function: Function, values: list[Typed]) -> str:
     first = values[0].type if values else UNKNOWN
     match function.returns:
         case "same":
-            return "text" if first == UNKNOWN else first
+            as_text = first == UNKNOWN or (function.aggregate and is_string(first))
+            return "text" if as_text else first
         case "anyelement":
             return element_type(first) or "text"
         case "anyarray of":

@@ -159,7 +159,8 @@ class FromClause:
         if alias and not names and not function.named:
             names = [alias]
         renamed = [*names, *(column for column, _ in columns[len(names) :])]
-        return self._lateral(alias or name, renamed, [kind for _, kind in columns], sql)
+        kinds = [kind for _, kind in columns]
+        return self._lateral(alias or name, renamed, kinds, sql, counts=not function.named)
 
     def _scalar_function(self, name: str, call: Any, alias: str, names: list[str]) -> str:
         value = self._expressions.translate(call)
@@ -170,8 +171,12 @@ class FromClause:
         values = [self._expressions.translate(argument) for argument in arguments]
         return table_query(function, values, self._found), function.columns
 
-    def _lateral(self, alias: str, names: list[str], types: list[str], sql: str) -> str:
+    def _lateral(
+        self, alias: str, names: list[str], types: list[str], sql: str, *, counts: bool = False
+    ) -> str:
         source = self._found.new_source()
+        if counts and self._scope.counted is None:
+            self._scope.counted = f"{source}.o1"
         self._scope.sources.append(
             Source(
                 alias,

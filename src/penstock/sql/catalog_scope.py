@@ -47,6 +47,9 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     tables: Mapping[str, Query] = field(default_factory=dict)
     """WITH queries by name."""
+    counted: str | None = None
+    """The column of a series or an unnested array in FROM: rows come in its order."""
+    aggregated: bool = False
 
     def column(self, name: str, table: str | None) -> tuple[str, str]:
         """Expression and type of a column. Raises PenstockError 42703, 42702, 42P01."""
@@ -108,6 +111,8 @@ class Found:
     tables: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     parameters: dict[int, str] = field(default_factory=dict)
+    """Types of ``$n``, where something has given them one."""
+    last_parameter: int = 0
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def new_source(self) -> str:

@@ -17,6 +17,7 @@ from penstock.sql.catalog_expressions import Expressions
 from penstock.sql.catalog_from import FromClause, TableLookup
 from penstock.sql.catalog_functions import Function, TableFunction
 from penstock.sql.catalog_names import figure_column_name
+from penstock.sql.catalog_order import order_and_limit, sort_key
 from penstock.sql.catalog_scope import Found, OutputColumn, Query, Scope
 from penstock.sql.catalog_typed import Typed, coerce
 from penstock.sql.catalog_types import catalog_type, common_type
@@ -99,6 +100,9 @@ class SelectTranslator:
         targets = ", ".join(f"{value.sql} AS o{n}" for n, value in enumerate(outputs, 1))
         sql = f"SELECT {self._distinct(node, expressions)}{targets}{from_text}"
         sql += self._rest(node, expressions, names, outputs)
+        ordered = any(node.args.get(word) for word in ("order", "group", "distinct", "limit"))
+        if scope.counted is not None and not scope.aggregated and not ordered:
+            sql += f" ORDER BY {scope.counted}"
         columns = tuple(
             OutputColumn(name, value.type) for name, value in zip(names, outputs, strict=True)
         )
@@ -145,48 +149,12 @@ class SelectTranslator:
             out += f" WHERE {expressions.boolean(where.this)}"
         group = node.args.get("group")
         if group is not None:
-            keys = [self._key(key, expressions, names, values) for key in group.expressions]
+            keys = [sort_key(key, expressions, names, values) for key in group.expressions]
             out += f" GROUP BY {', '.join(keys)}"
         having = node.args.get("having")
         if having is not None:
             out += f" HAVING {expressions.boolean(having.this)}"
-        return out + self._tail(node, expressions, names, values)
-
-    def _key(
-        self, node: Any, expressions: Expressions, names: list[str], values: list[Typed]
-    ) -> str:
-        """An expression of GROUP BY or ORDER BY: a position, an output's name, or anything."""
-        if isinstance(node, exp.Literal) and not node.is_string:
-            if not 1 <= int(node.this) <= len(values):
-                raise PenstockError(
-                    f"ORDER BY position {node.this} is not in select list", sqlstate="42P10"
-                )
-            return str(node.this)
-        if isinstance(node, exp.Column) and not node.table and node.name in names:
-            return str(names.index(node.name) + 1)
-        sql = expressions.translate(node).sql
-        same = [n for n, value in enumerate(values, 1) if value.sql == sql]
-        return str(same[0]) if same else sql
-
-    def _tail(
-        self, node: Any, expressions: Expressions, names: list[str], values: list[Typed]
-    ) -> str:
-        out = ""
-        order = node.args.get("order")
-        if order is not None:
-            keys = [
-                self._key(key.this, expressions, names, values)
-                + (" DESC" if key.args.get("desc") else " ASC")
-                + (" NULLS FIRST" if key.args.get("nulls_first") else " NULLS LAST")
-                for key in order.expressions
-            ]
-            out += f" ORDER BY {', '.join(keys)}"
-        for word in ("limit", "offset"):
-            clause = node.args.get(word)
-            if clause is not None and clause.expression is not None:
-                value = coerce(expressions.translate(clause.expression), "int8", self.found)
-                out += f" {word.upper()} {value.sql}"
-        return out
+        return out + order_and_limit(node, expressions, names, values)
 
     def _spread(
         self, node: exp.Select, call: exp.Anonymous, expressions: Expressions, from_text: str
@@ -224,7 +192,7 @@ class SelectTranslator:
         names = [column.name for column in left.columns]
         values = [Typed(f"o{n}", kind) for n, kind in enumerate(types, 1)]
         sql = f"SELECT * FROM ({sql}) AS {self.found.new_source()}"
-        sql += self._tail(node, self._expressions(scope), names, values)
+        sql += order_and_limit(node, self._expressions(scope), names, values)
         return Query(sql, tuple(map(OutputColumn, names, types)))
 
     def _values(self, node: exp.Values, scope: Scope) -> Query:

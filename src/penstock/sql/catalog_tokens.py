@@ -16,13 +16,19 @@ from sqlglot.errors import SqlglotError
 from penstock.errors import SqlSyntaxError
 from penstock.sql.lexer import Kind, Token, lex
 
+_QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
 _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
 
 
-class CatalogDialect(Postgres):
-    """PostgreSQL's grammar, in which no function is special."""
+_Parser: Any = Postgres.Parser
 
-    class Parser(Postgres.Parser):
+
+class CatalogDialect(Postgres):
+    """PostgreSQL's grammar, in which no function is special and subscripts stay as written."""
+
+    INDEX_OFFSET = 0
+
+    class Parser(_Parser):  # type: ignore[misc]
         """Functions stay as written."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {"ARRAY": Postgres.Parser.FUNCTIONS["ARRAY"]}
@@ -43,10 +49,22 @@ def parse_select(text: str) -> exp.Query:
         trees = CatalogDialect().parse(_plain(tokens))
     except SqlglotError as error:
         raise SqlSyntaxError(f"syntax error: {_first_line(error)}") from None
-    found = [tree for tree in trees if tree is not None]
+    found = [_with_quantifiers(tree) for tree in trees if tree is not None]
     if len(found) != 1 or not isinstance(found[0], exp.Query | exp.Values):
         raise SqlSyntaxError("a SELECT was expected")
     return found[0]  # type: ignore[return-value]
+
+
+def _with_quantifiers(tree: Any) -> Any:
+    """``SOME (array)`` and ``ALL (array)``, which were taken for functions, as ANY and ALL."""
+
+    def convert(node: Any) -> Any:
+        if isinstance(node, exp.Anonymous) and len(node.expressions) == 1:
+            kind = _QUANTIFIERS.get(str(node.this).lower())
+            return node if kind is None else kind(this=node.expressions[0])
+        return node
+
+    return tree.transform(convert, copy=False)
 
 
 def _first_line(error: SqlglotError) -> str:

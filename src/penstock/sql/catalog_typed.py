@@ -14,7 +14,7 @@ from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.sql.catalog_scope import Found
 from penstock.sql.catalog_types import (
     INT2_FROM_0,
-    OID_TYPES,
+    NAMED_TYPES,
     UNKNOWN,
     catalog_type,
     element_type,
@@ -60,7 +60,7 @@ def _constant(text: str, target: str, found: Found) -> str:
     if element is not None:
         items = ",".join(_items(text, target, element, found))
         return f"CAST([{items}] AS {catalog_type(target).held})"
-    if target in OID_TYPES and target != "oid":
+    if target in NAMED_TYPES:
         return _call(f"{target}in", quote(text), found)
     held = catalog_type(target).held
     if target == "bool":
@@ -107,7 +107,8 @@ def array_items(text: str) -> list[str | None]:
             detail='Array value must start with "{" or dimension information.',
             sqlstate="22P02",
         )
-    body, out, at = body[1:-1], [], 0
+    out: list[str | None] = []
+    body, at = body[1:-1], 0
     while body.strip():
         match = _ITEM.match(body, at)
         if match is None:
@@ -125,9 +126,9 @@ def array_items(text: str) -> list[str | None]:
 
 def _cast(value: Typed, target: str, found: Found) -> str:
     source, held = value.type, catalog_type(target).held
-    if source in OID_TYPES and source != "oid" and is_string(target):
+    if source in NAMED_TYPES and is_string(target):
         return _call(f"{source}out", value.sql, found)
-    if is_string(source) and target in OID_TYPES and target != "oid":
+    if is_string(source) and target in NAMED_TYPES:
         return _call(f"{target}in", value.sql, found)
     if source == "bool" and is_string(target):
         return f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"

@@ -60,7 +60,7 @@ record 2249 -1 2287 VARCHAR
 anyarray 2277 -1 0 VARCHAR
 void 2278 4 0 VARCHAR
 uuid 2950 16 2951 VARCHAR
-pg_lsn 3220 8 3221 VARCHAR
+pg_lsn 3220 8 3221 BIGINT
 pg_ndistinct 3361 -1 0 VARCHAR
 pg_dependencies 3402 -1 0 VARCHAR
 regconfig 3734 4 3735 BIGINT
@@ -104,7 +104,8 @@ _SYNONYMS: Final = {
 _ELEMENTS: Final = {"int2vector": "int2", "oidvector": "oid", INT2_FROM_0: "int2"}
 _NUMBERS: Final = ("int2", "int4", "int8", "numeric", "float4", "float8")
 _STRINGS: Final = frozenset(("text", "name", "char", "varchar", "bpchar"))
-OID_TYPES: Final = frozenset(name for name in _TYPES if name.startswith("reg")) | {"oid"}
+NAMED_TYPES: Final = frozenset(name for name in _TYPES if name.startswith("reg")) | {"pg_lsn"}
+"""Types held as numbers and written as names: functions ``<type>in`` and ``<type>out`` know."""
 
 
 def catalog_type(name: str) -> CatalogType:

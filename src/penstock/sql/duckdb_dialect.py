@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
@@ -23,7 +24,7 @@ from penstock.sql.catalog_types import UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """``parameters``: the types of ``$1``, ``$2`` ... ``read``: (table, source) that were named."""
+    """``parameters``: the types of ``$1``, ``$2`` ..."""
 
     sql: str
     columns: tuple[OutputColumn, ...]
@@ -44,14 +45,14 @@ def translate(
     )
     query = translator.translate(parse_select(text))
     found = translator.found
-    count = max(found.parameters, default=0)
+    numbers = range(1, found.last_parameter + 1)
     return Translation(
         sql=query.sql,
         columns=tuple(
             OutputColumn(column.name, "text" if column.type == UNKNOWN else column.type)
             for column in query.columns
         ),
-        parameters=tuple(found.parameters.get(n, "text") for n in range(1, count + 1)),
+        parameters=tuple(found.parameters.get(n, "text") for n in numbers),
         tables=frozenset(found.tables),
         functions=frozenset(found.functions),
     )
@@ -77,6 +78,6 @@ def names_in(text: str) -> Names:
     return Names(tables, frozenset(_functions(tree)))
 
 
-def _functions(tree: exp.Expression) -> Iterator[str]:
+def _functions(tree: Any) -> Iterator[str]:
     for call in tree.find_all(exp.Anonymous):
         yield str(call.this).lower()

@@ -45,7 +45,7 @@ CREATE PUBLICATION p_root FOR TABLE part, part_1 WITH (publish_via_partition_roo
 CREATE PUBLICATION p_leaf FOR TABLE part_1;
 CREATE PUBLICATION "P 'Odd'";
 CREATE SUBSCRIPTION s1 CONNECTION 'host=nowhere' PUBLICATION pub1, "Pub 2"
-    WITH (connect = false, slot_name = s1_slot);
+    WITH (connect = false, slot_name = s1_slot, streaming = on);
 """
 SETUP_15 = """
 CREATE PUBLICATION p_f FOR TABLE t1 (b, a) WHERE (a > 5 AND c = 'NSW'),
@@ -59,6 +59,7 @@ CREATE PUBLICATION p_list_all FOR TABLE t1 (a, b, c);
 SETUP_18 = """
 CREATE PUBLICATION p_gen FOR TABLE gen WITH (publish_generated_columns = stored);
 """
+GRANTS = "GRANT SELECT ON t1 TO alice;"
 ROLES = """
 CREATE ROLE alice LOGIN REPLICATION PASSWORD 'secret' CONNECTION LIMIT 3;
 CREATE ROLE bob NOLOGIN;
@@ -92,7 +93,7 @@ _COLUMNS: dict[str, tuple[CatalogColumn, ...]] = {
     "shop.Odd Table": (CatalogColumn("id", _INT8),),
     "public.gen": (
         CatalogColumn("a", _INT4),
-        CatalogColumn("g", _INT4, generated="s"),
+        CatalogColumn("g", _INT4, generated="s", default="a * 2"),
         CatalogColumn("b", _TEXT),
     ),
     "public.part": (CatalogColumn("a", _INT4), CatalogColumn("b", _TEXT)),

@@ -93,10 +93,7 @@ def column_list(relid: int, names: Sequence[str]) -> str:
 
 def columns(relid: int, *, subscriber: int, publisher: int) -> str:
     generated = ", a.attgenerated != ''" if subscriber >= 18 and publisher >= 18 else ""
-    if subscriber >= 18 and publisher >= 18:
-        only = "   "
-    else:
-        only = "AND a.attgenerated = ''"
+    only = "   " if subscriber >= 18 and publisher >= 18 else "AND a.attgenerated = ''"
     return (
         "SELECT a.attnum,       a.attname,       a.atttypid,       a.attnum = ANY(i.indkey)"
         f"{generated}"

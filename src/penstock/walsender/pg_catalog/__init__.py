@@ -5,7 +5,9 @@ version). Out: ``CatalogDatabase``, which describes and runs one SELECT at a tim
 snapshot is left to ``snapshot_of``; who calls whom to ``reads_catalog_only``.
 """
 
-from penstock.walsender.pg_catalog.database import CatalogDatabase, Field, reads_catalog_only
+from penstock.walsender.pg_catalog.classification import reads_catalog_only
+from penstock.walsender.pg_catalog.database import CatalogDatabase, Field
+from penstock.walsender.pg_catalog.functions import PythonFunction
 from penstock.walsender.pg_catalog.snapshot import (
     CatalogColumn,
     CatalogSnapshot,
@@ -19,6 +21,7 @@ __all__ = [
     "CatalogSnapshot",
     "CatalogTable",
     "Field",
+    "PythonFunction",
     "SessionFacts",
     "reads_catalog_only",
 ]

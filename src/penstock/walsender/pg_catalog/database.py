@@ -2,15 +2,17 @@
 
 In: a snapshot, who asks, SQL. Out: fields with PostgreSQL's types, rows in text format. DuckDB does
 the work in memory, on a thread of its own, without access to files; a catalog is filled when a
-query first reads it. What is no catalog query, ``reads_catalog_only`` tells.
+query first reads it. What is no catalog query, ``classification`` tells.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import duckdb
@@ -19,12 +21,9 @@ from penstock.errors import (
     FeatureNotSupported,
     InvalidParameterValue,
     PenstockError,
-    SqlSyntaxError,
 )
-from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
-from penstock.sql.catalog_typed import array_items
-from penstock.sql.catalog_types import catalog_type, element_type
-from penstock.sql.duckdb_dialect import Translation, names_in, translate
+from penstock.sql.catalog_types import catalog_type
+from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
 from penstock.walsender.pg_catalog.functions import (
     PythonFunction,
@@ -32,13 +31,16 @@ from penstock.walsender.pg_catalog.functions import (
     functions,
     table_functions,
 )
+from penstock.walsender.pg_catalog.parameters import parameter_value
+from penstock.walsender.pg_catalog.relations import with_parents_columns
 from penstock.walsender.pg_catalog.rows import table_rows
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.walsender.pg_catalog.text_output import text_output
 
 _CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
-_NEWEST: Final = 18
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,22 @@ class Field:
 
 
 class CatalogDatabase:
-    """The catalogs of one snapshot, for one session. For one thread at a time."""
+    """The catalogs of one snapshot, for one session; threads wait for one another.
 
-    def __init__(self, snapshot: CatalogSnapshot, session: SessionFacts) -> None:
+    ``more``: functions that the node adds, by name (pg_drop_replication_slot ...).
+    """
+
+    def __init__(
+        self,
+        snapshot: CatalogSnapshot,
+        session: SessionFacts,
+        more: Mapping[str, PythonFunction] = MappingProxyType({}),
+    ) -> None:
+        snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)
-        self._functions = dict(functions(snapshot, session))
+        self._functions = {**functions(snapshot, session), **more}
         self._table_functions = table_functions(snapshot, session.version)
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
@@ -88,7 +99,7 @@ class CatalogDatabase:
                 sqlstate="08P01",
             )
         values = [
-            _parameter(value, kind)
+            parameter_value(value, kind)
             for value, kind in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
@@ -158,6 +169,7 @@ class CatalogDatabase:
             )
         if isinstance(error, duckdb.ConversionException):
             return InvalidParameterValue("invalid input syntax", sqlstate="22P02")
+        log.debug("catalog query failed in DuckDB: %s", error)
         return FeatureNotSupported("this query of the catalogs is not supported")
 
     def _load(self, table: str) -> None:
@@ -210,56 +222,3 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
         Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
         for column in translation.columns
     )
-
-
-def _parameter(value: bytes | None, kind: str) -> Any:
-    if value is None:
-        return None
-    text = value.decode()
-    element = element_type(kind)
-    if element is not None:
-        return [None if item is None else _scalar(item, element) for item in array_items(text)]
-    return _scalar(text, kind)
-
-
-def _scalar(text: str, kind: str) -> Any:
-    held = catalog_type(kind).held
-    try:
-        if held in ("BIGINT", "INTEGER", "SMALLINT"):
-            return int(text)
-    except ValueError:
-        raise InvalidParameterValue(
-            f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"
-        ) from None
-    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
-
-
-def reads_catalog_only(sql: str) -> bool:
-    """Whether a statement is a SELECT over system catalogs, or over nothing at all.
-
-    False for everything else, statements that are not understood among them. A name that begins
-    with ``pg_`` is a catalog's, whether there is such a catalog or not.
-    """
-    try:
-        names = names_in(sql)
-    except (SqlSyntaxError, PenstockError):
-        return False
-    if any(not _is_catalog(schema, table) for schema, table in names.tables):
-        return False
-    return bool(names.tables) or names.functions <= _KNOWN_FUNCTIONS
-
-
-def _is_catalog(schema: str, table: str) -> bool:
-    if schema:
-        return schema == "information_schema"
-    return table.startswith("pg_")
-
-
-_NOBODY: Final = CatalogSnapshot("")
-_KNOWN_FUNCTIONS: Final = (
-    frozenset(BUILT_IN)
-    | frozenset(TABLE_FUNCTIONS)
-    | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
-    | frozenset(table_functions(_NOBODY, _NEWEST))
-    | {"coalesce", "nullif", "greatest", "least", "array_upper", "array_lower"}
-)

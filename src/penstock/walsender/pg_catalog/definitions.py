@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -96,6 +96,6 @@ def types() -> Mapping[int, TypeRow]:
     return out
 
 
-def _load(name: str) -> dict[str, dict[str, str]]:
+def _load(name: str) -> dict[str, Any]:
     text = resources.files(__package__).joinpath(name).read_text("utf-8")
     return tomllib.loads(text)

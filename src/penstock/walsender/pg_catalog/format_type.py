@@ -13,6 +13,7 @@ from penstock.walsender.pg_catalog.identifiers import quote_identifier
 
 _HEADER: Final = 4
 _SQL_NAMES: Final = {
+    "bit": "bit",
     "bool": "boolean",
     "bpchar": "character",
     "char": '"char"',
@@ -21,6 +22,9 @@ _SQL_NAMES: Final = {
     "int2": "smallint",
     "int4": "integer",
     "int8": "bigint",
+    "interval": "interval",
+    "json": "json",
+    "numeric": "numeric",
     "varbit": "bit varying",
     "varchar": "character varying",
     "time": "time without time zone",
@@ -52,8 +56,8 @@ def format_type(oid: int | None, typmod: int | None) -> str | None:
 
 def _with_typmod(name: str, typmod: int, given: bool) -> str:
     shown = _SQL_NAMES.get(name) or quote_identifier(name)
-    if name == "bpchar" and given and typmod < 0:
-        return "bpchar"
+    if name in ("bpchar", "bit") and given and typmod < 0:
+        return quote_identifier(name)
     if typmod < 0:
         return shown
     match name:

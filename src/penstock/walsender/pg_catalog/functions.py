@@ -45,6 +45,9 @@ pg_get_statisticsobjdef_columns(oid) text
 pg_get_triggerdef(oid,bool) text 1
 pg_get_ruledef(oid,bool) text 1
 pg_get_function_result(oid) text
+pg_get_function_arguments(oid) text
+pg_get_function_identity_arguments(oid) text
+pg_get_functiondef(oid) text
 pg_get_serial_sequence(text,text) text
 format_type(oid,int4) text
 pg_table_size(regclass) int8
@@ -71,6 +74,12 @@ regroleout(regrole) text
 regprocin(text) regproc
 regprocout(regproc) text
 pg_get_partition_ancestors(regclass) text
+pg_lsnin(text) pg_lsn
+pg_lsnout(pg_lsn) text
+pg_current_wal_lsn() pg_lsn
+pg_current_wal_flush_lsn() pg_lsn
+pg_current_wal_insert_lsn() pg_lsn
+pg_wal_lsn_diff(pg_lsn,pg_lsn) numeric
 has_table_privilege(any,any,text) bool 1
 has_schema_privilege(any,any,text) bool 1
 has_database_privilege(any,any,text) bool 1

@@ -40,7 +40,7 @@ def published_tables(
     else:
         oids = _listed(snapshot, publication)
         oids += [oid for oid in _in_schemas(snapshot, publication, schemas) if oid not in oids]
-        if publication.via_root and version >= _FILTERS_SINCE:
+        if publication.via_root:
             oids = [oid for oid in oids if not set(ancestors(snapshot, oid)) & set(oids)]
     return tuple(
         _published(snapshot, publication, snapshot.table_by_oid[oid], schemas, version)

@@ -10,6 +10,8 @@ from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRelState
+from penstock.errors import PenstockError
+from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walsender.pg_catalog.membership import attribute_numbers, published_tables
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.relations import schema_oids
@@ -100,12 +102,20 @@ def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
             "substream": _stream(subscription, version),
             "subtwophasestate": "d",
             "subpasswordrequired": True,
-            "subconninfo": subscription.conninfo,
+            "subconninfo": _without_secrets(subscription.conninfo),
             "subslotname": subscription.slot_name,
             "subsynccommit": subscription.synchronous_commit,
             "subpublications": list(subscription.publications),
             "suborigin": "any",
         }
+
+
+def _without_secrets(conninfo: str) -> str:
+    """Law 9; PostgreSQL shows superusers the password too."""
+    try:
+        return str(ConnInfo.parse(conninfo))
+    except PenstockError:
+        return "********"
 
 
 def _stream(_: Subscription, version: int) -> object:

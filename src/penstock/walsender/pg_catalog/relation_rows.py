@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.privileges import access_list
 from penstock.walsender.pg_catalog.relations import (
-    PG_CATALOG,
     Index,
     ancestors,
     descendants,
@@ -26,9 +26,8 @@ Row = dict[str, object]
 DELTA: Final = 2
 """The oid that heap has in PostgreSQL."""
 BTREE: Final = 403
-_DEFAULT_COLLATION: Final = 100
-_C_COLLATION: Final = 950
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
+_DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
 _ATTRIBUTES: Final = 1600
 
 
@@ -38,7 +37,7 @@ def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
         yield {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
 
 
-def pg_class(snapshot: CatalogSnapshot) -> Iterator[Row]:
+def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
     """Tables, and indexes for their keys."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
@@ -60,6 +59,7 @@ def pg_class(snapshot: CatalogSnapshot) -> Iterator[Row]:
             "relreplident": lake.replica_identity.value,
             "relispartition": lake.parent is not None,
             "relpartbound": lake.bound,
+            "relacl": access_list(snapshot, table, version),
         }
         for index in indexes(table):
             yield _index_class(index, schemas[lake.schema])
@@ -89,12 +89,24 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
         missing = not_null_columns(table)
         for number, column in enumerate(table.columns, 1):
             row = _attribute(table.oid, number, column.name, column.type_oid, column.typmod)
-            row |= {"attnotnull": column.name in missing, "attgenerated": column.generated}
-            yield row
+            yield row | {
+                "attnotnull": column.name in missing,
+                "attgenerated": column.generated,
+                "atthasdef": column.default is not None,
+            }
         for index in indexes(table):
             for position, number in enumerate(index.numbers, 1):
                 column = table.columns[number - 1]
                 yield _attribute(index.oid, position, column.name, column.type_oid, column.typmod)
+
+
+def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """Defaults, and what generated columns are made of."""
+    for table in snapshot.tables:
+        for number, column in enumerate(table.columns, 1):
+            if column.default is not None:
+                oid = (_DEFAULT_OIDS + table.oid * _ATTRIBUTES + number) % (1 << 32)
+                yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": column.default}
 
 
 def _attribute(relation: int, number: int, name: str, type_oid: int, typmod: int) -> Row:
@@ -157,8 +169,11 @@ def pg_constraint(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
         for number, column in enumerate(table.columns, 1):
             if column.name in missing:
                 oid = _NOT_NULL_OIDS + table.oid * _ATTRIBUTES + number
-                name = f"{table.lake.name}_{column.name}_not_null"
-                yield _constraint(table, schema, oid % (1 << 32), name, "n", [number])
+                above = ancestors(snapshot, table.oid)
+                first = snapshot.table_by_oid[above[-1]] if above else table
+                name = f"{first.lake.name}_{column.name}_not_null"
+                row = _constraint(table, schema, oid % (1 << 32), name, "n", [number])
+                yield row | {"conislocal": not above, "coninhcount": int(bool(above))}
 
 
 def _constraint(
@@ -191,53 +206,6 @@ def pg_partitioned_table(snapshot: CatalogSnapshot) -> Iterator[Row]:
         key = table.lake.partition_key
         if key is not None:
             yield {"partrelid": table.oid, "partstrat": key.strip()[:1].lower(), "partnatts": 1}
-
-
-def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
-    """PostgreSQL's own types."""
-    for row in types().values():
-        yield {
-            "oid": row.oid,
-            "typname": row.typname,
-            "typnamespace": PG_CATALOG,
-            "typowner": NODE_OWNER,
-            "typlen": row.typlen,
-            "typbyval": row.typbyval,
-            "typtype": row.typtype,
-            "typcategory": row.typcategory,
-            "typispreferred": row.typispreferred,
-            "typisdefined": True,
-            "typdelim": row.typdelim,
-            "typelem": row.typelem,
-            "typarray": row.typarray,
-            "typalign": row.typalign,
-            "typstorage": row.typstorage,
-            "typtypmod": -1,
-            "typcollation": row.typcollation,
-        }
-
-
-def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
-    """What tables and the indexes for their keys are."""
-    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
-    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
-
-
-def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
-    """The default collation, and C."""
-    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
-    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
-        "collencoding": -1
-    }
-    yield {
-        "oid": _C_COLLATION,
-        "collname": "C",
-        "collprovider": "c",
-        "collencoding": -1,
-        "collcollate": "C",
-        "collctype": "C",
-        **common,
-    }
 
 
 def partition_ancestors(snapshot: CatalogSnapshot) -> Iterator[Row]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.pg_class import ReplicaIdentity
-from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
+from penstock.walsender.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable
 
 PG_CATALOG: Final = 11
 PUBLIC: Final = 2200
@@ -63,6 +63,25 @@ def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
         taken.add(oid)
         out[name] = oid
     return out
+
+
+def with_parents_columns(snapshot: CatalogSnapshot) -> CatalogSnapshot:
+    """Partitioned parents have no Delta table: their columns are those of their partitions."""
+    tables = tuple(
+        replace(table, columns=_columns_below(snapshot, table.oid))
+        if is_partitioned(table) and not table.columns
+        else table
+        for table in snapshot.tables
+    )
+    return snapshot if tables == snapshot.tables else replace(snapshot, tables=tables)
+
+
+def _columns_below(snapshot: CatalogSnapshot, oid: int) -> tuple[CatalogColumn, ...]:
+    for child, _ in descendants(snapshot, oid):
+        table = snapshot.table_by_oid.get(child)
+        if table is not None and table.columns:
+            return table.columns
+    return ()
 
 
 def indexes(table: CatalogTable) -> tuple[Index, ...]:

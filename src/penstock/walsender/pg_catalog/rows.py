@@ -12,22 +12,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.lsn import Lsn
 from penstock.sql.catalog_types import catalog_type
-from penstock.walsender.pg_catalog import publication_rows, relation_rows, role_rows
+from penstock.walsender.pg_catalog import publication_rows, relation_rows, role_rows, type_rows
 from penstock.walsender.pg_catalog.definitions import Columns
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
-    "pg_class": relation_rows.pg_class,
     "pg_attribute": relation_rows.pg_attribute,
+    "pg_attrdef": relation_rows.pg_attrdef,
     "pg_index": relation_rows.pg_index,
     "pg_inherits": relation_rows.pg_inherits,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
-    "pg_type": relation_rows.pg_type,
-    "pg_am": relation_rows.pg_am,
-    "pg_collation": relation_rows.pg_collation,
+    "pg_type": type_rows.pg_type,
+    "pg_am": type_rows.pg_am,
+    "pg_collation": type_rows.pg_collation,
     "penstock_partition_ancestors": relation_rows.partition_ancestors,
     "penstock_partition_tree": relation_rows.partition_tree,
     "pg_publication": publication_rows.pg_publication,
@@ -41,6 +42,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_shadow": lambda snapshot: role_rows.pg_user(snapshot, shadow=True),
 }
 _BY_VERSION: Final[Mapping[str, Callable[[CatalogSnapshot, int], Iterable[Row]]]] = {
+    "pg_class": relation_rows.pg_class,
     "pg_constraint": relation_rows.pg_constraint,
     "penstock_publication_tables": publication_rows.publication_tables,
     "pg_publication_tables": publication_rows.pg_publication_tables,
@@ -122,6 +124,8 @@ def _cell(row: Mapping[str, Any], column: str, kind: str, *, nulls: bool) -> obj
         return _EPOCH + datetime.timedelta(seconds=value)
     if kind == "timestamptz" and isinstance(value, datetime.datetime) and value.tzinfo:
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
-    if kind in ("text", "pg_lsn", "interval", "inet") and value is not None:
+    if kind == "pg_lsn" and value is not None:
+        return int(value if isinstance(value, int) else Lsn.parse(str(value)))
+    if kind in ("text", "interval", "inet") and value is not None:
         return str(value)
     return value

@@ -6,9 +6,11 @@ In: who asks. Out: what PostgreSQL would tell. ``set_config`` goes to the sessio
 from __future__ import annotations
 
 import datetime
+import decimal
 from typing import Final
 
 from penstock.errors import UndefinedObject
+from penstock.lsn import Lsn
 from penstock.walsender.pg_catalog.identifiers import quote_identifier
 from penstock.walsender.pg_catalog.relations import schema_oids
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
@@ -105,10 +107,24 @@ class SessionFunctions:
     def pg_tablespace_location(self, _: int) -> str:
         return ""
 
-    # Rights: what a role may, PostgreSQL shows in its catalogs to everybody.
+    # Positions
 
-    def has_table_privilege(self, *_: object) -> bool:
-        return True
+    def pg_lsnin(self, text: str) -> int:
+        return int(Lsn.parse(text.strip()))
+
+    def pg_lsnout(self, position: int) -> str:
+        return str(Lsn(position))
+
+    def pg_current_wal_lsn(self) -> int:
+        return int(self._snapshot.current_lsn)
+
+    pg_current_wal_flush_lsn = pg_current_wal_lsn
+    pg_current_wal_insert_lsn = pg_current_wal_lsn
+
+    def pg_wal_lsn_diff(self, left: int, right: int | None) -> decimal.Decimal | None:
+        return None if right is None else decimal.Decimal(left - right)
+
+    # Rights, as far as a lake has them
 
     def has_schema_privilege(self, *_: object) -> bool:
         return True

@@ -17,6 +17,7 @@ from penstock.catalog.pg_publication import Publication, PublicationNamespace, P
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.lsn import INVALID, Lsn
 
 NODE_OWNER: Final = 10
 """BOOTSTRAP_SUPERUSERID (pg_authid.dat): who owns what has no owner."""
@@ -24,13 +25,17 @@ NODE_OWNER: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated)."""
+    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated).
+
+    ``default``: the expression of a default or of a generated column, as SQL prints it.
+    """
 
     name: str
     type_oid: int
     typmod: int = -1
     not_null: bool = False
     generated: str = ""
+    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class CatalogSnapshot:
     ``owner``: name of the role with oid 10, unless ``roles`` has one. ``schemas``: those that exist
     though no table is in them. ``views``: rows of system views that only the running node knows
     (pg_stat_replication, pg_stat_activity ...), by column name; columns left out are NULL.
+    ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: where the node's WAL ends.
     """
 
     database: str
@@ -74,6 +80,8 @@ class CatalogSnapshot:
     views: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     owner: str = "penstock"
     database_oid: int = 5
+    select_grants: frozenset[tuple[int, int]] = frozenset()
+    current_lsn: Lsn = INVALID
 
     @cached_property
     def all_roles(self) -> tuple[Role, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.sql.catalog_types import INT2_FROM_0, OID_TYPES, element_type
+from penstock.sql.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
 
 _QUOTED: Final = re.compile(r'[\s{}",\\]')
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
@@ -30,7 +30,7 @@ def _text(value: Any, kind: str, names: Names) -> str:
     element = element_type(kind)
     if element is not None:
         return _array(value, kind, element, names)
-    if kind in OID_TYPES and kind != "oid":
+    if kind in NAMED_TYPES:
         return names(kind, int(value))
     match value:
         case bool():
@@ -41,6 +41,8 @@ def _text(value: Any, kind: str, names: Names) -> str:
             return _timestamp(value) + ("+00" if kind == "timestamptz" else "")
         case bytes():
             return "\\x" + value.hex()
+    if kind == "void":
+        return ""
     if kind == "numeric":
         text = str(value)
         return text.rstrip("0").rstrip(".") if "." in text else text

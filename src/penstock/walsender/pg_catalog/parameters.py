@@ -1,0 +1,35 @@
+"""Parameters of a prepared catalog query, from text to what DuckDB binds.
+
+In: bytes in text format, and a type. Out: Python values. Raises PostgreSQL's 22P02.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import InvalidParameterValue
+from penstock.sql.catalog_typed import array_items
+from penstock.sql.catalog_types import catalog_type, element_type
+
+
+def parameter_value(value: bytes | None, kind: str) -> Any:
+    """One parameter; None for NULL."""
+    if value is None:
+        return None
+    text = value.decode()
+    element = element_type(kind)
+    if element is not None:
+        return [None if item is None else _scalar(item, element) for item in array_items(text)]
+    return _scalar(text, kind)
+
+
+def _scalar(text: str, kind: str) -> Any:
+    held = catalog_type(kind).held
+    try:
+        if held in ("BIGINT", "INTEGER", "SMALLINT"):
+            return int(text)
+    except ValueError:
+        raise InvalidParameterValue(
+            f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"
+        ) from None
+    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text

@@ -1,0 +1,64 @@
+"""Rows of what every database has: types, access methods, collations.
+
+In: nothing but the definitions. Out: rows by column name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.relation_rows import BTREE, DELTA, Row
+from penstock.walsender.pg_catalog.relations import PG_CATALOG
+from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
+
+_DEFAULT_COLLATION: Final = 100
+_C_COLLATION: Final = 950
+
+
+def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
+    """PostgreSQL's own types."""
+    for row in types().values():
+        yield {
+            "oid": row.oid,
+            "typname": row.typname,
+            "typnamespace": PG_CATALOG,
+            "typowner": NODE_OWNER,
+            "typlen": row.typlen,
+            "typbyval": row.typbyval,
+            "typtype": row.typtype,
+            "typcategory": row.typcategory,
+            "typispreferred": row.typispreferred,
+            "typisdefined": True,
+            "typdelim": row.typdelim,
+            "typelem": row.typelem,
+            "typarray": row.typarray,
+            "typalign": row.typalign,
+            "typstorage": row.typstorage,
+            "typtypmod": -1,
+            "typcollation": row.typcollation,
+        }
+
+
+def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
+    """What tables and the indexes for their keys are."""
+    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
+    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
+
+
+def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
+    """The default collation, and C."""
+    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
+    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
+        "collencoding": -1
+    }
+    yield {
+        "oid": _C_COLLATION,
+        "collname": "C",
+        "collprovider": "c",
+        "collencoding": -1,
+        "collcollate": "C",
+        "collctype": "C",
+        **common,
+    }
