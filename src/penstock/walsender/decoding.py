@@ -193,5 +193,6 @@ def _removed(error: VersionGone) -> NotInPrerequisiteState:
         "can no longer get changes from this replication slot",
         detail=f"{error.message}: log retention or VACUUM has removed it.",
         hint="Drop the slot and the subscription and subscribe anew: the table is copied again. "
-        "Keep logs and files longer: delta.logRetentionDuration, delta.deletedFileRetentionDuration.",
+        "Keep logs and files longer by delta.logRetentionDuration and "
+        "delta.deletedFileRetentionDuration.",
     )
