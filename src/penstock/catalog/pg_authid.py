@@ -124,6 +124,11 @@ class PgAuthid:
         """REVOKE SELECT ON TABLE; no effect where it was not granted."""
         self._connection.execute(_SELECT.delete().where(_granted(relid, grantee)))
 
+    def grants(self) -> frozenset[tuple[int, int]]:
+        """(table, role) of every GRANT SELECT; role 0 is PUBLIC."""
+        rows = self._connection.execute(select(_SELECT.c.relid, _SELECT.c.grantee))
+        return frozenset((int(relid), int(grantee)) for relid, grantee in rows)
+
     def revoke_all(self, relid: int) -> None:
         """Forget every grant on a table that is gone."""
         self._connection.execute(_SELECT.delete().where(_SELECT.c.relid == relid))

@@ -135,6 +135,16 @@ class PgClass:
         self._connection.execute(_TABLE.insert().values(**_values(table)))
         return table
 
+    def register(self, schema: str, name: str, uri: str, key: tuple[str, ...] | None) -> LakeTable:
+        """A table that is in the warehouse and not known yet; ``key``: what it says of itself.
+
+        One that says that it has no key holds equal rows: a subscription keeps it, or CREATE TABLE
+        made it so. Its rows are identified by all their columns.
+        """
+        if key == ():
+            return self.create(schema, name, uri, replica_identity=ReplicaIdentity.FULL)
+        return self.create(schema, name, uri, primary_key=key or ())
+
     def save(self, table: LakeTable) -> None:
         """Write a changed row back (same oid); no effect when it is gone."""
         self._connection.execute(

@@ -101,7 +101,7 @@ def register(
         return None
     if transaction.namespaces.find(schema) is None:
         transaction.namespaces.create(schema)
-    return transaction.tables.create(schema, name, uri, primary_key=found.key)
+    return transaction.tables.register(schema, name, uri, found.key)
 
 
 def register_all(transaction: CatalogTransaction, scope: Scope) -> None:

@@ -24,12 +24,13 @@ from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 class Description:
     """``fields``: of Delta's schema JSON, in order. ``key``: PostgreSQL's names of its columns.
 
+    ``key`` None: the table says nothing of a key; () says that it has none.
     ``name``: "schema.table" where a subscription or CREATE TABLE made the table, else None.
     """
 
     version: int
     fields: tuple[Mapping[str, Any], ...]
-    key: tuple[str, ...]
+    key: tuple[str, ...] | None
     name: str | None
 
 
@@ -40,11 +41,11 @@ def describe(warehouse: Warehouse, uri: str) -> Description | None:
         return None
     fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
     sources = {field["name"]: source_name(field) for field in fields}
-    key = json.loads(state.properties.get(KEY, "[]"))
+    key = state.properties.get(KEY)
     return Description(
         version=state.version,
         fields=fields,
-        key=tuple(sources[name] for name in key if name in sources),
+        key=None if key is None else tuple(sources[n] for n in json.loads(key) if n in sources),
         name=state.properties.get(SOURCE),
     )
 

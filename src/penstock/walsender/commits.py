@@ -1,7 +1,7 @@
-"""What there is to publish: tables of the warehouse, and commits in their logs.
+"""Commits in the log of a table.
 
-In: a warehouse. Out: tables by folder, and for each table the commits behind a version, with what
-the sequencer has to know of them. Which rows they changed is left to ``pipeline``.
+In: a table. Out: the commits behind a version, with what the sequencer has to know of them. Which
+rows they changed is left to ``pipeline``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,8 @@ from typing import Any, Final
 
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.warehouse import Warehouse
 
-_NOT_TABLES: Final = ("_", ".")
 _BYTES_OF_AN_ACTION: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTable:
-    """A Delta table that lies where the warehouse would put one of that name."""
-
-    schema: str
-    name: str
-    uri: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +28,6 @@ class TableCommit:
     changes: bool
 
 
-def find_tables(warehouse: Warehouse) -> Iterator[FoundTable]:
-    """Every table of the warehouse, by the folders ``<schema>/<table>/_delta_log``."""
-    storage = warehouse.storage
-    for schema in _folders(storage, warehouse.uri):
-        for name in _folders(storage, f"{warehouse.uri}/{schema}"):
-            uri = f"{warehouse.uri}/{schema}/{name}"
-            listing = list_log(storage, uri)
-            if listing.entries or listing.checkpoints:
-                yield FoundTable(schema, name, uri)
-
-
 def newest_version(storage: Storage, uri: str) -> int | None:
     """The newest version of a table, None when there is none."""
     listing = list_log(storage, uri)
@@ -61,11 +39,6 @@ def commits_behind(storage: Storage, uri: str, version: int) -> Iterator[TableCo
     while (actions := read_entry(storage, uri, version + 1)) is not None:
         version += 1
         yield _commit(version, actions)
-
-
-def _folders(storage: Storage, uri: str) -> Sequence[str]:
-    names = (info.base_name for info in storage.list(uri) if info.is_file is False)
-    return sorted(name for name in names if not name.startswith(_NOT_TABLES))
 
 
 def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:

@@ -1,6 +1,6 @@
 """A lake table's columns as PostgreSQL types, for publishing: only read, never written.
 
-In: a table's state. Out: its columns and its primary key by their PostgreSQL names. A table that
+In: a table's state. Out: its columns by their PostgreSQL names. A table that
 replication could not maintain (NOT NULL, generated columns) can be published all the same.
 """
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.catalog import ReplicaIdentity
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
-from penstock.lakehouse.schema import KEY, SOURCE, TYPE
+from penstock.lakehouse.schema import SOURCE, TYPE
 from penstock.lakehouse.state import TableState
 
 
@@ -35,25 +34,6 @@ def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
     """Columns in the table's order. Raises FeatureNotSupported for structs, maps, variants."""
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return tuple(_column(field) for field in fields)
-
-
-def identity_of(state: TableState) -> dict[str, Any]:
-    """Attributes of ``LakeTable``: the key that is stored with the table; FULL for a table that a
-    subscription keeps without one, which has equal rows.
-    """
-    if state.properties.get(KEY) is not None and not json.loads(state.properties[KEY]):
-        return {"replica_identity": ReplicaIdentity.FULL}
-    return {"primary_key": primary_key_of(state)}
-
-
-def primary_key_of(state: TableState) -> tuple[str, ...]:
-    """The key that is stored with the table, by its PostgreSQL names; () = none."""
-    names = {
-        field["name"]: (field.get("metadata") or {}).get(SOURCE, field["name"])
-        for field in json.loads(state.metadata["schemaString"])["fields"]
-    }
-    key = json.loads(state.properties.get(KEY, "[]"))
-    return tuple(names[name] for name in key if name in names)
 
 
 def _column(field: Mapping[str, Any]) -> LakeColumn:

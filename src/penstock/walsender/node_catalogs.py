@@ -89,6 +89,8 @@ class NodeCatalogs:
                 subscription_rels=t.relations.all(),
                 slots=tuple(state.slot for state in states),
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
+                select_grants=t.roles.grants(),
+                current_lsn=t.transactions.end(),
                 views={
                     "pg_stat_replication": self._stat_replication(),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
@@ -96,19 +98,18 @@ class NodeCatalogs:
             )
 
     def _columns_of(self, table: LakeTable) -> tuple[CatalogColumn, ...]:
-        if table.uri is None:
-            return ()
-        version = newest_version(self._warehouse.storage, table.uri)
+        uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
+        version = newest_version(self._warehouse.storage, uri)
         if version is None:
             return ()
         with self._lock:
-            known = self._columns.get(table.uri)
+            known = self._columns.get(uri)
         if known is not None and known[0] == version:
             return known[1]
-        state = load(self._warehouse.storage, table.uri)
+        state = load(self._warehouse.storage, uri)
         columns = () if state is None else _catalog_columns(state)
         with self._lock:
-            self._columns[table.uri] = version, columns
+            self._columns[uri] = version, columns
         return columns
 
     def _stat_replication(self) -> list[Mapping[str, object]]:

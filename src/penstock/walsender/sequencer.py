@@ -22,11 +22,10 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Member, Subscription
 from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut
-from penstock.lakehouse.state import load
+from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commits import TableCommit, commits_behind, find_tables, newest_version
-from penstock.walsender.lake_columns import identity_of
+from penstock.walsender.commits import TableCommit, commits_behind, newest_version
 
 log = logging.getLogger(__name__)
 
@@ -105,23 +104,24 @@ class Sequencer:
             self._grown.notify_all()
 
     def _discover(self) -> None:
+        """Follow the tables that are not followed yet, each from now on."""
         with self._catalog.read() as t:
-            known = {(table.schema, table.name): table.oid for table in t.tables.all()}
+            known = {(table.schema, table.name): table for table in t.tables.all()}
             followed = t.transactions.versions()
-        for found in find_tables(self._warehouse):
-            oid = known.get((found.schema, found.name))
-            if oid is not None and oid in followed:
-                continue
-            version = newest_version(self._warehouse.storage, found.uri)
-            state = load(self._warehouse.storage, found.uri)
-            if version is None or state is None:
+        for schema, name in table_names(self._warehouse):
+            table = known.get((schema, name))
+            if table is not None and (table.uri is None or table.oid in followed):
+                continue  # a partitioned table has no rows of its own
+            uri = self._warehouse.table_uri(schema, name) if table is None else table.uri
+            found = describe(self._warehouse, uri or "")
+            if found is None:
                 continue
             with self._catalog.write() as t:
-                if oid is None and t.tables.find(found.schema, found.name) is None:
-                    t.tables.create(found.schema, found.name, found.uri, **identity_of(state))
-                    log.info('table "%s.%s" found in the warehouse', found.schema, found.name)
-                oid = t.tables.get(found.schema, found.name).oid
-                t.transactions.advance(oid, self._baseline(found.schema, found.name, version))
+                table = t.tables.find(schema, name)
+                if table is None:
+                    table = t.tables.register(schema, name, uri or "", found.key)
+                    log.info('table "%s.%s" found in the warehouse', schema, name)
+                t.transactions.advance(table.oid, self._baseline(schema, name, found.version))
 
     def _baseline(self, schema: str, name: str, newest: int) -> int:
         """Where a table is followed from: the last cut that it is in, or now."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.protocol.backend_messages import FieldDescription
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.walsender.answers import Answer, Description, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import BackendOptions, Services, SessionContext
@@ -28,18 +28,25 @@ class CatalogRunner:
         self.database = database
 
     def simple(self, text: str) -> Iterable[Answer]:
-        yield self.execute(text, ())
+        return self.execute(text, ())
 
     def describe(self, text: str) -> Description:
         return Description(
             self.database.parameter_types(text), field_descriptions(self.database.describe(text))
         )
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        return TransactionStatus.IDLE
+
+    def failed(self) -> None:
+        pass
+
+    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         if not reads_catalog_only(text):
             raise PenstockError(f"no catalog query: {text}", sqlstate="0A000")
         fields, rows = self.database.query(text, parameters)
-        return Rows(field_descriptions(fields), rows)
+        return [Rows(field_descriptions(fields), rows)]
 
     def cancel(self) -> None:
         pass
