@@ -9,12 +9,13 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults bench lint format clean
+.PHONY: help setup demo test oracle faults bench lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
+	@echo 'make oracle      row filters beside PostgreSQL 18, 1 million pairs (PAIRS=1000000)'
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1)'
 	@echo 'make bench       beside PostgreSQL 18 as the subscriber, as ratios (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
@@ -49,6 +50,10 @@ demo: $(STAMPS)/jars
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+oracle: setup
+	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \
+		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
 
 faults: setup
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \

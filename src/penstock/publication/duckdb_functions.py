@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.pgtypes.numeric import precision_and_scale
 from penstock.publication.duckdb_operators import as_decimal, integer_arithmetic
 from penstock.publication.duckdb_patterns import ascii_lower, ascii_upper
 from penstock.publication.duckdb_values import (
@@ -31,7 +32,6 @@ from penstock.publication.duckdb_values import (
     duckdb_type,
     refused,
 )
-from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
 from penstock.sql.quoting import type_name
@@ -39,14 +39,14 @@ from penstock.sql.quoting import type_name
 _TRIMS: Final = {"btrim": "trim", "ltrim": "ltrim", "rtrim": "rtrim"}
 _DATE_FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})
 _TIME_FIELDS: Final = _DATE_FIELDS | {"hour", "minute"}
-_TRUNCATED: Final = frozenset({"year", "quarter", "month", "week", "day", "hour", "minute", "second"})
+_TRUNCATED: Final = frozenset(
+    {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
+)
 _EXTRACTED_DIGITS: Final = 10
 _LIMIT: Final = 1_000_000
 
 
-def function(
-    name: str, values: Sequence[Value], nodes: Sequence[Node], result: int
-) -> Value:
+def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
     """A call. Raises FeatureNotSupported where DuckDB has nothing that surely agrees."""
     types = tuple(value.type for value in values)
     fails = any(value.fails for value in values)
@@ -70,24 +70,24 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
             return ascii_lower(first)
         case "upper", 1:
             return ascii_upper(first)
-        case ("length" | "char_length" | "character_length"), 1:
+        case (("length" | "char_length" | "character_length"), 1):
             return f"CAST(length({trimmed}) AS INTEGER)"
         case "octet_length", 1:
             return f"CAST(strlen({first}) AS INTEGER)"
-        case ("btrim" | "ltrim" | "rtrim"), 1:
+        case (("btrim" | "ltrim" | "rtrim"), 1):
             return f"{_TRIMS[name]}({first}, ' ')"
-        case ("btrim" | "ltrim" | "rtrim"), 2:
+        case (("btrim" | "ltrim" | "rtrim"), 2):
             return f"{_TRIMS[name]}({first}, {values[1].sql})"
-        case ("left" | "right"), 2 if numbers[0] is not None:
+        case (("left" | "right"), 2) if numbers[0] is not None:
             return f"{name}({first}, {numbers[0]})"
-        case ("substr" | "substring"), 2 if numbers[0] is not None and numbers[0] >= 1:
+        case (("substr" | "substring"), 2) if numbers[0] is not None and numbers[0] >= 1:
             return f"substring({first}, {numbers[0]})"
-        case ("substr" | "substring"), 3 if None not in numbers:
+        case (("substr" | "substring"), 3) if None not in numbers:
             start, length = (number or 0 for number in numbers)
             return f"substring({first}, {start}, {length})" if start > 0 <= length else None
         case "replace", 3:
             return f"replace({first}, {values[1].sql}, {values[2].sql})"
-        case ("strpos" | "position"), 2:
+        case (("strpos" | "position"), 2):
             return f"CAST(instr({first}, {values[1].sql}) AS INTEGER)"
         case "starts_with", 2:
             return f"starts_with({first}, {values[1].sql})"
@@ -110,9 +110,9 @@ def _other(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | N
         return f"CAST(octet_length({first.sql}) AS INTEGER)"
     if name == "cardinality" and element(first.type):
         return f"CAST(len({first.sql}) AS INTEGER)"
-    if name in ("array_length", "array_upper") and element(first.type):
-        if _integer(nodes[1]) == 1:
-            return f"CAST(nullif(len({first.sql}), 0) AS INTEGER)"
+    dimension = name in ("array_length", "array_upper") and element(first.type)
+    if dimension and _integer(nodes[1]) == 1:
+        return f"CAST(nullif(len({first.sql}), 0) AS INTEGER)"
     return None
 
 
@@ -188,6 +188,8 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         return Value(f"rtrim({value.sql}, ' ')", target, None, value.fails)
     if source == NAME and target in (TEXT, VARCHAR):
         return Value(value.sql, target, None, value.fails)
+    if (source, target) == (DATE, TIMESTAMP) and value.fails:
+        return Value(f"({value.sql} + TIME '00:00:00')", TIMESTAMP, None, True)
     if (source, target) in ((DATE, TIMESTAMP), (TIMESTAMP, DATE)):
         return _plain(value, target, fails=True)
     raise refused(f"the cast from {type_name(source)} to {type_name(target)}")

@@ -17,6 +17,7 @@ from penstock.publication.duckdb_values import (
     DATE,
     DUCKDB,
     FLOATS,
+    INT8,
     INTEGERS,
     MAX_PRECISION,
     NAME,
@@ -35,10 +36,24 @@ from penstock.sql.primnodes import Const, Node
 from penstock.sql.quoting import type_name
 
 COMPARISONS: Final = frozenset({"=", "<>", "<", "<=", ">", ">="})
-_LIKES: Final = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
-_REGEXES: Final = {"~": (False, False), "!~": (True, False), "~*": (False, True), "!~*": (True, True)}
+_LIKES: Final = {
+    "~~": (False, False),
+    "!~~": (True, False),
+    "~~*": (False, True),
+    "!~~*": (True, True),
+}
+_REGEXES: Final = {
+    "~": (False, False),
+    "!~": (True, False),
+    "~*": (False, True),
+    "!~*": (True, True),
+}
 _DATES: Final = frozenset({DATE, TIMESTAMP})
 _TEXTS: Final = STRINGS - {BPCHAR}
+_WIDE_DIGITS: Final = 19
+_SMALL_DAYS: Final = 1_000_000
+_FIRST_DATE: Final = "DATE '4714-11-24 (BC)'"
+_LAST_DATE: Final = "DATE '5874897-12-31'"
 _DIVISION: Final = "error('division by zero')"
 _OVERFLOW: Final = "error('value out of range: overflow')"
 _UNDERFLOW: Final = "error('value out of range: underflow')"
@@ -66,9 +81,7 @@ def refused_operator(name: str, left: int, right: int) -> Exception:
     return refused(f"operator {type_name(left)} {name} {type_name(right)}")
 
 
-def binary(
-    name: str, left: Value, right: Value, result: int, right_node: Node
-) -> Value:
+def binary(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
     """An operator of two operands; patterns must be constants (``right_node``)."""
     if name in COMPARISONS:
         return compare(name, left, right)
@@ -109,8 +122,9 @@ def prefix(name: str, operand: Value) -> Value:
     if name == "+" and (operand.type in INTEGERS | FLOATS or operand.type == NUMERIC):
         return operand
     if name == "-" and (operand.type in INTEGERS | FLOATS or operand.shape is not None):
-        fails = operand.fails or operand.type in INTEGERS
-        return Value(f"(- {operand.sql})", operand.type, operand.shape, fails)
+        if operand.type in INTEGERS:
+            return Value(_checked("-", "0", operand.sql, operand.type), operand.type, None, True)
+        return Value(f"(- {operand.sql})", operand.type, operand.shape, operand.fails)
     raise refused(f"operator {name} {type_name(operand.type)}")
 
 
@@ -121,14 +135,22 @@ def _both(sql: str, left: Value, right: Value, result: int) -> Value:
 def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
     """Integers overflow into errors in both; division truncates in both."""
     type_ = duckdb_type(result, None)
-    a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     if name in ("+", "-", "*"):
-        return Value(f"({a} {name} {b})", result, None, True)
+        return Value(_checked(name, left.sql, right.sql, result), result, None, True)
+    a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     by_zero = f"WHEN {b} = 0 AND {a} IS NOT NULL THEN CAST({_DIVISION} AS {type_})"
     if name == "/":
         return Value(f"CASE {by_zero} ELSE {a} // {b} END", result, None, True)
     minus_one = f"WHEN {b} = -1 AND {a} IS NOT NULL THEN CAST(0 AS {type_})"
     return Value(f"CASE {by_zero} {minus_one} ELSE {a} % {b} END", result, None, True)
+
+
+def _checked(name: str, left: str, right: str, result: int) -> str:
+    """In a wider type and back: DuckDB's optimizer moves constants of plain sums and differences to
+    the other side of a comparison, and the overflow is gone."""
+    wide = "HUGEINT" if result == INT8 else "BIGINT"
+    sql = f"(CAST({left} AS {wide}) {name} CAST({right} AS {wide}))"
+    return f"CAST({sql} AS {duckdb_type(result, None)})"
 
 
 def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
@@ -166,19 +188,21 @@ def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
         raise refused(f"operator {name} with a result of more than {MAX_PRECISION} digits")
     type_ = f"DECIMAL({shape[0]},{shape[1]})"
     if name == "*":
-        sql = f"CAST(({left.sql} * {right.sql}) AS {type_})"
+        # DuckDB multiplies two decimals of up to 18 digits in 64 bits, whatever comes out.
+        wide = f"CAST({left.sql} AS DECIMAL({max(p1, _WIDE_DIGITS)},{s1}))"
+        first = wide if shape[0] >= _WIDE_DIGITS > max(p1, p2) else left.sql
+        sql = f"CAST(({first} * {right.sql}) AS {type_})"
     else:
         sql = f"CAST((CAST({left.sql} AS {type_}) {name} CAST({right.sql} AS {type_})) AS {type_})"
     return Value(sql, NUMERIC, shape, left.fails or right.fails)
 
 
-def _date_arithmetic(
-    name: str, left: Value, right: Value, result: int, right_node: Node
-) -> Value:
+def _date_arithmetic(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
     infinite = isinstance(right_node, Const) and "infinity" in (right_node.text or "")
     if infinite or "infinity" in left.sql:
         raise refused("arithmetic with infinite dates")
     pair = (left.type, right.type)
+    fails = left.fails or right.fails or not _small(right_node)
     if pair == (DATE, DATE) and name == "-":
         sql = f"CAST(({left.sql} - {right.sql}) AS INTEGER)"
     elif {left.type, right.type} - {DATE} <= INTEGERS and (name == "+" or left.type == DATE):
@@ -186,9 +210,21 @@ def _date_arithmetic(
             raise refused_operator(name, left.type, right.type)
         first, second = (left, right) if left.type == DATE else (right, left)
         sql = f"({first.sql} {name} CAST({second.sql} AS INTEGER))"
+        if fails:
+            sql = (
+                f"CASE WHEN {sql} NOT BETWEEN {_FIRST_DATE} AND {_LAST_DATE}"
+                f" THEN CAST(error('date out of range') AS DATE) ELSE {sql} END"
+            )
     else:
         raise refused_operator(name, left.type, right.type)
-    return Value(sql, result, None, True)
+    return Value(sql, result, None, fails)
+
+
+def _small(node: Node) -> bool:
+    """Whether no date of the lake leaves the range of dates with it."""
+    if not isinstance(node, Const) or node.text is None or node.type not in INTEGERS:
+        return False
+    return abs(int(node.text)) <= _SMALL_DAYS
 
 
 def as_decimal(value: Value) -> Value:

@@ -20,7 +20,8 @@ _MAX_REPEAT: Final = 255
 _CLASS: Final = (
     r"\[\^?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_ ,;@#%&<>/~\x80-\U0010ffff])+\]"
 )
-_ATOM: Final = rf"""[A-Za-z0-9_ ,;:@#%&=<>/~!"'`\x80-\U0010ffff\n\t-]|\\[.*+?()\[\]{{}}|^$]|\\[dw]|\.|{_CLASS}"""
+_PLAIN: Final = r"""[A-Za-z0-9_ ,;:@#%&=<>/~!"'`\x80-\U0010ffff\n\t-]"""
+_ATOM: Final = rf"{_PLAIN}|\\[.*+?()\[\]{{}}|^$]|\\[dw]|\.|{_CLASS}"
 _REPEAT: Final = r"[*+?]|\{\d{1,3}(?:,(?:\d{1,3})?)?\}"
 _TOKEN: Final = re.compile(
     rf"(?P<atom>{_ATOM})(?P<repeat>{_REPEAT})?|(?P<anchor>[\^$])|(?P<other>[(|)])"

@@ -12,6 +12,7 @@ from functools import singledispatchmethod
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.publication.constant_folding import folded
 from penstock.publication.duckdb_functions import cast, function
 from penstock.publication.duckdb_operators import PLAIN, binary, compare, prefix
 from penstock.publication.duckdb_patterns import like_escape
@@ -32,8 +33,10 @@ from penstock.publication.duckdb_values import (
     refused,
 )
 from penstock.sql.array_literals import split_array
+from penstock.sql.builtin import functions
 from penstock.sql.coercion import element
 from penstock.sql.expressions import BoolOp
+from penstock.sql.operator_analysis import contains_var
 from penstock.sql.primnodes import (
     ArrayExpr,
     BooleanTest,
@@ -75,11 +78,25 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
         joined = f"({value.sql} {operator.value} {result.sql})"
         if value.fails or result.fails:
             decided = "FALSE" if operator is BoolOp.AND else "TRUE"
-            joined = (
-                f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
-            )
+            joined = f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
         result = Value(joined, BOOL, None, value.fails or result.fails)
     return _limited(result)
+
+
+def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
+    """A strict function of operands that may fail: PostgreSQL evaluates every one of them, DuckDB
+    not where another is NULL, nor where a comparison with a constant is decided by the types.
+    A constant that is NULL comes first: PostgreSQL's planner sees it. ``nodes``: the operands."""
+    failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
+    if not failing:
+        return result
+    known = [
+        f"WHEN ({value.sql}) IS NULL THEN NULL "
+        for value, node in zip(values, nodes, strict=False)
+        if not isinstance(node, Const) and not contains_var(node)
+    ]
+    sql = f"CASE {''.join(known)}WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
+    return Value(sql, result.type, result.shape, True)
 
 
 def _limited(value: Value) -> Value:
@@ -95,7 +112,10 @@ class _Compiler:
         self._case: list[Value] = []
 
     def value(self, node: Node) -> Value:
-        return _limited(self._value(node))
+        value = _limited(self._value(folded(node)))
+        if value.fails and not contains_var(node) and not self._case:
+            raise refused("an expression of constants that may fail")
+        return value
 
     @singledispatchmethod
     def _value(self, node: Node) -> Value:
@@ -114,7 +134,37 @@ class _Compiler:
         values = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
-        return conjunction(values, node.operator)
+        joined = conjunction(values, node.operator)
+        decided = "TRUE" if node.operator is BoolOp.OR else "FALSE"
+        early = self._decided(node, decided) if joined.fails else None
+        if early is None:
+            return joined
+        return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
+
+    def _decided(self, node: Node, want: str) -> str | None:
+        """Whether constants alone make it TRUE or FALSE, as the planner sees it (clauses.c):
+        then nothing else is evaluated. None where they cannot."""
+        if not contains_var(node) and not self._case:
+            return f"({self.value(node).sql}) IS {want}"
+        if isinstance(node, CaseExpr) and node.argument is None:
+            rest = self._decided(node.default, want) or "FALSE"
+            for when in reversed(node.whens):
+                if contains_var(when.condition):
+                    rest = "FALSE"
+                    continue
+                branch = self._decided(when.result, want) or "FALSE"
+                condition = self.value(when.condition).sql
+                rest = f"CASE WHEN {condition} THEN {branch} ELSE {rest} END"
+            return rest
+        if not isinstance(node, BoolExpr):
+            return None
+        if node.operator is BoolOp.NOT:
+            return self._decided(node.arguments[0], "FALSE" if want == "TRUE" else "TRUE")
+        found = [self._decided(argument, want) for argument in node.arguments]
+        known = [sql for sql in found if sql is not None]
+        if (node.operator is BoolOp.OR) == (want == "TRUE"):
+            return f"({' OR '.join(known)})" if known else None
+        return f"({' AND '.join(known)})" if len(known) == len(found) else None
 
     @_value.register
     def _null_test(self, node: NullTest) -> Value:
@@ -125,10 +175,14 @@ class _Compiler:
     @_value.register
     def _boolean_test(self, node: BooleanTest) -> Value:
         value = self.value(node.argument)
-        return Value(f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails)
+        return Value(
+            f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails
+        )
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
+        if _has_null(node):
+            return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments[:-1]]
         last = node.arguments[-1]
         if _is_like_escape(last):
@@ -136,7 +190,8 @@ class _Compiler:
         value = self.value(last)
         if not values:
             return prefix(node.name, value)
-        return binary(node.name, values[0], value, node.type, _stripped(last))
+        result = binary(node.name, values[0], value, node.type, _stripped(last))
+        return strict([values[0], value], result, () if self._case else node.arguments)
 
     def _like_pattern(self, node: Node) -> Node:
         assert isinstance(node, FuncExpr)
@@ -149,12 +204,19 @@ class _Compiler:
 
     @_value.register
     def _distinct(self, node: DistinctExpr) -> Value:
-        return compare("IS DISTINCT FROM", *(self.value(a) for a in node.arguments))
+        left, right = (self.value(argument) for argument in node.arguments)
+        if not left.fails and not right.fails:
+            return compare("IS DISTINCT FROM", left, right)
+        sql = (
+            f"CASE WHEN ({left.sql}) IS NULL THEN ({right.sql}) IS NOT NULL"
+            f" WHEN ({right.sql}) IS NULL THEN TRUE ELSE {compare('<>', left, right).sql} END"
+        )
+        return Value(sql, BOOL, None, True)
 
     @_value.register
     def _null_if(self, node: NullIfExpr) -> Value:
         left, right = (self.value(argument) for argument in node.arguments)
-        equal = compare("=", left, right)
+        equal = strict([left, right], compare("=", left, right))
         sql = f"CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END"
         return Value(sql, node.type, left.shape, equal.fails)
 
@@ -170,13 +232,14 @@ class _Compiler:
             return Value(sql, BOOL, None, left.fails)
         values = [self.value(item) for item in elements]
         in_list = (node.name, node.any) in (("=", True), ("<>", False))
-        if in_list and {left.type, *(value.type for value in values)} <= PLAIN:
+        fails = left.fails or any(value.fails for value in values)
+        if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
             compare("=", left, values[0])
             word = "IN" if node.any else "NOT IN"
             sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
-            return Value(sql, BOOL, None, left.fails or any(v.fails for v in values))
+            return Value(sql, BOOL)
         compared = [
-            binary(node.name, left, value, BOOL, _stripped(item))
+            strict([left, value], binary(node.name, left, value, BOOL, _stripped(item)))
             for value, item in zip(values, elements, strict=True)
         ]
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
@@ -206,10 +269,14 @@ class _Compiler:
             argument = node.arguments[0]
             if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)
+            if _has_null(node):
+                return constant(None, node.type)
             return cast(self.value(argument), node.type, node.typmod)
+        if _has_null(node) and functions()[node.oid].strict:
+            return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [_stripped(argument) for argument in node.arguments]
-        return function(node.name, values, nodes, node.type)
+        return strict(values, function(node.name, values, nodes, node.type))
 
     @_value.register
     def _relabel(self, node: RelabelType) -> Value:
@@ -244,8 +311,14 @@ class _Compiler:
     @_value.register
     def _coalesce(self, node: CoalesceExpr) -> Value:
         values, shape = aligned([self.value(argument) for argument in node.arguments])
-        sql = f"COALESCE({', '.join(value.sql for value in values)})"
-        return Value(sql, node.type, shape, any(value.fails for value in values))
+        fails = any(value.fails for value in values)
+        if not fails:
+            sql = f"COALESCE({', '.join(value.sql for value in values)})"
+            return Value(sql, node.type, shape)
+        sql = values[-1].sql  # lazily, one after the other
+        for value in reversed(values[:-1]):
+            sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {value.sql} ELSE {sql} END"
+        return Value(sql, node.type, shape, True)
 
     @_value.register
     def _min_max(self, node: MinMaxExpr) -> Value:
@@ -273,6 +346,12 @@ def _stripped(node: Node) -> Node:
     while isinstance(node, RelabelType | CollateExpr):
         node = node.argument
     return node
+
+
+def _has_null(node: OpExpr | FuncExpr) -> bool:
+    """Whether a strict function gets a NULL that is a constant: the rest is not looked at."""
+    arguments = [_stripped(argument) for argument in node.arguments]
+    return any(isinstance(a, Const) and a.text is None for a in arguments)
 
 
 def _is_like_escape(node: Node) -> bool:

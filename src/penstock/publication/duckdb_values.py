@@ -19,7 +19,15 @@ from penstock.sql.coercion import element
 from penstock.sql.quoting import quote_literal, type_name
 
 BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
-FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = 700, 701, 1042, 1043, 1082, 1114, 1184
+FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = (
+    700,
+    701,
+    1042,
+    1043,
+    1082,
+    1114,
+    1184,
+)
 NUMERIC, UUID = 1700, 2950
 INTEGERS: Final = frozenset({INT2, INT4, INT8})
 FLOATS: Final = frozenset({FLOAT4, FLOAT8})
@@ -165,6 +173,8 @@ def integer_shape(oid: int) -> Shape:
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
     """Values of one type in one representation: numerics as one DECIMAL, or all as text."""
+    if any(element(value.type) == NUMERIC for value in values):
+        return _aligned_lists(values)
     if not any(value.type == NUMERIC for value in values):
         return values, None
     shapes = [value.shape for value in values if value.shape is not None]
@@ -174,6 +184,16 @@ def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
         if shape[0] <= MAX_PRECISION:
             return [_as_decimal(value, shape) for value in values], shape
     return [Value(as_text(value), NUMERIC, None, value.fails) for value in values], None
+
+
+def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
+    shapes = {value.shape for value in values}
+    if len(shapes) == 1:
+        return values, shapes.pop()
+    texts = [
+        Value(f"CAST({value.sql} AS VARCHAR[])", value.type, None, value.fails) for value in values
+    ]
+    return texts, None
 
 
 def _as_decimal(value: Value, shape: Shape) -> Value:

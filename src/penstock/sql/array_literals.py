@@ -12,7 +12,9 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 
-_ITEM: Final = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\\\s]|\\.|\s+(?=[^\s,}]))+))\s*([,}])', re.DOTALL)
+_ITEM: Final = re.compile(
+    r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\\\s]|\\.|\s+(?=[^\s,}]))+))\s*([,}])', re.DOTALL
+)
 _QUOTED: Final = re.compile(r'[\s",{}\\]')
 
 
@@ -32,7 +34,8 @@ def split_array(text: str) -> list[str | None]:
     while end == ",":
         match = _ITEM.match(body, at)
         if match is None:
-            raise _malformed(text)
+            open_end = not body.endswith("}")
+            raise _malformed(text, "Unexpected end of input." if open_end else None)
         quoted, plain, end = match[1], match[2], match[3]
         if quoted is None and plain.upper() == "NULL":
             items.append(None)

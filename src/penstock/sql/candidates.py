@@ -36,14 +36,12 @@ def find_operator(name: str, left: int | None, right: int) -> Operator:
     if left is None:
         candidates = [Candidate(o, (o.right,)) for o in operators().get(name, ()) if not o.left]
     else:
-        candidates = [
-            Candidate(o, (o.left, o.right)) for o in operators().get(name, ()) if o.left
-        ]
+        candidates = [Candidate(o, (o.left, o.right)) for o in operators().get(name, ()) if o.left]
     for exact in candidates:
         if exact.arguments == _same_for_unknown(wanted):
             return _operator(exact)
     matching = [c for c in candidates if can_coerce(wanted, c.arguments)]
-    chosen = matching[:1] if len(matching) == 1 else select_candidate(wanted, matching)
+    chosen = select_candidate(wanted, matching) if len(matching) > 1 else matching
     if len(chosen) == 1:
         return _operator(chosen[0])
     shown = f"{name} {type_name(right)}"
@@ -112,9 +110,7 @@ def _arguments(function: Function, count: int) -> tuple[int, ...] | None:
     return None
 
 
-def select_candidate(
-    wanted: Sequence[int], candidates: Sequence[Candidate]
-) -> Sequence[Candidate]:
+def select_candidate(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """func_select_candidate: one candidate, or those that cannot be told apart."""
     best = _best(candidates, lambda c: _exact(wanted, c))
     if len(best) == 1:
@@ -152,9 +148,7 @@ def _exact_or_preferred(wanted: Sequence[int], candidate: Candidate) -> int:
     return sum(w == c or is_preferred(category(w), c) for w, c in pairs if w != UNKNOWN)
 
 
-def _by_category(
-    wanted: Sequence[int], candidates: Sequence[Candidate]
-) -> Sequence[Candidate]:
+def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Narrow by the category that the candidates have where a literal stands; [] if it fails."""
     categories: dict[int, tuple[str, bool]] = {}
     for position, oid in enumerate(wanted):

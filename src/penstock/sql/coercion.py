@@ -45,6 +45,8 @@ POLYMORPHIC: Final = _ARRAY_POLYMORPHIC | _SCALAR_POLYMORPHIC
 _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
 _COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
 _CONTEXTS: Final = "iae"
+_VECTORS: Final = frozenset({22, 30})
+"""int2vector and oidvector, which no array becomes."""
 
 
 class Path(Enum):
@@ -102,7 +104,7 @@ def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
         if _CONTEXTS.index(context) < _CONTEXTS.index(cast.context):
             return Path.NONE, 0
         return {"f": Path.FUNC, "i": Path.IO, "b": Path.RELABEL}[cast.method], cast.function
-    if element(target) and element(source):
+    if element(target) and element(source) and target not in _VECTORS:
         path, function = pathway(element(target), element(source), context)
         if path is not Path.NONE:
             return Path.ARRAY, function
@@ -238,6 +240,9 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
         return node
     if isinstance(node, Const) and node.type == UNKNOWN:
         return read_literal(node.text, target)
+    if isinstance(node, CollateExpr):
+        inner = coerce(node.argument, target, context, form)
+        return CollateExpr(target, inner, node.collation) if types()[target].collation else inner
     if node.type == UNKNOWN:
         return CoerceViaIO(target, node, -1, form)
     path, function = pathway(target, node.type, context)

@@ -25,6 +25,7 @@ _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})")
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
 _FIRST_YEAR: Final = -4712
 _LAST_YEARS: Final = {"date": 5_874_897, "timestamp": 294_276, "timestamptz": 294_276}
+_ZONE_UNITS: Final = (("zh", 3600), ("zm", 60), ("zs", 1))
 _SQL_NAMES: Final = {
     "timestamp": "timestamp",
     "timestamptz": "timestamp with time zone",
@@ -69,7 +70,12 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int, int, int]:
         stripped = "-".join(compact.groups())
     match = _ISO.fullmatch(stripped)
     if match is None:
-        if re.search(r"\d", stripped) or stripped.lower() in ("now", "today", "tomorrow", "yesterday"):
+        if re.search(r"\d", stripped) or stripped.lower() in (
+            "now",
+            "today",
+            "tomorrow",
+            "yesterday",
+        ):
             raise FeatureNotSupported(
                 f'"{text}" is not supported as a constant of type {_SQL_NAMES[name]}',
                 hint="Write dates as YYYY-MM-DD and times as HH:MM:SS.",
@@ -97,7 +103,7 @@ def _fraction(digits: str | None) -> int:
 
 
 def _offset(match: re.Match[str]) -> int:
-    east = sum(int(match[part] or 0) * 3600 // 60**i for i, part in enumerate(("zh", "zm", "zs")))
+    east = sum(int(match[part] or 0) * unit for part, unit in _ZONE_UNITS)
     return -east if match["sign"] == "-" else east
 
 

@@ -6,6 +6,7 @@ PostgreSQL shows; parsed again it gives the same tree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import singledispatch
 from typing import Final
@@ -37,11 +38,13 @@ from penstock.sql.quoting import quote_identifier, quote_literal, type_text
 
 _BOOL, _INT4, _UNKNOWN, _NUMERIC = 16, 23, 705, 1700
 _INDENT: Final = "    "
+_BREAK: Final = "\0"
+"""Where a line ends, as opposed to a line end in a string."""
 
 
 def deparse(node: Node) -> str:
     """The text of a whole expression."""
-    return _show(node, False)
+    return re.sub(f" *{_BREAK}", "\n", _show(node, False))
 
 
 def _show(node: Node, implicit: bool) -> str:
@@ -181,14 +184,14 @@ def _collate(node: CollateExpr) -> str:
 
 @_text.register
 def _case(node: CaseExpr) -> str:
-    lines = ["CASE" + (f" {_show(node.argument, True)}" if node.argument else "")]
+    head = "CASE" + (f" {_show(node.argument, True)}" if node.argument else "")
+    lines = []
     for when in node.whens:
-        condition = when.condition
-        if node.argument is not None:
-            condition = _compared(condition)
-        lines.append(f"{_INDENT}WHEN {_show(condition, False)} THEN {_show(when.result, True)}")
-    lines += [f"{_INDENT}ELSE {_show(node.default, True)}", "END"]
-    return "\n".join(lines)
+        condition = when.condition if node.argument is None else _compared(when.condition)
+        lines.append(f"WHEN {_show(condition, False)} THEN {_show(when.result, True)}")
+    lines.append(f"ELSE {_show(node.default, True)}")
+    body = "".join(f"{_BREAK}{line}" for line in lines).replace(_BREAK, _BREAK + _INDENT)
+    return f"{_BREAK}{head}{body}{_BREAK}END"
 
 
 def _compared(condition: Node) -> Node:

@@ -74,6 +74,15 @@ from penstock.sql.typmods import typmod_in
 
 _INT8: Final = 20
 _NUMERIC: Final = 1700
+_NAME: Final = 19
+_VALUE_FUNCTIONS: Final = {
+    "current_date": 1082,
+    "current_time": 1266,
+    "current_timestamp": 1184,
+    "localtime": 1083,
+    "localtimestamp": 1114,
+}
+"""Types of SQLValueFunctions; those that are not here are names."""
 _INT4_LIMIT: Final = 1 << 31
 _INT8_LIMIT: Final = 1 << 63
 _SYSTEM_COLUMNS: Final = {
@@ -266,11 +275,11 @@ class ExpressionAnalysis:
 
     @transform.register
     def _sublink(self, raw: SubLink) -> Node:
-        return OtherNode(BOOL, "subquery")
+        return OtherNode(BOOL if raw.boolean else UNKNOWN, "subquery")
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:
-        return OtherNode(TEXT, raw.name)
+        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name)
 
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:

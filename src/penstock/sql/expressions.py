@@ -190,7 +190,9 @@ class ARow(Expression):
 
 @dataclass(frozen=True, slots=True)
 class SubLink(Expression):
-    """A subquery, not looked into."""
+    """A subquery, not looked into. ``boolean``: EXISTS, IN or ANY."""
+
+    boolean: bool = True
 
 
 @dataclass(frozen=True, slots=True)

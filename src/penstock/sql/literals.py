@@ -22,8 +22,12 @@ from penstock.sql.primnodes import UNKNOWN, Const
 from penstock.sql.quoting import type_name
 
 _SPACE: Final = " \t\n\r\f\v"
-_INTEGER: Final = re.compile(r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)")
-_NUMERIC: Final = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?")
+_INTEGER: Final = re.compile(
+    r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)"
+)
+_NUMERIC: Final = re.compile(
+    r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?"
+)
 _FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
@@ -59,9 +63,7 @@ def _integer(bits: int, name: str) -> Callable[[str], str]:
         value = int(digits, 0) if digits[1:2].isalpha() else int(digits)
         value = -value if match[1] == "-" else value
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise PenstockError(
-                f'value "{text}" is out of range for type {name}', sqlstate="22003"
-            )
+            raise PenstockError(f'value "{text}" is out of range for type {name}', sqlstate="22003")
         return str(value)
 
     return read
@@ -179,9 +181,7 @@ def _bytea(text: str) -> str:
         if wrong:
             raise PenstockError(f'invalid hexadecimal digit: "{wrong[0]}"', sqlstate="22023")
         if len(digits) % 2:
-            raise PenstockError(
-                "invalid hexadecimal data: odd number of digits", sqlstate="22023"
-            )
+            raise PenstockError("invalid hexadecimal data: odd number of digits", sqlstate="22023")
         return "\\x" + digits.lower()
     if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*", text, re.DOTALL):
         raise PenstockError("invalid input syntax for type bytea", sqlstate="22P02")

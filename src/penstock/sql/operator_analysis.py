@@ -139,9 +139,7 @@ def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
         )
     left = coerce(left, concrete(operator.left, resolved), "i", Form.IMPLICIT)
     right = coerce(right, array_of(concrete(operator.right, resolved)), "i", Form.IMPLICIT)
-    return ScalarArrayOpExpr(
-        BOOL, operator.oid, operator.function, name, (left, right), any_
-    )
+    return ScalarArrayOpExpr(BOOL, operator.oid, operator.function, name, (left, right), any_)
 
 
 def _in(analysis: Transforms, raw: AExpr) -> Node:

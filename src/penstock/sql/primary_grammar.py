@@ -31,15 +31,15 @@ from penstock.sql.expressions import (
     TypeCast,
     TypeName,
 )
-from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
+from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME, words
 from penstock.sql.lexer import Kind
 from penstock.sql.type_grammar import CONST_TYPES, type_name
 
-_VALUE_FUNCTIONS: Final = frozenset(
+_VALUE_FUNCTIONS: Final = words(
     """
     current_catalog current_date current_role current_schema current_time current_timestamp
     current_user localtime localtimestamp session_user system_user user
-    """.split()
+    """
 )
 _LITERALS: Final = {
     "true": AConst(ConstKind.BOOLEAN, "true"),
@@ -105,14 +105,14 @@ class PrimaryGrammar(ABC):
         self.cursor.expect_symbol(")")
         return operator
 
-    def sublink(self) -> Expression:
+    def sublink(self, boolean: bool = True) -> Expression:
         """A subquery in parentheses, skipped."""
         skip_parens(self.cursor)
-        return SubLink()
+        return SubLink(boolean)
 
     def _parenthesized(self) -> Expression:
         if is_subquery(self.cursor, self.peek(1)):
-            return self.sublink()
+            return self.sublink(boolean=False)
         self.cursor.expect_symbol("(")
         inner = expression_list(self)
         self.cursor.expect_symbol(")")
@@ -219,7 +219,9 @@ class PrimaryGrammar(ABC):
         if cursor.accept_symbol("*"):
             star = True
         elif self.peek(0) != ")":
-            decorated = any([cursor.accept(word) for word in ("distinct", "all", "variadic")])
+            decorated = (
+                cursor.accept("distinct") or cursor.accept("all") or cursor.accept("variadic")
+            )
             arguments = expression_list(self)
             if cursor.token.value in (":=", "=>", "order"):
                 raise FeatureNotSupported("named and ordered arguments are not supported")

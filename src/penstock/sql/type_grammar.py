@@ -11,7 +11,7 @@ from typing import Final
 from penstock.errors import FeatureNotSupported
 from penstock.sql.cursor import Cursor
 from penstock.sql.expressions import TypeName
-from penstock.sql.keywords import COLUMN_NAME, RESERVED
+from penstock.sql.keywords import COLUMN_NAME, RESERVED, words
 from penstock.sql.lexer import Kind
 
 _SIMPLE: Final = {
@@ -28,9 +28,8 @@ _SIMPLE: Final = {
     "json": "json",
 }
 _FLOAT4_DIGITS: Final = 24
-CONST_TYPES: Final = frozenset(
-    [*_SIMPLE, "float", "double", "bit", "national", "character", "char", "nchar", "timestamp"]
-    + ["time", "interval"]
+CONST_TYPES: Final = _SIMPLE.keys() | words(
+    "float double bit national character char nchar timestamp time interval"
 )
 """Words that begin a ConstTypename."""
 
@@ -104,9 +103,7 @@ def _time(cursor: Cursor) -> tuple[tuple[str, ...], tuple[int, ...]]:
 def _generic(cursor: Cursor) -> tuple[tuple[str, ...], tuple[int, ...]]:
     token = cursor.token
     word = cursor.word()
-    if token.kind is not Kind.QUOTED and (
-        word is None or word in RESERVED or word in COLUMN_NAME
-    ):
+    if token.kind is not Kind.QUOTED and (word is None or word in RESERVED or word in COLUMN_NAME):
         raise cursor.syntax_error()
     names = [cursor.take().value]
     while cursor.accept_symbol("."):

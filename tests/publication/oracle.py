@@ -1,0 +1,132 @@
+"""A PostgreSQL 18 that says what a row filter is, and DuckDB that says what ours is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import psycopg
+import pyarrow as pa
+from psycopg.pq import ExecStatus
+
+from penstock.errors import PenstockError
+from penstock.pgtypes import arrow_type, find
+from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
+
+Verdict = tuple[str, str, str | None]
+"""SQLSTATE, message, detail."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What PostgreSQL says of one filter: its text, or why it is refused."""
+
+    text: str | None
+    verdict: Verdict | None
+
+
+class World:
+    """One table in PostgreSQL and the same rows as Arrow columns in DuckDB."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        self._connection = connection
+        self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
+        self.columns: list[FilterColumn] = []
+        self.rows = 0
+        self.error = ""
+
+    def create(
+        self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | None]]
+    ) -> None:
+        """``columns``: names and types; ``rows``: PostgreSQL's text of every value."""
+        run = self._connection.execute
+        run("DROP TABLE IF EXISTS tb")
+        run(f"CREATE TABLE tb (id serial, {', '.join(f'{n} {t}' for n, t in columns)})")  # type: ignore[call-overload]
+        names = ", ".join(name for name, _ in columns)
+        with (
+            self._connection.cursor() as cursor,
+            cursor.copy(f"COPY tb ({names}) FROM STDIN") as copy,
+        ):  # type: ignore[call-overload]
+            for row in rows:
+                copy.write_row(row)
+        found = run(
+            "SELECT attname, atttypid::int8, atttypmod FROM pg_attribute"
+            " WHERE attrelid = 'tb'::regclass AND attnum > 0 ORDER BY attnum"
+        ).fetchall()
+        self.columns = [FilterColumn(str(n), int(o), int(m)) for n, o, m in found]  # type: ignore[call-overload]
+        self.rows = len(rows)
+        self._duckdb.register("tb", self._arrow())
+
+    def _arrow(self) -> pa.Table:
+        result = self._connection.pgconn.exec_(b"SELECT * FROM tb ORDER BY id")
+        assert result.status == ExecStatus.TUPLES_OK, result.error_message
+        arrays = []
+        for number, column in enumerate(self.columns):
+            family = find(column.type_oid)
+            cells = (result.get_value(row, number) for row in range(result.ntuples))
+            values = [None if c is None else family.text_value(c, column.typmod) for c in cells]
+            arrays.append(pa.array(values, arrow_type(column.type_oid, column.typmod)))
+        return pa.table(arrays, [column.name for column in self.columns])
+
+    def postgres_says(self, text: str) -> Row:
+        """CREATE PUBLICATION and pg_get_expr, taken back."""
+        run = self._connection.execute
+        run("BEGIN")
+        try:
+            run(f"CREATE PUBLICATION p FOR TABLE tb WHERE ({text})")  # type: ignore[call-overload]
+            found = run("SELECT pg_get_expr(prqual, prrelid) FROM pg_publication_rel").fetchone()
+            assert found is not None
+            return Row(str(found[0]), None)
+        except psycopg.Error as error:
+            diag = error.diag
+            return Row(None, (str(diag.sqlstate), str(diag.message_primary), diag.message_detail))
+        finally:
+            run("ROLLBACK")
+
+    def we_say(self, text: str) -> RowFilter | Verdict:
+        try:
+            return compile_row_filter(text, self.columns, table="public.tb")
+        except PenstockError as error:
+            return error.sqlstate, error.message, error.detail
+
+    def shown(self, number: int, names: frozenset[str]) -> list[object]:
+        """Columns with types and values of one row, for messages."""
+        if not names:
+            return []
+        listed = sorted(names)
+        found = self._connection.execute(
+            f"SELECT {', '.join(f'pg_typeof({n}), {n}::text' for n in listed)} FROM tb"  # type: ignore[call-overload]
+            f" WHERE id = {number}"
+        ).fetchone()
+        return list(found or ())
+
+    def postgres_rows(self, text: str, where: str = "") -> list[bool | None] | None:
+        """The filter of every row; None when it raises."""
+        try:
+            found = self._connection.execute(f"SELECT ({text}) FROM tb {where} ORDER BY id")  # type: ignore[call-overload]
+            return [value for (value,) in found.fetchall()]
+        except psycopg.Error as error:
+            self.error = str(error)
+            return None
+
+    def our_rows(self, predicate: str, where: str = "") -> list[bool | None] | None:
+        try:
+            found = self._duckdb.execute(f"SELECT {predicate} FROM tb {where} ORDER BY id")
+            return [value for (value,) in found.fetchall()]
+        except (
+            duckdb.InvalidInputException,
+            duckdb.OutOfRangeException,
+            duckdb.ConversionException,
+        ) as error:
+            self.error = str(error)
+            return None
+
+
+def is_our_refusal(verdict: RowFilter | Verdict) -> bool:
+    """Whether it is a thing that PostgreSQL may take and we say that we do not."""
+    return (
+        isinstance(verdict, tuple)
+        and verdict[0] in ("0A000", "54001")
+        and not verdict[1].startswith(("invalid publication", "set-returning"))
+    )

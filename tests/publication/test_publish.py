@@ -1,0 +1,163 @@
+"""Publications of one subscription combined, without a server: rows as the catalog has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.errors import FeatureNotSupported
+from penstock.publication.members import Action
+from penstock.publication.publish import PublishedTable, publication_tables, published_tables
+from penstock.publication.row_filter import FilterColumn
+
+
+@dataclass(frozen=True)
+class Publication:
+    oid: int
+    name: str = "p"
+    all_tables: bool = False
+    insert: bool = True
+    update: bool = True
+    delete: bool = True
+    truncate: bool = True
+    via_root: bool = False
+    generated_columns: str = "n"
+
+
+@dataclass(frozen=True)
+class Rel:
+    publication: int
+    relation: int
+    columns: tuple[str, ...] | None = None
+    row_filter: str | None = None
+
+
+@dataclass(frozen=True)
+class Namespace:
+    publication: int
+    schema: str
+
+
+@dataclass(frozen=True)
+class Table:
+    oid: int
+    name: str
+    schema: str = "public"
+    parent: int | None = None
+    partition_key: str | None = None
+    identity: tuple[str, ...] | None = ("a",)
+
+
+COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("g", 23, generated=True))
+PLAIN = COLUMNS[:2]
+T = Table(1, "t")
+ROOT = Table(10, "root", partition_key="RANGE (a)")
+MIDDLE = Table(11, "middle", parent=10, partition_key="RANGE (a)")
+LEAF = Table(12, "leaf", parent=11)
+EVERYTHING = frozenset(Action)
+
+
+def one(
+    publications: list[Publication],
+    rels: list[Rel],
+    namespaces: list[Namespace] | None = None,
+    tables: tuple[Table, ...] = (T,),
+    columns: tuple[FilterColumn, ...] = PLAIN,
+) -> PublishedTable:
+    schemas = {table.oid: columns for table in tables if table.partition_key is None}
+    (found,) = published_tables(publications, rels, namespaces or [], tables, schemas)
+    return found
+
+
+def test_one_filter() -> None:
+    found = one([Publication(1)], [Rel(1, 1, None, "(a > 5)")])
+    assert found.actions == EVERYTHING
+    assert found.columns is None
+    assert (found.relation_oid, found.as_oid) == (1, 1)
+    assert set(found.filters) == {Action.INSERT, Action.UPDATE, Action.DELETE}
+    assert len(set(found.filters.values())) == 1
+    assert found.filter_columns == {"a"}
+
+
+def test_filters_are_joined_by_or_per_action() -> None:
+    first = Publication(1, update=False, delete=False)
+    second = Publication(2, delete=False)
+    found = one([first, second], [Rel(1, 1, None, "(a > 5)"), Rel(2, 1, None, "(a < 2)")])
+    assert " OR " in str(found.filters[Action.INSERT])
+    assert " OR " not in str(found.filters[Action.UPDATE])
+    assert found.filters[Action.DELETE] is None
+    assert Action.DELETE not in found.actions
+
+
+@pytest.mark.parametrize("kind", ["all tables", "schema", "no filter"])
+def test_a_publication_without_filter_lifts_the_others(kind: str) -> None:
+    filtered, rels = Publication(1), [Rel(1, 1, None, "(a > 5)")]
+    other = Publication(2, all_tables=kind == "all tables", update=False)
+    namespaces = [Namespace(2, "public")] if kind == "schema" else []
+    rels += [Rel(2, 1)] if kind == "no filter" else []
+    found = one([filtered, other], rels, namespaces)
+    assert found.filters[Action.INSERT] is None
+    assert found.filters[Action.UPDATE] is not None
+
+
+def test_an_unpublished_table_is_left_out() -> None:
+    assert published_tables([Publication(1)], [], [], [T], {1: PLAIN}) == ()
+
+
+def test_partitions_are_published_as_themselves_or_as_the_topmost_ancestor() -> None:
+    tables = (ROOT, MIDDLE, LEAF)
+    rels = [Rel(1, 10), Rel(2, 11, None, "(a = 1)"), Rel(2, 10, None, "(a = 2)")]
+    assert one([Publication(1)], rels, tables=tables).as_oid == 12
+    found = one([Publication(1), Publication(2, via_root=True)], rels, tables=tables)
+    assert found.as_oid == 10
+    assert "'2'" in str(found.filters[Action.INSERT])
+    assert "'1'" not in str(found.filters[Action.INSERT])
+    assert one([Publication(3, all_tables=True, via_root=True)], [], tables=tables).as_oid == 10
+
+
+def test_actions_of_lower_levels_count_and_their_filters_do_not() -> None:
+    tables = (ROOT, MIDDLE, LEAF)
+    leaf = Publication(1, insert=False, truncate=False)
+    root = Publication(2, update=False, delete=False, truncate=False, via_root=True)
+    found = one([leaf, root], [Rel(1, 12, None, "(a = 1)"), Rel(2, 10)], tables=tables)
+    assert found.actions == {Action.INSERT, Action.UPDATE, Action.DELETE}
+    assert found.as_oid == 10
+    assert set(found.filters.values()) == {None}
+
+
+def test_column_lists() -> None:
+    assert one([Publication(1)], [Rel(1, 1, ("b", "a"))]).columns == ("a", "b")
+    assert one([Publication(1)], [Rel(1, 1, ("b",))]).columns == ("b",)
+    same = [Rel(1, 1, ("b",)), Rel(2, 1, ("b",))]
+    assert one([Publication(1), Publication(2)], same).columns == ("b",)
+    with pytest.raises(FeatureNotSupported, match=r'column lists for table "public\.t" in diff'):
+        one([Publication(1), Publication(2)], [Rel(1, 1, ("a",)), Rel(2, 1)])
+    assert one([Publication(1), Publication(2)], [Rel(1, 1, ("a", "b")), Rel(2, 1)])
+
+
+def test_generated_columns() -> None:
+    assert one([Publication(1)], [Rel(1, 1)], columns=COLUMNS).columns == ("a", "b")
+    stored = Publication(2, generated_columns="s")
+    assert one([stored], [Rel(2, 1)], columns=COLUMNS).columns is None
+    with pytest.raises(FeatureNotSupported, match="different values of publish_generated_columns"):
+        one([Publication(1), stored], [Rel(1, 1), Rel(2, 1)], columns=COLUMNS)
+    listed = one([Publication(1)], [Rel(1, 1, ("a", "g"))], columns=COLUMNS)
+    assert listed.columns == ("a", "g")
+
+
+def test_what_a_subscriber_copies() -> None:
+    tables = (ROOT, MIDDLE, LEAF, T)
+    schemas = {12: PLAIN, 1: PLAIN}
+    rels = [Rel(1, 10, None, "(a = 1)"), Rel(1, 12), Rel(1, 1, ("b",))]
+    rooted = publication_tables(Publication(1, via_root=True), rels, [], tables, schemas)
+    assert [(r.relation_oid, r.columns, r.row_filter) for r in rooted] == [
+        (10, ("a", "b"), "(a = 1)"),
+        (1, ("b",), None),
+    ]
+    leaves = publication_tables(Publication(1), rels, [], tables, schemas)
+    assert [r.relation_oid for r in leaves] == [12, 1]
+    every = publication_tables(
+        Publication(2, all_tables=True, via_root=True), [], [], tables, schemas
+    )
+    assert [r.relation_oid for r in every] == [10, 1]

@@ -1,0 +1,151 @@
+"""Random tables, rows and filters: PostgreSQL 18 and we evaluate, take and print them alike.
+
+PENSTOCK_FILTER_PAIRS: how many pairs of filter and row are compared (make oracle: 1 million).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+import duckdb
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.embedded import EmbeddedPostgres
+from penstock.publication.row_filter import RowFilter
+from publication.filters import VALUES, Filters, random_rows
+from publication.oracle import World, is_our_refusal
+
+REPEATED_PAIRS = 24_000
+"""Up to here the same filters every time; more of them are new ones in every run."""
+PAIRS = int(os.environ.get("PENSTOCK_FILTER_PAIRS", "24000"))
+ROWS = 120
+MOST_DIFFERENCES = 40
+FILTERS = 10
+SINGLE_ROWS = 6
+"""Rows that are evaluated one by one where a filter raises an error on some."""
+
+
+@dataclass
+class Counts:
+    pairs: int = 0
+    filters: int = 0
+    failing: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    differences: list[object] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def world(postgres: EmbeddedPostgres) -> Iterator[World]:
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE filter_oracle TEMPLATE template0 LOCALE 'C'")
+    with psycopg.connect(postgres.conninfo("filter_oracle"), autocommit=True) as connection:
+        connection.execute("SET extra_float_digits = 3")
+        yield World(connection)
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as admin:
+        admin.execute("DROP DATABASE filter_oracle")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one seed gives; the repr is short on purpose."""
+
+    columns: list[tuple[str, str]] = field(repr=False)
+    rows: list[list[str | None]] = field(repr=False)
+    filters: list[str] = field(repr=False)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    random = Random(draw(st.integers(0, 2**64)))
+    types = random.sample(sorted(VALUES), 14)
+    columns = [(f"c{number}", type_) for number, type_ in enumerate(types)]
+    generator = Filters({type_: [name] for name, type_ in columns})
+    filters = [generator.draw(random) for _ in range(FILTERS)]
+    return Table(columns, random_rows(random, types, ROWS), filters)
+
+
+def compare(world: World, text: str, counts: Counts) -> None:
+    try:
+        agree(world, text, counts)
+    except AssertionError as error:
+        counts.differences.append((text, str(error).split("\n")[0]))
+    except duckdb.Error as error:
+        counts.differences.append((text, repr(error)))
+
+
+def agree(world: World, text: str, counts: Counts) -> None:
+    expected, got = world.postgres_says(text), world.we_say(text)
+    if is_our_refusal(got):
+        assert isinstance(got, tuple)
+        counts.refused[got[1]] += 1
+        return
+    if not isinstance(got, RowFilter):
+        assert got == expected.verdict, text
+        return
+    assert expected.verdict is None, (text, expected.verdict)
+    assert got.text == expected.text, text
+    again = world.we_say(got.text)
+    assert isinstance(again, RowFilter) and again.columns == got.columns, again
+    counts.filters += 1
+    theirs, ours = world.postgres_rows(text), world.our_rows(got.predicate)
+    assert world.our_rows(again.predicate) == ours, "stored text"
+    if theirs is not None:
+        assert ours == theirs, _different(world, got, theirs, ours)
+        counts.pairs += world.rows
+        return
+    counts.failing += 1
+    assert got.may_fail, text
+    assert ours is None, (world.error, got.predicate)
+    for number in range(1, SINGLE_ROWS + 1):
+        where = f"WHERE id = {number}"
+        theirs, ours = world.postgres_rows(text, where), world.our_rows(got.predicate, where)
+        assert ours == theirs, (ours, theirs, world.error, world.shown(number, got.columns))
+        counts.pairs += 1
+
+
+def _different(
+    world: World, got: RowFilter, theirs: list[bool | None], ours: list[bool | None] | None
+) -> object:
+    if ours is None:
+        return "ours raises", world.error, got.predicate
+    pairs = enumerate(zip(theirs, ours, strict=True), start=1)
+    wrong = [(n, t, o) for n, (t, o) in pairs if t != o][:2]
+    return [(t, o, world.shown(n, got.columns)) for n, t, o in wrong]
+
+
+def test_filters_agree_with_postgresql(world: World) -> None:
+    counts = Counts()
+
+    @settings(
+        max_examples=max(PAIRS // (ROWS * FILTERS * 6 // 10), 1),
+        deadline=None,
+        database=None,
+        derandomize=PAIRS <= REPEATED_PAIRS,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(tables())
+    def run(table: Table) -> None:
+        world.create(table.columns, table.rows)
+        for text in table.filters:
+            compare(world, text, counts)
+        assert len(counts.differences) < MOST_DIFFERENCES
+
+    with contextlib.suppress(AssertionError):
+        run()
+    print(
+        f"\n{counts.pairs} pairs, {counts.filters} filters, {counts.failing} of them raise errors,"
+        f" {counts.refused.total()} refused"
+    )
+    for message, number in counts.refused.most_common(40):
+        print(f"{number:6} {message}")
+    assert not counts.differences, "\n".join(map(str, counts.differences))
+    assert counts.pairs >= min(PAIRS, 20_000)

@@ -1,0 +1,124 @@
+"""Expressions: the shape of trees, the built-in catalogs, constants as the server reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from penstock.embedded import EmbeddedPostgres
+from penstock.errors import PenstockError
+from penstock.sql.builtin import casts, functions, operators, types
+from penstock.sql.expression_grammar import parse_expression
+from penstock.sql.literals import canonical
+
+SAME = [
+    ("a OR b AND NOT c", "a OR (b AND (NOT c))"),
+    ("a = b AND c", "(a = b) AND c"),
+    ("NOT a = b", "NOT (a = b)"),
+    ("a + b * c ^ d", "a + (b * (c ^ d))"),
+    ("a - b - c", "(a - b) - c"),
+    ("- a ^ b", "(- a) ^ b"),
+    ("- a::int", "- (a::int)"),
+    ("a || b = c", "(a || b) = c"),
+    ("a || b + c", "a || (b + c)"),
+    ("a < b IS NULL", "(a < b) IS NULL"),
+    ("a LIKE b = c", "(a LIKE b) = c"),
+    ("a BETWEEN b AND c AND d", "(a BETWEEN b AND c) AND d"),
+    ("a COLLATE x || b", "(a COLLATE x) || b"),
+    ("a != b", "a <> b"),
+    ("CAST(a AS int)", "a::int4"),
+    ("a IN (1)", "((a) IN ((1)))"),
+    ("f(a)::int[]", "(f(a))::integer array"),
+    ("a IS NOT DISTINCT FROM b OR c", "(a IS NOT DISTINCT FROM b) OR c"),
+    ("double precision '1'", "'1'::float8"),
+    ("a NOT IN (1, 2) AND b", "(a NOT IN (1, 2)) AND b"),
+]
+
+
+@pytest.mark.parametrize(("plain", "grouped"), SAME)
+def test_precedence(plain: str, grouped: str) -> None:
+    assert parse_expression(plain) == parse_expression(grouped)
+
+
+@pytest.fixture(scope="module")
+def session(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
+        yield connection
+
+
+def test_the_built_in_catalogs_are_those_of_postgresql_18(
+    session: psycopg.Connection[tuple[object, ...]],
+) -> None:
+    def rows(sql: str) -> set[tuple[object, ...]]:
+        return set(session.execute(sql).fetchall())  # type: ignore[call-overload]
+
+    known = {(t.oid, t.name, t.sql_name, t.category, t.preferred) for t in types().values()}
+    assert known <= rows(
+        "SELECT oid::int8, typname, format_type(oid, NULL), typcategory, typispreferred"
+        " FROM pg_type"
+    )
+    assert {
+        (o.oid, o.name, o.left, o.right, o.result) for v in operators().values() for o in v
+    } == rows(
+        "SELECT oid::int8, oprname, oprleft::int8, oprright::int8, oprresult::int8"
+        " FROM pg_operator WHERE oprcode <> 0"
+    )
+    assert {(f.oid, f.name, f.kind, f.volatility, f.result) for f in functions().values()} <= rows(
+        "SELECT oid::int8, proname, prokind, provolatile, prorettype::int8 FROM pg_proc"
+    )
+    assert {
+        (c.source, c.target, c.function, c.context, c.method) for c in casts().values()
+    } == rows(
+        "SELECT castsource::int8, casttarget::int8, castfunc::int8, castcontext, castmethod"
+        " FROM pg_cast"
+    )
+
+
+LITERALS: dict[str, list[str]] = {
+    "int4": ["1", " -1 ", "+5", "0x1F", "-0b11", "1_000", "2147483648", "x", "", "1.5", "- 1"],
+    "int2": ["32767", "32768"],
+    "int8": ["9223372036854775807", "9223372036854775808"],
+    "numeric": ["1", "1.50", "-0", "-0.00", ".5", "5.", "1e3", "1.5e-3", "1E+2", "nan", "-inf",
+                "infinity", "x", "", "1_000.5", "00012.30", "0x1f", "-nan", "1e"],
+    "float8": ["1", "1e20", "1e15", "1e14", "123456789012345678", "0.0001", "0.00001", "-0", "nan",
+               "-inf", "1e400", "1e-400", "x", "", "5e-324", "0.1", "1.5e300", "100000"],
+    "float4": ["1", "1e7", "123456", "1234567", "0.0001", "0.00001", "3.4e38", "3.5e38", "1e-45",
+               "0.1", "16777217", "1e-50", "-0", "nan"],
+    "bool": ["t", "TRUE", " yes", "on", "of", "o", "n", "0", "1", "2", "", "maybe", "tr"],
+    "uuid": ["A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "{a0eebc999c0b4ef8bb6d6bb9bd380a11}", "x",
+             "a0ee-bc99-9c0b-4ef8-bb6d-6bb9-bd38-0a11"],
+    "bytea": ["\\x00FF", "\\x0", "\\xgg", "abc", "\\000\\\\", "\\9", "\\x 00 ff", "é"],
+    "date": ["2020-01-31", "2020-02-30", "20200131", "0044-03-15 BC", "infinity", "-Infinity",
+             "epoch", "2020-1-5", "x", "9999-12-31", "5874897-12-31", "2020-01-01 10:00:00"],
+    "timestamp": ["2020-01-31", "2020-01-31 10:00", "2020-01-31T10:00:00.123456789",
+                  "2020-01-31 24:00:00", "2020-01-31 25:00:00", "0044-03-15 01:02:03 BC",
+                  "2020-01-31 10:00:00+02", "infinity", "2020-01-31 23:59:60"],
+    "timestamptz": ["2020-01-31", "2020-01-31 10:00+02", "2020-01-31 10:00:00-08:30",
+                    "2020-01-31 10:00Z", "0001-01-01 00:00:00+01", "2020-01-31 10:00 UTC"],
+    "int4[]": ["{}", "{1, 2,NULL}", "{ 1 }", '{"1"}', "{1,}", "{1", "1", "{x}", "{1}x"],
+    "text[]": ['{a,"b c",NULL,"NULL",""}', '{a b, c}', '{"a\\"b"}', "{a\\,b}", "{null}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_literals_are_read_and_printed_as_by_the_server(
+    name: str, session: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    (found,) = session.execute(f"SELECT '{name}'::regtype::oid::int8").fetchall()  # type: ignore[call-overload]
+    oid = int(str(found[0]))
+    for text in LITERALS[name]:
+        try:
+            row = session.execute(
+                f"SELECT format('%%s', %s::{name})",  # type: ignore[call-overload]
+                (text,),
+            ).fetchone()
+            expected: object = row and row[0]
+        except psycopg.Error as error:
+            expected = (error.diag.sqlstate, error.diag.message_primary)
+        try:
+            got: object = canonical(text, oid)
+        except PenstockError as error:
+            got = (error.sqlstate, error.message)
+        assert got == expected, text
