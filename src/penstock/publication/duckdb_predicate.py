@@ -83,13 +83,19 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
     return _limited(result)
 
 
-def strict(values: Sequence[Value], result: Value) -> Value:
+def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
     """A strict function of operands that may fail: PostgreSQL evaluates every one of them, DuckDB
-    not where another is NULL, nor where a comparison with a constant is decided by the types."""
+    not where another is NULL, nor where a comparison with a constant is decided by the types.
+    A constant that is NULL comes first: PostgreSQL's planner sees it. ``nodes``: the operands."""
     failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
     if not failing:
         return result
-    sql = f"CASE WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
+    known = [
+        f"WHEN ({value.sql}) IS NULL THEN NULL "
+        for value, node in zip(values, nodes, strict=False)
+        if not isinstance(node, Const) and not contains_var(node)
+    ]
+    sql = f"CASE {''.join(known)}WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
     return Value(sql, result.type, result.shape, True)
 
 
@@ -140,6 +146,16 @@ class _Compiler:
         then nothing else is evaluated. None where they cannot."""
         if not contains_var(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
+        if isinstance(node, CaseExpr) and node.argument is None:
+            rest = self._decided(node.default, want) or "FALSE"
+            for when in reversed(node.whens):
+                if contains_var(when.condition):
+                    rest = "FALSE"
+                    continue
+                branch = self._decided(when.result, want) or "FALSE"
+                condition = self.value(when.condition).sql
+                rest = f"CASE WHEN {condition} THEN {branch} ELSE {rest} END"
+            return rest
         if not isinstance(node, BoolExpr):
             return None
         if node.operator is BoolOp.NOT:
@@ -175,7 +191,7 @@ class _Compiler:
         if not values:
             return prefix(node.name, value)
         result = binary(node.name, values[0], value, node.type, _stripped(last))
-        return strict([values[0], value], result)
+        return strict([values[0], value], result, () if self._case else node.arguments)
 
     def _like_pattern(self, node: Node) -> Node:
         assert isinstance(node, FuncExpr)
