@@ -42,7 +42,6 @@ def test_tables_are_found_and_followed_from_then_on(catalog: Catalog, warehouse:
     sequencer = Sequencer(catalog, warehouse)
     write(warehouse, "public.a", 1)
     write(warehouse, "public.a", 2)
-    write(warehouse, "_hidden.a", 2)
     begin = sequencer.position(discover=True)
     with catalog.read() as t:
         (table,) = t.tables.all()

@@ -6,9 +6,8 @@ are looked up when a transaction is sent, tables by their newest columns at the 
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +16,6 @@ from pyspark.sql import SparkSession
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.catalog import ReplicaIdentity as LakeIdentity
 from penstock.errors import NotInPrerequisiteState, VersionGone
-from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -26,11 +24,12 @@ from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.change_rows import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.publication.members import Action
+from penstock.publication.row_filter import FilterColumn
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walsender.feed import Piece
 from penstock.walsender.lake_columns import LakeColumn, columns_of
-from penstock.walsender.published import PublishedSet, Publishing
+from penstock.walsender.published import Published, Publishing
 
 _SHARE_BYTES: Final = 128 << 20
 """Bytes of data files that one task reads and keeps in DuckDB, about."""
@@ -42,7 +41,11 @@ _IDENTITY: Final = {
     LakeIdentity.KEY: ReplicaIdentity.INDEX,
 }
 
-log = logging.getLogger(__name__)
+_OPERATIONS: Final = {
+    Action.INSERT: Operation.INSERT,
+    Action.UPDATE: Operation.UPDATE,
+    Action.DELETE: Operation.DELETE,
+}
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,6 @@ class Decoding:
             table = t.tables.find_oid(member.relation)
         if table is None:
             return None
-        published = self._publishing.of(table)
-        if published is None:
-            return None
         try:
             changes = table_changes(
                 self._warehouse.storage, member.uri, member.from_version, member.to_version
@@ -117,7 +117,11 @@ class Decoding:
             raise _removed(error) from error
         if not changes.removed and not changes.added:
             return None
-        return _Work(_published_table(table, published, changes.after), changes, member.uri)
+        columns = columns_of(changes.after)
+        published = self._publishing.of(table, tuple(map(_filter_column, columns)))
+        if published is None:
+            return None
+        return _Work(_published_table(table, published, columns), changes, member.uri)
 
     def _items(self, number: int, work: _Work, header: XLogDataHeader) -> Iterator[ChangeItem]:
         changes = work.changes
@@ -146,37 +150,33 @@ class Decoding:
 
 
 def _published_table(
-    table: LakeTable, published: PublishedSet, state: TableState
+    table: LakeTable, published: Published, columns: Sequence[LakeColumn]
 ) -> PublishedTable:
-    columns = columns_of(state)
-    identity = table.identity
+    rule, target = published.rule, published.target
     full = table.replica_identity is LakeIdentity.FULL
-    wanted = [c for c in columns if published.columns is None or c.name in published.columns]
+    wanted = [c for c in columns if rule.columns is None or c.name in rule.columns]
     attributes = tuple(
-        Attribute(c.name, *_type(c), key=full or c.name in (identity or ())) for c in wanted
+        Attribute(c.name, *_type(c), key=full or c.name in (table.identity or ())) for c in wanted
     )
-    known = [FilterColumn(c.name, *_type(c)) for c in columns]
-    filters: dict[Operation, str | None] = {}
-    for operation, text in published.filters.items():
-        if text is not None:
-            filters[operation] = compile_row_filter(
-                text, known, table=table.qualified_name
-            ).predicate
     return PublishedTable(
         relation=Relation(
-            published.oid,
-            published.schema,
-            published.name,
+            target.oid,
+            target.schema,
+            target.name,
             _IDENTITY[table.replica_identity],
             attributes,
         ),
         name=table.qualified_name,
         columns=tuple(ScanColumn(c.name, c.delta, c.type) for c in columns),
         key=table.primary_key or table.identity_key,
-        identity=identity,
-        filters=filters,
-        published=published.operations,
+        identity=table.identity,
+        filters={_OPERATIONS[action]: text for action, text in rule.filters.items()},
+        published=frozenset(_OPERATIONS[a] for a in rule.actions if a in _OPERATIONS),
     )
+
+
+def _filter_column(column: LakeColumn) -> FilterColumn:
+    return FilterColumn(column.name, *_type(column))
 
 
 def _type(column: LakeColumn) -> tuple[int, int]:
