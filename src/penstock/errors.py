@@ -192,3 +192,7 @@ class VersionGone(StorageError):
     """A version of a table, or a file of it, that retention or VACUUM has removed."""
 
     default_sqlstate = "58P01"
+
+
+class RequiredChangesRemoved(NotInPrerequisiteState):
+    """What a replication slot still has to send is no longer there: the slot is lost."""

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from fix_lake import LakeServer
+from penstock.errors import RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Begin, Commit, Insert, Message, RelationMessage
@@ -279,5 +280,29 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
         receiver.confirm(end)
         wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end)
         receiver.close()
+    finally:
+        lake.close()
+
+
+def test_a_slot_whose_changes_are_gone_is_lost(tmp_path: Path) -> None:
+    class Gone:
+        def changes(self, transaction: object) -> Iterator[object]:
+            raise RequiredChangesRemoved("the files are gone")
+
+        def close(self) -> None:
+            pass
+
+    lake = LakeServer(tmp_path, make_source=lambda options: Gone())
+    try:
+        lake.write()
+        with lake.connect() as connection:
+            connection.execute(CREATE)
+        lake.write()
+        receiver = Receiver(lake, START.format("s"))
+        wait_for(lambda: lake.slots.all()[0].slot.invalidation_reason == "wal_removed")
+        receiver.close()
+        wait_for(lambda: lake.slots.all()[0].active_pid is None)
+        with pytest.raises(AssertionError, match='can no longer access replication slot "s"'):
+            Receiver(lake, START.format("s"))
     finally:
         lake.close()

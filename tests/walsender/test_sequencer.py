@@ -143,3 +143,33 @@ def cut(warehouse: Warehouse, lsn: int, **versions: int) -> None:
         for name, version in versions.items()
     }
     warehouse.cuts.append("s", Lsn(lsn), None, tables)
+
+
+def test_what_no_slot_needs_is_forgotten(catalog: Catalog, warehouse: Warehouse) -> None:
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    for number in range(3):
+        write(warehouse, "public.a", number)
+    sequencer.step()
+    log = log_of(catalog)
+    sequencer.prune(log[0].end)
+    assert log_of(catalog) == log[1:]
+    sequencer.prune(None)
+    assert log_of(catalog) == log[2:], "the last one holds the position"
+    assert sequencer.position().lsn == log[2].end
+
+
+def test_a_log_with_a_hole_is_told(catalog: Catalog, warehouse: Warehouse) -> None:
+    for number in range(3):
+        write(warehouse, "public.a", number)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    assert sequencer.lost() == []
+    write(warehouse, "public.a", 3)
+    assert sequencer.lost() == [], "not sequenced yet, and still there"
+    write(warehouse, "public.a", 4)
+    folder = Path(warehouse.table_uri("public", "a").removeprefix("file://")) / "_delta_log"
+    (folder / f"{3:020}.json").unlink()
+    assert sequencer.lost() == ["public.a"]
+    assert sequencer.lost() == []

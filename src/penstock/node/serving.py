@@ -31,7 +31,7 @@ from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
-from penstock.walsender.slots import Slots
+from penstock.walsender.slots import WAL_REMOVED, Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
@@ -53,8 +53,8 @@ class ServingNode:
         self._catalog = catalog
         self._parameters = parameters
         self.sequencer = Sequencer(catalog, warehouse)
-        self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval)
         self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
+        self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
         self._services = self._session_services(spark, warehouse)
         self._server = Server(
@@ -78,6 +78,13 @@ class ServingNode:
         """End every session and the threads."""
         self._server.stop()
         self._thread.stop()
+
+    def _keep_up(self) -> None:
+        """Slots that cannot go on are marked; what no slot needs is forgotten."""
+        if self.sequencer.lost():
+            for state in self.slots.all():
+                self.slots.invalidate(state.slot.name, WAL_REMOVED)
+        self.sequencer.prune(self.slots.oldest())
 
     def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog

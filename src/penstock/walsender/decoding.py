@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.catalog import ReplicaIdentity as LakeIdentity
-from penstock.errors import NotInPrerequisiteState, VersionGone
+from penstock.errors import RequiredChangesRemoved, VersionGone
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -188,8 +188,8 @@ def _scan_file(part: FilePart) -> ScanFile:
     return ScanFile(file.path, file.size, file.rows, part.gone, part.only, file.partition_values)
 
 
-def _removed(error: VersionGone) -> NotInPrerequisiteState:
-    return NotInPrerequisiteState(
+def _removed(error: VersionGone) -> RequiredChangesRemoved:
+    return RequiredChangesRemoved(
         "can no longer get changes from this replication slot",
         detail=f"{error.message}: log retention or VACUUM has removed it.",
         hint="Drop the slot and the subscription and subscribe anew: the table is copied again. "

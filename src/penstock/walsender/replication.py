@@ -18,6 +18,7 @@ from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
     PenstockError,
+    RequiredChangesRemoved,
     UndefinedObject,
 )
 from penstock.lsn import Lsn
@@ -35,6 +36,7 @@ from penstock.walsender.answers import Answer, Done, Duplex, Rows, Streaming
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.feed import Feed
 from penstock.walsender.services import SessionServices
+from penstock.walsender.slots import WAL_REMOVED
 from penstock.walsender.stream import SenderState, Stream
 from penstock.walsender.transaction_block import TransactionBlock
 
@@ -217,6 +219,9 @@ class Replication:
                         confirm=lambda flush: services.slots.confirm(name, flush),
                         timeout_s=services.wal_sender_timeout_s,
                     ).run()
+                except RequiredChangesRemoved:
+                    services.slots.invalidate(name, WAL_REMOVED)
+                    raise
                 finally:
                     feed.close()
 

@@ -15,7 +15,7 @@ import heapq
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from penstock.walsender.commits import TableCommit, commits_behind, newest_versi
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
+_UPKEEP_INTERVAL_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,45 @@ class Sequencer:
         """Wait until the log reaches behind ``beyond``; whether it does."""
         with self._grown:
             return self._grown.wait_for(lambda: self._end > beyond, timeout_s)
+
+    def prune(self, needed_from: Lsn | None) -> None:
+        """Forget transactions that no slot needs; ``needed_from`` None: there are no slots."""
+        with self._catalog.read() as t:
+            end, oldest = t.transactions.end(), t.transactions.oldest()
+        before = end if needed_from is None else needed_from
+        if before > oldest:
+            with self._catalog.write() as t:
+                t.transactions.prune(before)
+
+    def lost(self) -> list[str]:
+        """Tables whose log no longer has the entry that comes next; they are followed from now.
+
+        What was committed in between can be sent to nobody: every slot is lost with it.
+        """
+        with self._lock, self._catalog.read() as t:
+            tables, versions = t.tables.all(), t.transactions.versions()
+        found = []
+        for table in tables:
+            version = versions.get(table.oid)
+            if table.uri is None or version is None:
+                continue
+            newest = newest_version(self._warehouse.storage, table.uri)
+            if newest is None or newest == version:
+                continue
+            if newest > version and any(
+                True for _ in commits_behind(self._warehouse.storage, table.uri, version)
+            ):
+                continue
+            log.error(
+                'table "%s" was at version %d and its log goes on at %d: changes are missing',
+                table.qualified_name,
+                version,
+                newest,
+            )
+            with self._lock, self._catalog.write() as t:
+                t.transactions.advance(table.oid, newest)
+            found.append(table.qualified_name)
+        return found
 
     def wake(self) -> None:
         """Let those who wait look again."""
@@ -231,11 +271,14 @@ def _append(t: CatalogTransaction, found: _Found) -> None:
 
 
 class SequencerThread:
-    """Steps again and again; an error is logged once and tried again."""
+    """Steps again and again; an error is logged once and tried again. ``upkeep``: now and then."""
 
-    def __init__(self, sequencer: Sequencer, interval_s: float) -> None:
+    def __init__(
+        self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None
+    ) -> None:
         self._sequencer = sequencer
         self._interval_s = interval_s
+        self._upkeep = upkeep
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sequencer", daemon=True)
 
@@ -250,10 +293,13 @@ class SequencerThread:
         self._thread.join()
 
     def _run(self) -> None:
-        last = ""
+        last, kept_up = "", 0.0
         while not self._stopping.wait(self._interval_s):
             try:
                 self._sequencer.step()
+                if time.monotonic() - kept_up >= _UPKEEP_INTERVAL_S:
+                    self._upkeep()
+                    kept_up = time.monotonic()
                 last = ""
             except Exception as error:
                 text = error.report() if isinstance(error, PenstockError) else repr(error)

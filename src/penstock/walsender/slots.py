@@ -7,6 +7,7 @@ is relied upon.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -29,6 +30,12 @@ _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _PLUGINS: Final = ("pgoutput",)
 _RETRY_S: Final = 0.05
+
+
+WAL_REMOVED: Final = "wal_removed"
+"""RS_INVAL_WAL_REMOVED: log entries or files that the slot still needs are gone."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,23 @@ class Slots:
                 return at
             with self._catalog.write() as t:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
+
+    def invalidate(self, name: str, reason: str) -> None:
+        """The slot is lost: what it would send is gone (InvalidateObsoleteReplicationSlots)."""
+        with self._lock:
+            if name in self._temporary:
+                pid, slot = self._temporary[name]
+                self._temporary[name] = pid, replace(slot, invalidation_reason=reason)
+                return
+            with self._catalog.write() as t:
+                found = t.slots.find(name)
+                if found is not None:
+                    t.slots.save(replace(found, invalidation_reason=reason))
+        log.error('replication slot "%s" is lost: %s', name, reason)
+
+    def oldest(self) -> Lsn | None:
+        """From where on transactions are needed; None without slots."""
+        return min((state.slot.restart_lsn for state in self.all()), default=None)
 
     def advance(self, name: str, upto: Lsn, *, pid: int, version: int) -> Lsn:
         """pg_replication_slot_advance; where it is now. Raises PenstockError."""
