@@ -42,10 +42,14 @@ class VersionsAsRows:
     def __init__(self, options: PgoutputOptions) -> None:
         self.options = options
 
+    def streams(self, transaction: LakeTransaction) -> bool:
+        return self.options.streaming is not None
+
     def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
         for member in transaction.members:
-            row = Insert(RELATION.oid, (Text(str(member.to_version).encode()),))
-            yield Piece(RELATION, xlog_data(transaction.begin, 0, encode(row)), 1)
+            xid = transaction.xid if self.streams(transaction) else None
+            row = Insert(RELATION.oid, (Text(str(member.to_version).encode()),), xid)
+            yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
 
     def close(self) -> None:
         pass

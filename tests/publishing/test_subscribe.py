@@ -64,6 +64,7 @@ def test_every_version_follows_the_lake(
         f"UPDATE {schema}.pairs SET b = 'z', v = 9 WHERE v = 3",
     )
     equal(lake, database, schema, "items", "pairs")
+    database.execute(f"INSERT INTO {schema}.pairs VALUES (0, 'not the lake''s', 0)")
     lake.execute(f"TRUNCATE {schema}.pairs", f"INSERT INTO {schema}.pairs VALUES (7, 'n', 7)")
     equal(lake, database, schema, "pairs")
     database.execute(f"DROP SUBSCRIPTION s{version}")

@@ -15,7 +15,16 @@ from fix_lake import LakeServer
 from penstock.errors import RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.messages import Begin, Commit, Insert, Message, RelationMessage
+from penstock.pgoutput.messages import (
+    Begin,
+    Commit,
+    Insert,
+    Message,
+    RelationMessage,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+)
 from penstock.protocol.copy_both import (
     PrimaryKeepalive,
     StandbyStatusUpdate,
@@ -154,6 +163,25 @@ def test_what_was_not_confirmed_comes_again_after_a_restart(lake: LakeServer) ->
     receiver.close()
 
 
+def test_a_streamed_transaction_comes_in_blocks(lake: LakeServer) -> None:
+    lake.write()
+    lake.sequencer.step(discover=True)
+    with lake.connect() as connection:
+        connection.execute(CREATE)
+    receiver = Receiver(lake, START.format("s").replace("'1'", "'2', streaming 'on'"))
+    receiver.decoder = Decoder(2)
+    lake.write()
+    lake.write()
+    for first in (True, False):
+        start, relation, row, stop, commit = (receiver.message() for _ in range(5))
+        assert isinstance(start, StreamStart)
+        assert start.first_segment, first
+        xids = {m.xid for m in (start, relation, row, commit)}  # type: ignore[union-attr]
+        assert (len(xids), type(relation), type(row)) == (1, RelationMessage, Insert)
+        assert (type(stop), type(commit)) == (StreamStop, StreamCommit)
+    receiver.close()
+
+
 def test_one_consumer_at_a_time(lake: LakeServer) -> None:
     with lake.connect() as connection:
         connection.execute(CREATE)
@@ -259,6 +287,9 @@ def test_a_stream_ends_when_its_client_is_done(lake: LakeServer) -> None:
 
 def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
     class Nothing:
+        def streams(self, transaction: object) -> bool:
+            return False
+
         def changes(self, transaction: object) -> Iterator[object]:
             return iter(())
 
@@ -286,6 +317,9 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
 
 def test_a_slot_whose_changes_are_gone_is_lost(tmp_path: Path) -> None:
     class Gone:
+        def streams(self, transaction: object) -> bool:
+            return False
+
         def changes(self, transaction: object) -> Iterator[object]:
             raise RequiredChangesRemoved("the files are gone")
 

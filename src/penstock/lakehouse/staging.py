@@ -27,6 +27,7 @@ class Staging:
         self._table = table
         self._files = files
         self._before: dict[str, DataFile | None] = {}
+        self._emptied = False
 
     @property
     def files(self) -> Mapping[str, DataFile]:
@@ -43,6 +44,11 @@ class Staging:
         """True when no file of the current version is touched."""
         return all(before is None for before in self._before.values())
 
+    @property
+    def emptied(self) -> bool:
+        """True when no row of the current version is in the next: there was ``remove_all``."""
+        return self._emptied
+
     def add(self, file: DataFile) -> None:
         """Stage a new file. Raises PenstockError when its path is there already."""
         if file.path in self._files:
@@ -51,6 +57,7 @@ class Staging:
 
     def remove_all(self) -> None:
         """Stage the removal of all files, those staged before included."""
+        self._emptied = True
         for path in list(self._files):
             self._put(path, None)
 
@@ -79,6 +86,7 @@ class Staging:
         for path, before in self._before.items():
             self._set(path, before)
         self._before = {}
+        self._emptied = False
         return staged
 
     def describe(self, vectors: VectorFile) -> dict[str, DataFile]:
@@ -109,6 +117,7 @@ class Staging:
         self._files.update(described)
         dropped = [p for p, before in self._before.items() if not before and p not in self._files]
         self._before = {}
+        self._emptied = False
         return dropped
 
     def _put(self, path: str, file: DataFile | None) -> None:

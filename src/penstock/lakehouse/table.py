@@ -29,6 +29,7 @@ from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_c
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.truncate import MARK
 
 RETENTION: Final = "interval 2 days"
 """How long old log entries and removed files of new tables serve readers of old cuts. A table with
@@ -198,6 +199,7 @@ class DeltaTable:
         self._check_current()
         now = actions.now_ms()
         markers = {app_id: version_marker, **(extra_markers or {})}
+        emptied = self._staging.emptied
         vectors = VectorFile()
         described = self._staging.describe(vectors)
         if not vectors.empty:
@@ -206,7 +208,7 @@ class DeltaTable:
             actions.commit_info(
                 operation,
                 now=now,
-                user_metadata=user_metadata or {},
+                user_metadata={**(user_metadata or {}), **(MARK if emptied else {})},
                 blind_append=self._staging.appends_only,
                 read_version=self.version,
             ),

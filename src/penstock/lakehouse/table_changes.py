@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from penstock.errors import VersionGone
 from penstock.lakehouse.data_file import DataFile
@@ -18,9 +18,7 @@ from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-
-TRUNCATE: Final = "penstock.truncate"
-"""Mark in a commit's information: it was TRUNCATE, which is published as such."""
+from penstock.lakehouse.truncate import is_truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class FilePart:
 @dataclass(frozen=True)
 class TableChanges:
     """``before`` and ``after``: the states of both versions. ``truncated``: everything that was
-    there at ``before`` went by TRUNCATE, and is not among ``removed``.
+    there at ``before`` went by TRUNCATE; it is among ``emptied``, not ``removed``.
     """
 
     before: TableState
@@ -50,6 +48,12 @@ class TableChanges:
     removed: tuple[FilePart, ...]
     added: tuple[FilePart, ...]
     truncated: bool = False
+
+    @property
+    def emptied(self) -> tuple[FilePart, ...]:
+        """What a TRUNCATE took."""
+        files = self.before.files.values() if self.truncated else ()
+        return tuple(FilePart(file, gone=file.descriptor) for file in files)
 
 
 @dataclass
@@ -89,9 +93,9 @@ def _commit(
     if not any(body.get("dataChange", True) for _, body in bodies):
         _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
-    if any((a.get("commitInfo") or {}).get(TRUNCATE) for a in actions):
+    if is_truncate(actions) and not old.keys() & state.files.keys():
         walk.removed.clear()
-        walk.added.clear()
+        walk.added = {path: FilePart(f, gone=f.descriptor) for path, f in state.files.items()}
         walk.copied.clear()
         walk.truncated = True
         return

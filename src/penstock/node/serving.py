@@ -99,7 +99,12 @@ class ServingNode:
             lake=lake,
             run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
             make_source=lambda options: Decoding(
-                spark, warehouse, catalog, options, parameters.server_version
+                spark,
+                warehouse,
+                catalog,
+                options,
+                parameters.server_version,
+                parameters.logical_decoding_work_mem,
             ),
             settings=self._settings(),
             version=parameters.server_version,

@@ -74,7 +74,7 @@ class PublishedTable:
 class ChangeItem:
     """A share of one table's changes: of ``shares``, by the hash of the key, this is ``share``.
 
-    ``work``: number of the table in the transaction.
+    ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
     """
 
     work: int
@@ -84,6 +84,7 @@ class ChangeItem:
     added: tuple[ScanFile, ...]
     header: XLogDataHeader
     binary: bool = False
+    xid: int | None = None
     share: int = 0
     shares: int = 1
 
@@ -283,16 +284,16 @@ def _encode(
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY
     if operation is Operation.INSERT:
-        messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header)
+        messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header, item.xid)
     elif operation is Operation.UPDATE:
         old = _tuple(item, rows, _OLD) if full else None
         messages = update_messages(
-            relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind
+            relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind, xid=item.xid
         )
     else:
         identity = None if full else frozenset(table.identity or ())
         old = _tuple(item, rows, only=identity)
-        messages = delete_messages(relation.oid, old, kind, count, item.header)
+        messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
     yield operation, count, data_of(messages)
 
 

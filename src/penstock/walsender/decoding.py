@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -19,11 +19,14 @@ from penstock.errors import RequiredChangesRemoved, VersionGone
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import Truncate
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.change_rows import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Action
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import Attribute, Relation, ReplicaIdentity
@@ -55,6 +58,8 @@ class _Work:
     table: PublishedTable
     changes: TableChanges
     uri: str
+    removed: tuple[FilePart, ...]
+    truncated: bool
 
 
 class Decoding:
@@ -67,7 +72,12 @@ class Decoding:
         catalog: Catalog,
         options: PgoutputOptions,
         version: int,
+        work_mem: int,
     ) -> None:
+        """``version``: major, of PostgreSQL. ``work_mem``: bytes of WAL from which on a
+        transaction is streamed, where the subscriber asked for it.
+        """
+        self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -76,6 +86,11 @@ class Decoding:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def streams(self, transaction: LakeTransaction) -> bool:
+        """Whether it is sent in blocks, as the subscriber wants large ones."""
+        size = transaction.commit - transaction.begin
+        return self._options.streaming is not None and size > self._work_mem
 
     def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
         """Raises PenstockError: a publication is missing, a table has no identity, a version is
@@ -89,9 +104,17 @@ class Decoding:
         ]
         if not works:
             return
-        header = XLogDataHeader(transaction.begin, time.time_ns() // 1000)
+        sent_at = time.time_ns() // 1000
+        xid = transaction.xid if self.streams(transaction) else None
+        emptied = tuple(work.table.relation for work in works if work.truncated)
+        if emptied:
+            message = encode(Truncate(tuple(r.oid for r in emptied), xid=xid))
+            yield Piece(emptied, xlog_data(transaction.begin, sent_at, message), len(emptied))
+        header = XLogDataHeader(transaction.begin, sent_at)
         items = [
-            item for number, work in enumerate(works) for item in self._items(number, work, header)
+            item
+            for number, work in enumerate(works)
+            for item in self._items(number, work, header, xid)
         ]
         staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
         self._warehouse.storage.create_folder(staging)
@@ -100,7 +123,7 @@ class Decoding:
                 self._spark, self._warehouse.storage, items, staging=staging
             ):
                 relation = works[portion.work].table.relation
-                yield Piece(relation, portion.data, portion.changes)
+                yield Piece((relation,), portion.data, portion.changes)
         except VersionGone as error:
             raise _removed(error) from error
 
@@ -115,22 +138,34 @@ class Decoding:
             )
         except VersionGone as error:
             raise _removed(error) from error
-        if not changes.removed and not changes.added:
+        if not changes.removed and not changes.added and not changes.truncated:
             return None
         columns = columns_of(changes.after)
         published = self._publishing.of(table, tuple(map(_filter_column, columns)))
         if published is None:
             return None
-        return _Work(_published_table(table, published, columns), changes, member.uri)
+        found = _published_table(table, published, columns)
+        removed, truncated = changes.removed, changes.truncated
+        if truncated and (
+            Action.TRUNCATE not in published.rule.actions or published.target.oid != table.oid
+        ):
+            truncated = False
+            if Action.TRUNCATE in published.rule.actions:
+                # Other partitions of the target keep their rows: those of this one are deleted.
+                found = replace(found, published=found.published | {Operation.DELETE})
+                removed += changes.emptied
+        return _Work(found, changes, member.uri, removed, truncated)
 
-    def _items(self, number: int, work: _Work, header: XLogDataHeader) -> Iterator[ChangeItem]:
+    def _items(
+        self, number: int, work: _Work, header: XLogDataHeader, xid: int | None
+    ) -> Iterator[ChangeItem]:
         changes = work.changes
-        removed = tuple(map(_scan_file, changes.removed))
+        removed = tuple(map(_scan_file, work.removed))
         added = tuple(map(_scan_file, changes.added))
         if not removed:
             for file in added:
                 yield ChangeItem(
-                    number, work.table, work.uri, (), (file,), header, self._options.binary
+                    number, work.table, work.uri, (), (file,), header, self._options.binary, xid
                 )
             return
         size = sum(file.size for file in (*removed, *added))
@@ -144,6 +179,7 @@ class Decoding:
                 added,
                 header,
                 self._options.binary,
+                xid,
                 share,
                 shares,
             )

@@ -27,18 +27,21 @@ _WAIT_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Changes of one relation in a row: whole messages, each a CopyData message with its header.
+    """Changes of ``relations`` in a row: whole messages, each a CopyData message with its header.
 
-    ``data`` goes to the client as it is.
+    ``data`` goes to the client as it is. ``relations``: one, but for TRUNCATE.
     """
 
-    relation: Relation
+    relations: tuple[Relation, ...]
     data: bytes
     changes: int
 
 
 class ChangeSource(Protocol):
     """Turns transactions into messages; made for one stream."""
+
+    def streams(self, transaction: LakeTransaction) -> bool:
+        """Whether it is sent as a streamed transaction: its messages carry its xid."""
 
     def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
         """In the order of sending; nothing where nothing of it is published. Raises
@@ -50,9 +53,10 @@ class ChangeSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction has begun."""
+    """A transaction has begun; ``streamed``: it is sent in blocks (protocol version 2)."""
 
     transaction: LakeTransaction
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class Feed:
                 self._put(Failed(error))
 
     def _hand_out(self, transaction: LakeTransaction) -> None:
-        self._put(Begun(transaction))
+        self._put(Begun(transaction, self._source.streams(transaction)))
         for piece in self._source.changes(transaction):
             self._put(piece)
             if self._stopping.is_set():

@@ -6,6 +6,7 @@ checked here as PostgreSQL checks them; the work is ``pipeline``'s, the SQL is `
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import load, load_at
+from penstock.lakehouse.truncate import MARK
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.text_output import text_output
@@ -36,6 +38,7 @@ from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
 
 _PUBLIC: Final = "public"
+_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 log = logging.getLogger(__name__)
 
@@ -162,11 +165,13 @@ class SparkLake:
         return int(metrics.get("numOutputRows", 0))
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome:
-        """TRUNCATE: one commit a table."""
+        """TRUNCATE: one commit a table, marked as what it is."""
+        session = self._spark.newSession()
+        session.conf.set(_USER_METADATA, json.dumps(MARK))
         tables = [self._table(relation, role, owner=True) for relation in relations]
         for leaf in (leaf for table in tables for leaf in self._leaves(table)):
             try:
-                self._run(f"DELETE FROM delta.`{leaf.uri}`").collect()
+                session.sql(f"DELETE FROM delta.`{leaf.uri}`").collect()
             except PySparkException as error:
                 raise _from_spark(error) from None
         self._sequencer.step()

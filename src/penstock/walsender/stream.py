@@ -17,7 +17,16 @@ from penstock.catalog import LakeTransaction
 from penstock.errors import ConnectionFailure, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
-from penstock.pgoutput.messages import Begin, Commit, Message, Origin, RelationMessage
+from penstock.pgoutput.messages import (
+    Begin,
+    Commit,
+    Message,
+    Origin,
+    RelationMessage,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+)
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import (
     StandbyStatusUpdate,
@@ -32,6 +41,9 @@ from penstock.walsender.feed import Begun, Ended, Failed, Feed, Piece
 
 _TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
+
+_BLOCK_BYTES: Final = 16 << 20
+"""A block of a streamed transaction ends behind so many bytes."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +85,9 @@ class Stream:
         self._relations: dict[int, Relation] = {}
         self._transaction: LakeTransaction | None = None
         self._begun = False
+        self._streamed = False
+        self._block: int | None = None  # bytes sent in the block that is open
+        self._streamed_relations: dict[int, Relation] = {}
 
     def run(self) -> None:
         """Send until the client is done. Raises ConnectionFailure, PenstockError of the feed."""
@@ -83,8 +98,9 @@ class Stream:
             match item:
                 case None:
                     self._tell_position()
-                case Begun(transaction):
+                case Begun(transaction, streamed):
                     self._transaction, self._begun = transaction, False
+                    self._streamed = streamed
                 case Piece():
                     self._send_piece(item)
                 case Ended(transaction):
@@ -97,13 +113,23 @@ class Stream:
     def _send_piece(self, piece: Piece) -> None:
         transaction = self._transaction
         assert transaction is not None
-        if not self._begun:
+        if self._streamed:
+            self._open_block(transaction)
+        elif not self._begun:
             self._begin(transaction)
-        if self._relations.get(piece.relation.oid) != piece.relation:
-            self._relations[piece.relation.oid] = piece.relation
-            self._send(RelationMessage(piece.relation), transaction.begin)
+        # A worker that applies a streamed transaction may not have seen what was sent before it.
+        known = self._streamed_relations if self._streamed else self._relations
+        xid = transaction.xid if self._streamed else None
+        for relation in piece.relations:
+            if known.get(relation.oid) != relation:
+                known[relation.oid] = relation
+                self._send(RelationMessage(relation, xid), transaction.begin)
         self._wire.send(piece.data)
         self.state.bytes += len(piece.data)
+        if self._block is not None:
+            self._block += len(piece.data)
+            if self._block >= _BLOCK_BYTES:
+                self._close_block(transaction)
 
     def _begin(self, transaction: LakeTransaction) -> None:
         self._begun = True
@@ -114,12 +140,30 @@ class Stream:
             origin_lsn = transaction.origin_lsn or Lsn(0)
             self._send(Origin(origin_lsn, transaction.origin), transaction.begin)
 
+    def _open_block(self, transaction: LakeTransaction) -> None:
+        if self._block is not None:
+            return
+        self._block = 0
+        self._send(StreamStart(transaction.xid, not self._begun), transaction.begin)
+        if not self._begun and transaction.origin is not None:
+            self._send(Origin(Lsn(0), transaction.origin), transaction.begin)
+        self._begun = True
+
+    def _close_block(self, transaction: LakeTransaction) -> None:
+        if self._block is not None:
+            self._block = None
+            self._send(StreamStop(), transaction.begin)
+
     def _end(self, transaction: LakeTransaction) -> None:
         if self._begun:
-            commit = Commit(transaction.commit, transaction.end, transaction.commit_time)
+            self._close_block(transaction)
+            ends = transaction.commit, transaction.end, transaction.commit_time
+            commit = StreamCommit(transaction.xid, *ends) if self._streamed else Commit(*ends)
             self._send(commit, transaction.end)
             self.state.transactions += 1
-        self._transaction, self._begun = None, False
+        self._relations |= self._streamed_relations
+        self._streamed_relations = {}
+        self._transaction, self._begun, self._streamed = None, False, False
         self.state.sent = transaction.end
 
     def _send(self, message: Message, lsn: Lsn) -> None:
