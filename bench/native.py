@@ -28,9 +28,9 @@ ORIGIN_SQL: Final = (
 class NativeSubscriber:
     """The subscription of a stock PostgreSQL 18."""
 
-    name = NAME
-
-    def __init__(self, publisher: Server, subscriber: Server) -> None:
+    def __init__(self, publisher: Server, subscriber: Server, name: str = NAME) -> None:
+        """``name``: whose figures these are."""
+        self.name = name
         self._publisher = publisher
         self._subscriber = subscriber
 
@@ -41,7 +41,7 @@ class NativeSubscriber:
         began = time.monotonic()
         self._subscriber.execute(
             f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
-            f" CONNECTION '{self._publisher.cluster.conninfo()}' PUBLICATION {PUBLICATION}"
+            f" CONNECTION '{self._publisher.conninfo}' PUBLICATION {PUBLICATION}"
         )
         self._subscriber.wait_for(
             "SELECT bool_and(srsubstate IN ('f', 's', 'r')) FROM pg_subscription_rel", _LONG
@@ -50,6 +50,15 @@ class NativeSubscriber:
         self._subscriber.wait_for(
             "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel", _LONG
         )
+        return taken
+
+    def catch_up(self, lsn: int) -> float:
+        """Enable it until it is behind ``lsn``; seconds. It is disabled again."""
+        began = time.monotonic()
+        self.enable()
+        self.wait_behind(lsn)
+        taken = time.monotonic() - began
+        self.disable()
         return taken
 
     def drop(self) -> None:
@@ -77,7 +86,7 @@ class NativeSubscriber:
 
     @property
     def conninfo(self) -> str:
-        return self._subscriber.cluster.conninfo()
+        return self._subscriber.conninfo
 
 
 def follow(conninfo: str) -> Callable[[], int | None]:

@@ -7,28 +7,24 @@ reader sees is taken from the log of the cuts table, never from the node.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from native import CHECKSUM_SQL
+from node_process import NodeProcess
 from penstock import Node
-from servers import PUBLICATION, SUBSCRIPTION, Server, wait_until
+from servers import PUBLICATION, SUBSCRIPTION, Server
 
 NAME: Final = "Penstock"
 _LONG: Final = 3600.0
 _START: Final = 180.0
-_PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 _WARM: Final = "warm"
 _BATCH_LINE: Final = re.compile(r"\bbatch ((?:[a-z]+=[0-9.]+ ?)+)")
 
@@ -41,20 +37,12 @@ class PenstockSubscriber:
     def __init__(
         self, folder: Path, publisher: Server, *, fsync: bool, stream_backlog: bool = False
     ) -> None:
-        self._folder = folder
         self._publisher = publisher
-        self._log_path = folder.parent / "node.log"
-        self._log: IO[bytes] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        parameters: dict[str, Any] = {"fsync": fsync}
+        if stream_backlog:
+            parameters["backlog_copy_threshold"] = -1
+        self._process = NodeProcess(folder, parameters)
         self._warehouse = folder / "warehouse"
-        subprocess.run([*_PENSTOCK, "init", folder], check=True, stdout=subprocess.DEVNULL)
-        with (folder / "penstock.toml").open("r+", encoding="utf-8") as file:
-            text = file.read()
-            file.seek(0)
-            file.write(f"fsync = {str(fsync).lower()}\n")
-            if stream_backlog:
-                file.write("backlog_copy_threshold = -1\n")
-            file.write(text)
         self._node = Node(folder)
         self._cuts = CutLog(self._warehouse, SUBSCRIPTION)
 
@@ -63,13 +51,7 @@ class PenstockSubscriber:
     def start(self) -> float:
         """Start the node; seconds until a small first subscription has its cut: all is warm."""
         began = time.monotonic()
-        self._log = self._log_path.open("ab")
-        self._process = subprocess.Popen(
-            [*_dies_with_us(), *_PENSTOCK, "start", "-D", self._folder],
-            env={**os.environ, "PENSTOCK_LOG": "DEBUG"},
-            stdout=self._log,
-            stderr=self._log,
-        )
+        self._process.start()
         self._publisher.execute(
             f"CREATE TABLE {_WARM} AS SELECT i AS id, i AS n FROM generate_series(1, 20000) i"
         )
@@ -86,15 +68,7 @@ class PenstockSubscriber:
         return taken
 
     def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._log is not None:
-            self._log.close()
+        self._process.stop()
 
     # What is measured
 
@@ -135,7 +109,7 @@ class PenstockSubscriber:
 
     def batches(self, since: int = 0) -> list[dict[str, float]]:
         """Phases of each batch in the log behind byte ``since``: seconds by name."""
-        with self._log_path.open("rb") as file:
+        with self._process.log_path.open("rb") as file:
             file.seek(since)
             text = file.read().decode("utf-8", "replace")
         return [
@@ -144,10 +118,10 @@ class PenstockSubscriber:
         ]
 
     def log_size(self) -> int:
-        return self._log_path.stat().st_size
+        return self._process.log_path.stat().st_size
 
     def log_tail(self) -> str:
-        return "\n".join(self._log_path.read_text("utf-8", "replace").splitlines()[-20:])
+        return self._process.log_tail()
 
     @property
     def warehouse(self) -> Path:
@@ -156,26 +130,15 @@ class PenstockSubscriber:
     def _subscribe(self, name: str, publication: str) -> None:
         slot_name = slot() if name == SUBSCRIPTION else f"penstock_{name}"
         self._sql(
-            f"CREATE SUBSCRIPTION {name} CONNECTION '{self._publisher.cluster.conninfo()}'"
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{self._publisher.conninfo}'"
             f" PUBLICATION {publication} WITH (slot_name = {slot_name})"
         )
 
     def _sql(self, statement: str) -> None:
         self._node.sql(statement)
 
-    def _wait(self, condition: Any, seconds: float, what: str) -> None:
-        def alive() -> bool:
-            if self._process is not None and self._process.poll() is not None:
-                raise RuntimeError(f"the node has ended:\n{self.log_tail()}")
-            return bool(condition())
-
-        wait_until(alive, seconds, what, pause=0.005)
-
-
-def _dies_with_us() -> list[str]:
-    """A program in front of another that ends it with this one, where there is one (Linux)."""
-    program = shutil.which("setpriv")
-    return [program, "--pdeathsig", "TERM", "--"] if program else []
+    def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        self._process.wait(condition, seconds, what)
 
 
 def slot() -> str:

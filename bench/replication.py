@@ -43,8 +43,8 @@ def main() -> int:
             publishing,
             subscribing,
         ),
-        closing(Server(publishing)) as publisher,
-        closing(Server(subscribing)) as subscriber,
+        closing(Server(publishing.conninfo())) as publisher,
+        closing(Server(subscribing.conninfo())) as subscriber,
     ):
         native = NativeSubscriber(publisher, subscriber)
         ours = PenstockSubscriber(
@@ -144,7 +144,7 @@ def _latencies(
     ours: PenstockSubscriber,
 ) -> list[tuple[str, list[float]]]:
     """Each side alone: the other one is disabled meanwhile and catches up afterwards."""
-    conninfo = publisher.cluster.conninfo()
+    conninfo = publisher.conninfo
     measure = functools.partial(
         latency.measure,
         conninfo=conninfo,

@@ -51,13 +51,11 @@ def clusters(
 
 
 class Server:
-    """One connection to a cluster; every statement is a transaction of its own."""
+    """One connection to a server; every statement is a transaction of its own."""
 
-    def __init__(self, cluster: EmbeddedPostgres) -> None:
-        self.cluster = cluster
-        self.connection: psycopg.Connection[Any] = psycopg.connect(
-            cluster.conninfo(), autocommit=True
-        )
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+        self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
 
     def close(self) -> None:
         self.connection.close()

@@ -52,7 +52,7 @@ def read_raw(publisher: Server, slot: str, publication: str) -> float:
     """
     end = int(publisher.value(_INSERT_LSN))
     publisher.execute(f"SELECT pg_copy_logical_replication_slot('{slot}', 'raw')")
-    conninfo = f"{publisher.cluster.conninfo()} replication=database"
+    conninfo = f"{publisher.conninfo} replication=database"
     connection = pq.PGconn.connect(conninfo.encode())
     began = time.monotonic()
     options = f"proto_version '1', publication_names '{publication}'"

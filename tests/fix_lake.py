@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import BackendOptions, Services
-from penstock.walsender.feed import Piece
+from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.hba import parse_rules
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
@@ -42,17 +42,15 @@ class VersionsAsRows:
     def __init__(self, options: PgoutputOptions) -> None:
         self.options = options
 
-    def streams(self, transaction: LakeTransaction) -> bool:
-        return self.options.streaming is not None
-
-    def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
-        for member in transaction.members:
-            xid = transaction.xid if self.streams(transaction) else None
-            row = Insert(RELATION.oid, (Text(str(member.to_version).encode()),), xid)
-            yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
-
-    def close(self) -> None:
-        pass
+    def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+        streamed = self.options.streaming is not None
+        for transaction in transactions:
+            yield Begun(transaction, streamed)
+            for member in transaction.members:
+                cells = (Text(str(member.to_version).encode()),)
+                row = Insert(RELATION.oid, cells, transaction.xid if streamed else None)
+                yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
+            yield Ended(transaction)
 
 
 class LakeServer:

@@ -176,7 +176,7 @@ RIGHT = (
     "ALTER PUBLICATION p SET TABLES IN SCHEMA s , u , TABLE t * ( a ) , v",
     "DROP PUBLICATION IF EXISTS p , q CASCADE",
 )
-_QUERY = re.compile(r";\s*(/\*c\*/\s*)*(TABLE|values|select|\()", re.IGNORECASE)
+_QUERY = re.compile(r";\s*(/\*c\*/\s*)*(TABLE|values|select|with|\()", re.IGNORECASE)
 """Queries are not parsed to their end."""
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from fix_lake import LakeServer
+from penstock.catalog import LakeTransaction
 from penstock.errors import RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
@@ -32,6 +33,7 @@ from penstock.protocol.copy_both import (
     decode_sender_message,
     status_update,
 )
+from penstock.walsender.feed import Begun, Changes, Ended
 
 CREATE = "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')"
 START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
@@ -287,14 +289,10 @@ def test_a_stream_ends_when_its_client_is_done(lake: LakeServer) -> None:
 
 def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
     class Nothing:
-        def streams(self, transaction: object) -> bool:
-            return False
-
-        def changes(self, transaction: object) -> Iterator[object]:
-            return iter(())
-
-        def close(self) -> None:
-            pass
+        def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+            for transaction in transactions:
+                yield Begun(transaction)
+                yield Ended(transaction)
 
     lake = LakeServer(tmp_path, make_source=lambda options: Nothing())
     try:
@@ -317,14 +315,9 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
 
 def test_a_slot_whose_changes_are_gone_is_lost(tmp_path: Path) -> None:
     class Gone:
-        def streams(self, transaction: object) -> bool:
-            return False
-
-        def changes(self, transaction: object) -> Iterator[object]:
+        def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+            yield from ()
             raise RequiredChangesRemoved("the files are gone")
-
-        def close(self) -> None:
-            pass
 
     lake = LakeServer(tmp_path, make_source=lambda options: Gone())
     try:

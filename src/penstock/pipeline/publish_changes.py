@@ -9,7 +9,7 @@ back through the staging area. The row work itself is ``change_rows``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,23 +53,27 @@ def publish_changes(
     items: Sequence[ChangeItem],
     *,
     staging: str,
-) -> Iterator[Portion]:
+) -> Generator[Portion | Failed, None, None]:
     """``items``: by table (``work``), in the order in which the tables are sent.
 
-    Raises PenstockError as ``encoded_changes`` does; closing the iterator early removes what waits.
+    An error that ``encoded_changes`` raises is the last value, behind what comes before the table
+    that failed. Closing the iterator early removes what waits. Raises StorageError.
     """
     tasks = [(item.cost, _Task(storage, item, f"{staging}/{uuid.uuid4()}")) for item in items]
     found = run_job(spark, tasks, run_changes, "penstock: publish")
     try:
-        for result in found:
-            if isinstance(result, Failed):
-                raise result.error
-        portions = [p for p in found if not isinstance(p, Failed)]
-        for portion in sorted(portions, key=lambda p: (p.work, p.operation)):
-            yield portion if isinstance(portion, Portion) else _read(portion)
+        for portion in sorted(found, key=_place):
+            yield _read(portion) if isinstance(portion, _Stored) else portion
+            if isinstance(portion, Failed):
+                return
     finally:
         for uri in {p.uri for p in found if isinstance(p, _Stored)}:
             storage.remove(uri)
+
+
+def _place(result: Portion | _Stored | Failed) -> tuple[int, int]:
+    """Where it is sent; an error in front of all of its table."""
+    return result.work, -1 if isinstance(result, Failed) else result.operation
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,6 @@ def run_changes(partitions: Iterable[tuple[_Task, ...]]) -> Iterator[Portion | _
                 yield from _changes(task)
             except PenstockError as error:
                 yield Failed(task.item.work, error)
-                return
 
 
 def _changes(task: _Task) -> Iterator[Portion | _Stored]:

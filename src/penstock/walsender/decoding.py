@@ -6,8 +6,9 @@ are looked up when a transaction is sent, tables by their newest columns at the 
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.catalog import ReplicaIdentity as LakeIdentity
-from penstock.errors import RequiredChangesRemoved, VersionGone
+from penstock.errors import PenstockError, RequiredChangesRemoved, VersionGone
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -26,11 +27,12 @@ from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.change_rows import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Action
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.walsender.feed import Piece
+from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.lake_columns import LakeColumn, columns_of
 from penstock.walsender.published import Published, Publishing
 
@@ -62,6 +64,17 @@ class _Work:
     truncated: bool
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How one transaction is sent. ``relations``: by number of the work."""
+
+    transaction: LakeTransaction
+    xid: int | None
+    emptied: Piece | None
+    relations: Mapping[int, Relation]
+    items: Sequence[ChangeItem]
+
+
 class Decoding:
     """``feed.ChangeSource`` for one stream."""
 
@@ -84,48 +97,72 @@ class Decoding:
         self._options = options
         self._publishing = Publishing(catalog, options.publication_names, version)
 
-    def close(self) -> None:
-        """Nothing is kept open."""
+    def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+        """Raises PenstockError: a publication is missing, a table has no identity, a version is
+        gone."""
+        plans, error = self._plans(transactions)
+        items = [item for plan in plans for item in plan.items]
+        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
+        self._warehouse.storage.create_folder(staging)
+        portions = publish_changes(self._spark, self._warehouse.storage, items, staging=staging)
+        waiting = next(portions, None)
+        try:
+            for plan in plans:
+                yield Begun(plan.transaction, plan.xid is not None)
+                if plan.emptied is not None:
+                    yield plan.emptied
+                while waiting is not None and waiting.work in plan.relations:
+                    if isinstance(waiting, Failed):
+                        raise _translated(waiting.error)
+                    relation = plan.relations[waiting.work]
+                    yield Piece((relation,), waiting.data, waiting.changes)
+                    waiting = next(portions, None)
+                yield Ended(plan.transaction)
+        finally:
+            portions.close()
+        if error is not None:
+            raise error
 
-    def streams(self, transaction: LakeTransaction) -> bool:
+    def _plans(
+        self, transactions: Sequence[LakeTransaction]
+    ) -> tuple[list[_Plan], PenstockError | None]:
+        """What to do for each, up to the first that cannot be sent."""
+        plans: list[_Plan] = []
+        numbers = itertools.count()
+        for transaction in transactions:
+            try:
+                plans.append(self._plan(transaction, numbers))
+            except PenstockError as error:
+                if not plans:
+                    raise
+                return plans, error
+        return plans, None
+
+    def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
+        works = []
+        if transaction.origin is None or self._options.origin != _ORIGIN_NONE:
+            members = sorted(transaction.members, key=lambda m: m.relation)
+            works = [work for member in members if (work := self._work(member)) is not None]
+        xid = transaction.xid if works and self._streams(transaction) else None
+        sent_at = time.time_ns() // 1000
+        header = XLogDataHeader(transaction.begin, sent_at)
+        numbered = {next(numbers): work for work in works}
+        return _Plan(
+            transaction,
+            xid,
+            _truncates([work.table.relation for work in works if work.truncated], header, xid),
+            {number: work.table.relation for number, work in numbered.items()},
+            [
+                item
+                for number, work in numbered.items()
+                for item in self._items(number, work, header, xid)
+            ],
+        )
+
+    def _streams(self, transaction: LakeTransaction) -> bool:
         """Whether it is sent in blocks, as the subscriber wants large ones."""
         size = transaction.commit - transaction.begin
         return self._options.streaming is not None and size > self._work_mem
-
-    def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
-        """Raises PenstockError: a publication is missing, a table has no identity, a version is
-        gone."""
-        if transaction.origin is not None and self._options.origin == _ORIGIN_NONE:
-            return
-        works = [
-            work
-            for member in sorted(transaction.members, key=lambda m: m.relation)
-            if (work := self._work(member)) is not None
-        ]
-        if not works:
-            return
-        sent_at = time.time_ns() // 1000
-        xid = transaction.xid if self.streams(transaction) else None
-        emptied = tuple(work.table.relation for work in works if work.truncated)
-        if emptied:
-            message = encode(Truncate(tuple(r.oid for r in emptied), xid=xid))
-            yield Piece(emptied, xlog_data(transaction.begin, sent_at, message), len(emptied))
-        header = XLogDataHeader(transaction.begin, sent_at)
-        items = [
-            item
-            for number, work in enumerate(works)
-            for item in self._items(number, work, header, xid)
-        ]
-        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
-        self._warehouse.storage.create_folder(staging)
-        try:
-            for portion in publish_changes(
-                self._spark, self._warehouse.storage, items, staging=staging
-            ):
-                relation = works[portion.work].table.relation
-                yield Piece((relation,), portion.data, portion.changes)
-        except VersionGone as error:
-            raise _removed(error) from error
 
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:
@@ -185,6 +222,16 @@ class Decoding:
             )
 
 
+def _truncates(
+    relations: Sequence[Relation], header: XLogDataHeader, xid: int | None
+) -> Piece | None:
+    if not relations:
+        return None
+    message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
+    data = xlog_data(header.lsn, header.send_time, encode(message))
+    return Piece(tuple(relations), data, len(relations))
+
+
 def _published_table(
     table: LakeTable, published: Published, columns: Sequence[LakeColumn]
 ) -> PublishedTable:
@@ -222,6 +269,10 @@ def _type(column: LakeColumn) -> tuple[int, int]:
 def _scan_file(part: FilePart) -> ScanFile:
     file = part.file
     return ScanFile(file.path, file.size, file.rows, part.gone, part.only, file.partition_values)
+
+
+def _translated(error: PenstockError) -> PenstockError:
+    return _removed(error) if isinstance(error, VersionGone) else error
 
 
 def _removed(error: VersionGone) -> RequiredChangesRemoved:

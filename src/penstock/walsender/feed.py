@@ -7,9 +7,14 @@ answered while Spark works, and Spark works while a client reads.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,7 +27,11 @@ _PIECES: Final = 8
 """Pieces that wait to be sent; a piece is a few megabytes at most."""
 _AT_ONCE: Final = 100
 """Transactions read from the catalog at a time."""
+_BUNDLE_BYTES: Final = 4 << 20
+"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone."""
 _WAIT_S: Final = 0.5
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +44,6 @@ class Piece:
     relations: tuple[Relation, ...]
     data: bytes
     changes: int
-
-
-class ChangeSource(Protocol):
-    """Turns transactions into messages; made for one stream."""
-
-    def streams(self, transaction: LakeTransaction) -> bool:
-        """Whether it is sent as a streamed transaction: its messages carry its xid."""
-
-    def changes(self, transaction: LakeTransaction) -> Iterator[Piece]:
-        """In the order of sending; nothing where nothing of it is published. Raises
-        PenstockError."""
-
-    def close(self) -> None:
-        """The stream has ended; from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,40 @@ class Failed:
     error: BaseException
 
 
-Item = Begun | Piece | Ended | Failed
+Change = Begun | Piece | Ended
+Changes = Generator[Change, None, None]
+Item = Change | Failed
+
+
+class ChangeSource(Protocol):
+    """Turns transactions into messages; made for one stream."""
+
+    def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+        """In the order of sending: each transaction from Begun to Ended, without pieces where
+        nothing of it is published. The work is done before the first item comes.
+
+        Raises PenstockError, behind the end of the last transaction that can be sent. Close it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """Changes whose work is done; it took so many seconds."""
+
+    first: tuple[Change, ...]
+    rest: Changes
+    seconds: float
+
+
+def _start(changes: Changes) -> _Started:
+    began = time.monotonic()
+    first = tuple(itertools.islice(changes, 1))
+    return _Started(first, changes, time.monotonic() - began)
+
+
+def _succeeded(future: Future[_Started]) -> bool:
+    """Waits for it."""
+    return future.exception() is None
 
 
 class Feed:
@@ -88,6 +116,7 @@ class Feed:
         self._at = start
         self._items: queue.Queue[Item] = queue.Queue(_PIECES)
         self._stopping = threading.Event()
+        self._waited_s = 0.0
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     def start(self) -> None:
@@ -114,40 +143,76 @@ class Feed:
     def close(self) -> None:
         """End the thread; what it is at is given up."""
         self._stopping.set()
-        self._source.close()
         self._sequencer.wake()
         while self._thread.is_alive():
             self.next(0.05)  # it may be waiting for room
         self._thread.join()
 
     def _run(self) -> None:
+        with ThreadPoolExecutor(1, "decoding ahead") as ahead:
+            try:
+                self._hand_out_all(ahead)
+            except BaseException as error:
+                if not self._stopping.is_set():
+                    self._put(Failed(error))
+
+    def _hand_out_all(self, ahead: ThreadPoolExecutor) -> None:
+        """One bundle of transactions is decoded while the one before is handed out."""
+        decoded_to = self._at
+        coming: Future[_Started] | None = None
         try:
             while not self._stopping.is_set():
-                with self._catalog.read() as t:
-                    waiting = t.transactions.after(self._at, _AT_ONCE)
-                for transaction in waiting:
-                    self._hand_out(transaction)
-                    if self._stopping.is_set():
-                        return
-                if not waiting:
+                current, coming = coming, None
+                bundle = self._bundle(decoded_to) if current is None or _succeeded(current) else []
+                if bundle:
+                    coming = ahead.submit(_start, self._source.changes(bundle))
+                    decoded_to = bundle[-1].end
+                if current is not None:
+                    self._hand_out(current.result())
+                elif coming is None:
                     self._sequencer.wait(self._at, _WAIT_S)
-        except BaseException as error:
-            if not self._stopping.is_set():
-                self._put(Failed(error))
+        finally:
+            if coming is not None and _succeeded(coming):
+                coming.result().rest.close()
 
-    def _hand_out(self, transaction: LakeTransaction) -> None:
-        self._put(Begun(transaction, self._source.streams(transaction)))
-        for piece in self._source.changes(transaction):
-            self._put(piece)
-            if self._stopping.is_set():
-                return
-        self._put(Ended(transaction))
-        self._at = transaction.end
+    def _bundle(self, position: Lsn) -> list[LakeTransaction]:
+        """The next transactions: a job for each would cost more than what it does."""
+        with self._catalog.read() as t:
+            waiting = t.transactions.after(position, _AT_ONCE)
+        found: list[LakeTransaction] = []
+        for transaction in waiting:
+            if found and transaction.end - found[0].begin > _BUNDLE_BYTES:
+                break
+            found.append(transaction)
+        return found
+
+    def _hand_out(self, started: _Started) -> None:
+        began, count, sent = time.monotonic(), 0, 0
+        self._waited_s = 0.0
+        with closing(started.rest):
+            for item in itertools.chain(started.first, started.rest):
+                self._put(item)
+                if isinstance(item, Piece):
+                    count, sent = count + item.changes, sent + len(item.data)
+                elif isinstance(item, Ended):
+                    self._at = item.transaction.end
+                if self._stopping.is_set():
+                    return
+        log.debug(
+            "handed out changes=%d bytes=%d decoding=%.3f total=%.3f waiting=%.3f",
+            count,
+            sent,
+            started.seconds,
+            time.monotonic() - began,
+            self._waited_s,
+        )
 
     def _put(self, item: Item) -> None:
+        began = time.monotonic()
         while not self._stopping.is_set():
             try:
                 self._items.put(item, timeout=_WAIT_S)
-                return
+                break
             except queue.Full:
                 continue
+        self._waited_s += time.monotonic() - began

@@ -1,0 +1,81 @@
+"""The node as a publisher of the same table: the lake's side of ``publishing.py``.
+
+In: the PostgreSQL server whose table the lake gets. Out: a running node with its port, and
+statements by it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from node_process import NodeProcess
+from penstock import Node
+from penstock.lsn import Lsn
+from servers import PUBLICATION, SUBSCRIPTION, Server
+
+_START_S: Final = 180.0
+_DECODED: Final = re.compile(r"\bhanded out ((?:[a-z]+=[0-9.]+ ?)+)")
+
+
+class Lake(Server):
+    """A session on the node's port."""
+
+    def __init__(self, process: NodeProcess, conninfo: str) -> None:
+        super().__init__(conninfo)
+        self._process = process
+
+    def end(self) -> int:
+        """The end of the node's WAL, by IDENTIFY_SYSTEM."""
+        with psycopg.connect(
+            f"{self.conninfo} replication=database",
+            autocommit=True,
+            cursor_factory=psycopg.ClientCursor,
+        ) as connection:
+            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+        return int(Lsn.parse(row[2])) if row else 0
+
+    def log_size(self) -> int:
+        return self._process.log_path.stat().st_size
+
+    def transactions(self, since: int) -> list[dict[str, float]]:
+        """What the log says of each transaction decoded behind byte ``since``."""
+        with self._process.log_path.open("rb") as file:
+            file.seek(since)
+            text = file.read().decode("utf-8", "replace")
+        return [
+            {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
+            for match in _DECODED.finditer(text)
+        ]
+
+
+@contextmanager
+def lake(folder: Path, source: Server, *, fsync: bool) -> Iterator[Lake]:
+    """A node with the source's published tables, copied once, published under the same name."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    process = NodeProcess(
+        folder, {"port": port, "fsync": fsync, "hba": ["host all all 127.0.0.1/32 trust"]}
+    )
+    node = Node(folder)
+    node.sql("CREATE ROLE bench LOGIN REPLICATION SUPERUSER")
+    node.sql(
+        f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{source.conninfo}' "
+        f"PUBLICATION {PUBLICATION} WITH (slot_name = lake)"
+    )
+    try:
+        process.start()
+        process.wait(lambda: node.cut(SUBSCRIPTION) is not None, _START_S, "the lake's tables")
+        node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
+        node.sql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE pgbench_accounts")
+        conninfo = f"host=127.0.0.1 port={port} dbname=lake user=bench"
+        with closing(Lake(process, conninfo)) as connected:
+            yield connected
+    finally:
+        process.stop()

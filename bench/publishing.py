@@ -1,0 +1,160 @@
+"""``make bench-publishing``: a lake as the publisher beside PostgreSQL 18, to one subscriber.
+
+In: pgbench_accounts in an embedded PostgreSQL 18 and the same rows in a node's lake. Out: a table
+of ratios for (a) the initial copy and (b) a stream of changes in transactions of many rows, as a
+lake has them, each publisher alone to the same PostgreSQL 18. At the end rows and sums are compared
+on both ends; a difference is exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from lake import Lake, lake
+from native import NAME, NativeSubscriber, checksum
+from report import Comparison, comparison_table
+from servers import ROWS_PER_SCALE, Server, clusters
+
+_LAKE: Final = "Penstock"
+_POSTGRES_SERIES: Final = "generate_series({}, {}) AS t(id)"
+_SPARK_SERIES: Final = "range({}, {} + 1)"
+
+
+def main() -> int:
+    """Run what the options ask for; 0 when both ends are equal after each run."""
+    options = _options()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        clusters(options.rows, fsync=options.fsync, shared_buffers="128MB") as (
+            publishing,
+            subscribing,
+        ),
+        closing(Server(publishing.conninfo())) as postgres,
+        closing(Server(subscribing.conninfo())) as subscriber,
+        lake(Path(scratch) / "node", postgres, fsync=options.fsync) as published,
+    ):
+        sides = (
+            NativeSubscriber(postgres, subscriber, NAME),
+            NativeSubscriber(published, subscriber, _LAKE),
+        )
+        runs = itertools.count()
+        copies: dict[str, list[float]] = {NAME: [], _LAKE: []}
+        streams: dict[str, list[float]] = {NAME: [], _LAKE: []}
+        for _ in range(options.repeat):
+            for side, publisher in zip(sides, (postgres, published), strict=True):
+                copies[side.name].append(side.copy())
+                _say(f"copy from {side.name}: {copies[side.name][-1]:.2f} s")
+                streams[side.name].append(_stream(options, side, publisher, next(runs) // 2))
+                _say(f"stream from {side.name}: {streams[side.name][-1]:.2f} s")
+                if checksum(publisher) != side.checksum():
+                    _say(f"THE SIDES DIFFER: {checksum(publisher)} {side.checksum()}")
+                    return 1
+                side.drop()
+        _say(
+            comparison_table(
+                [
+                    _comparison(f"initial copy of {options.rows} rows", options.rows, copies),
+                    _comparison(f"stream of {options.changes} changes", options.changes, streams),
+                ]
+            )
+        )
+        _say("all sides are equal")
+    return 0
+
+
+def _comparison(what: str, count: int, times: dict[str, list[float]]) -> Comparison:
+    return Comparison(what, count, times[NAME], times[_LAKE])
+
+
+def _stream(
+    options: argparse.Namespace, side: NativeSubscriber, publisher: Server, run: int
+) -> float:
+    """The changes wait in the slot, then the subscriber is enabled; seconds."""
+    side.disable()
+    series = _SPARK_SERIES if isinstance(publisher, Lake) else _POSTGRES_SERIES
+    for statement in _changes(options, run, series):
+        publisher.execute(statement)
+    behind = _end(publisher)
+    publisher.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1")
+    logged = publisher.log_size() if isinstance(publisher, Lake) else 0
+    taken = side.catch_up(behind)
+    if isinstance(publisher, Lake):
+        _say(_profile(publisher.transactions(logged), taken))
+    return taken
+
+
+def _changes(options: argparse.Namespace, run: int, series: str) -> Iterator[str]:
+    """Half of the changes are updates, a quarter inserts, a quarter deletes of those inserted."""
+    size = options.changes // options.transactions
+    for number in range(options.transactions):
+        if number % 4 == 1:
+            first = options.rows + 1 + (run * options.transactions + number) * size
+            rows = series.format(first, first + size - 1)
+            yield (
+                "INSERT INTO pgbench_accounts (aid, bid, abalance, filler) "
+                f"SELECT id, 1, 0, 'new' FROM {rows}"
+            )
+        elif number % 4 == 3:
+            first = options.rows + 1 + (run * options.transactions + number - 2) * size
+            yield f"DELETE FROM pgbench_accounts WHERE aid BETWEEN {first} AND {first + size - 1}"
+        else:
+            first = 1 + (number * size) % options.rows
+            yield (
+                "UPDATE pgbench_accounts SET abalance = abalance + 1 + aid % 7 "
+                f"WHERE aid BETWEEN {first} AND {first + size - 1}"
+            )
+
+
+def _end(publisher: Server) -> int:
+    if isinstance(publisher, Lake):
+        return publisher.end()
+    return int(publisher.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
+
+
+def _profile(transactions: list[dict[str, float]], seconds: float) -> str:
+    """Where the stream's time went: the node's decoding, or the subscriber that it waited for."""
+    decoding = sum(t["decoding"] for t in transactions)
+    waiting = sum(t["waiting"] for t in transactions)
+    changes = int(sum(t["changes"] for t in transactions))
+    size = sum(t["bytes"] for t in transactions) / (1 << 20)
+    return (
+        f"stream: {len(transactions)} bundles of transactions, {changes} changes, {size:.0f} MiB, "
+        f"{seconds:.1f} s\n  decoding on Spark          {decoding:7.2f} s\n"
+        f"  waiting for the subscriber {waiting:7.2f} s\n"
+        f"  next bottleneck: {'the subscriber' if waiting > decoding else 'decoding on Spark'}"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of pgbench_accounts")
+    parser.add_argument("--changes", type=int, default=1_000_000, help="changes of the stream")
+    parser.add_argument("--transactions", type=int, default=20, help="transactions of the stream")
+    parser.add_argument("--repeat", type=int, default=1, help="runs (median)")
+    parser.add_argument(
+        "--fsync",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="force data to disk, on all sides alike",
+    )
+    options = parser.parse_args()
+    if options.rows % ROWS_PER_SCALE:
+        parser.error(f"--rows must be a multiple of {ROWS_PER_SCALE} (pgbench's scale)")
+    if options.transactions % 4:
+        parser.error("--transactions must be a multiple of 4")
+    return options
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
