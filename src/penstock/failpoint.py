@@ -17,6 +17,11 @@ BEFORE_CUT: Final = "before-cut"
 AFTER_CUT: Final = "after-cut"
 INSIDE_COPY: Final = "inside-copy"
 AFTER_COPY_COMMIT: Final = "after-copy-commit"
+BEFORE_SEQUENCE: Final = "before-sequence"
+AFTER_SEQUENCE: Final = "after-sequence"
+INSIDE_TRANSACTION: Final = "inside-transaction"
+AFTER_COMMIT_SENT: Final = "after-commit-sent"
+AFTER_CONFIRM: Final = "after-confirm"
 
 NAMES: Final = (
     AFTER_RECEIVE,
@@ -26,6 +31,15 @@ NAMES: Final = (
     INSIDE_COPY,
     AFTER_COPY_COMMIT,
 )
+"""Those of a node that subscribes."""
+PUBLISHING_NAMES: Final = (
+    BEFORE_SEQUENCE,
+    AFTER_SEQUENCE,
+    INSIDE_TRANSACTION,
+    AFTER_COMMIT_SENT,
+    AFTER_CONFIRM,
+)
+"""Those of a node that publishes."""
 
 _armed, _, _count = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
 _left = int(_count or 1)

@@ -22,6 +22,7 @@ import pytest
 from faults.bank import BALANCE, SCHEMA, TABLES, Bank
 from faults.node_process import NodeProcess
 from penstock.embedded import EmbeddedPostgres
+from penstock.failpoint import PUBLISHING_NAMES
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -83,6 +84,17 @@ class Cascade:
         self.pause()
         self.node.kill9()
         self.kills += 1
+        self.node.start()
+
+    def kill_at_failpoint(self) -> None:
+        """It ends where it was told to, and starts again."""
+        self.pause()
+        self.node.kill9()
+        name = self.rng.choice(PUBLISHING_NAMES)
+        self.node.start(f"{name}:{self.rng.randint(1, 5)}")
+        status = self.node.wait_end(120)
+        assert status == -9, f"{name}: status {status}\n{self.node.log_tail()}"
+        self.kills += 2
         self.node.start()
 
     def kill_target(self) -> None:
@@ -173,7 +185,12 @@ def test_a_cascade_loses_nothing_and_doubles_nothing(
     cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "3"))
     seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
     with Cascade(tmp_path, seed) as cascade:
-        kinds = [cascade.kill_node, cascade.kill_target, cascade.kill_node, cascade.restart_source]
+        kinds = [
+            cascade.kill_node,
+            cascade.kill_target,
+            cascade.kill_at_failpoint,
+            cascade.restart_source,
+        ]
         for number in range(cycles):
             if number:  # the first fault may hit the initial copy
                 cascade.wait_ready()

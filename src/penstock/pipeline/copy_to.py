@@ -29,8 +29,10 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_columns import BINARY_HEADER, BINARY_TRAILER, binary_rows, text_rows
 
+_FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
-"""Bytes of data files in a wave; as COPY's rows they are two to five times as many."""
+"""Bytes of data files in a wave; as COPY's rows they are two to five times as many. The first wave
+is small, so that the client has work soon, each further one twice as large as the one before."""
 _PORTION: Final = 1 << 20
 """Bytes that are handed to the client at a time."""
 
@@ -134,11 +136,11 @@ def _waves(
 
 def _in_waves(items: Sequence[CopyItem]) -> Iterator[list[CopyItem]]:
     wave: list[CopyItem] = []
-    size = 0
+    size, most = 0, _FIRST_WAVE_BYTES
     for item in items:
-        if wave and size + item.file.size > _WAVE_BYTES:
+        if wave and size + item.file.size > most:
             yield wave
-            wave, size = [], 0
+            wave, size, most = [], 0, min(2 * most, _WAVE_BYTES)
         wave.append(item)
         size += item.file.size
     if wave:

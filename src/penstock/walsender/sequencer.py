@@ -21,6 +21,7 @@ from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Member, Subscription
 from penstock.errors import PenstockError
+from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.warehouse import Warehouse
@@ -80,7 +81,9 @@ class Sequencer:
                 self._discovered = time.monotonic()
             found = self._find()
             if found:
+                failpoint(BEFORE_SEQUENCE)
                 self._append(found)
+                failpoint(AFTER_SEQUENCE)
         with self._catalog.read() as t:
             end = t.transactions.end()
         with self._grown:

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.catalog import LakeTransaction
 from penstock.errors import ConnectionFailure, ProtocolViolation
+from penstock.failpoint import AFTER_COMMIT_SENT, AFTER_CONFIRM, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
@@ -81,6 +82,7 @@ class Stream:
         self._timeout_s = timeout_s
         self._heard = time.monotonic()
         self._asked = False
+        self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._relations: dict[int, Relation] = {}
         self._transaction: LakeTransaction | None = None
@@ -125,6 +127,7 @@ class Stream:
                 known[relation.oid] = relation
                 self._send(RelationMessage(relation, xid), transaction.begin)
         self._wire.send(piece.data)
+        failpoint(INSIDE_TRANSACTION)
         self.state.bytes += len(piece.data)
         if self._block is not None:
             self._block += len(piece.data)
@@ -160,6 +163,7 @@ class Stream:
             ends = transaction.commit, transaction.end, transaction.commit_time
             commit = StreamCommit(transaction.xid, *ends) if self._streamed else Commit(*ends)
             self._send(commit, transaction.end)
+            failpoint(AFTER_COMMIT_SENT)
             self.state.transactions += 1
         self._relations |= self._streamed_relations
         self._streamed_relations = {}
@@ -202,9 +206,11 @@ class Stream:
     def _reply(self, update: StandbyStatusUpdate) -> None:
         state = self.state
         state.write, state.flush, state.apply = update.write, update.flush, update.apply
-        if update.flush:
-            # A client may know of a later position by keepalives only; never beyond what was sent.
-            self._confirm(min(update.flush, state.sent))
+        # A client may know of a later position by keepalives only; never beyond what was sent.
+        flush = min(update.flush, state.sent)
+        if flush > self._confirmed:
+            self._confirmed = self._confirm(flush)
+            failpoint(AFTER_CONFIRM)
         if update.reply_requested:
             self._keepalive()
 
