@@ -57,7 +57,13 @@ class PublishingLake:
         self._commands(parse(statement), _ROLE)
 
     def table(
-        self, name: str, columns: str, *, key: str | None = "id", clauses: str = "", **properties: str
+        self,
+        name: str,
+        columns: str,
+        *,
+        key: str | None = "id",
+        clauses: str = "",
+        **properties: str,
     ) -> PublishedTable:
         """A table that Spark makes, in ``public``."""
         table = PublishedTable(self, name)
@@ -90,20 +96,41 @@ class PublishedTable:
             self.lake.spark.sql(statement.format(t=f"delta.`{self.uri}`", **names))
 
     def follow(
-        self, publication: str | None = None, *, binary: bool = False, where: str | None = None
+        self,
+        publication: str | None = None,
+        *,
+        binary: bool = False,
+        where: str | None = None,
+        columns: tuple[str, ...] | None = None,
     ) -> Subscriber:
         """A subscriber that has the table as it is now. ``publication``: what stands behind FOR
-        TABLE; ``where``: the same row filter for Spark."""
+        TABLE; ``where`` and ``columns``: the same for Spark."""
         name = f"p_{self.name}"
         self.lake.sql(f"CREATE PUBLICATION {name} FOR TABLE {publication or self.name}")
-        return Subscriber(self, name, binary=binary, where=where)
+        return Subscriber(self, name, binary=binary, where=where, columns=columns)
+
+    def again(self, subscriber: Subscriber) -> Subscriber:
+        """Another subscriber of the same publication, which has the table as it is now."""
+        return Subscriber(
+            self,
+            f"p_{self.name}",
+            binary=subscriber.binary,
+            where=subscriber.where,
+            columns=subscriber.columns,
+        )
 
 
 class Subscriber:
     """Rows as cells, by the names that the last Relation message gave."""
 
     def __init__(
-        self, table: PublishedTable, publication: str, *, binary: bool, where: str | None
+        self,
+        table: PublishedTable,
+        publication: str,
+        *,
+        binary: bool,
+        where: str | None,
+        columns: tuple[str, ...] | None,
     ) -> None:
         self.table, self.lake = table, table.lake
         self.where, self.binary = where, binary
@@ -114,9 +141,10 @@ class Subscriber:
         with self.lake.catalog.read() as t:
             self.oid = t.tables.get("public", table.name).oid
         self.version = position.versions[self.oid]
-        self.columns: tuple[str, ...] | None = None
+        self.columns = columns
         self.rows = self.expected()
         self.relations: list[Relation] = []
+        self._renamed: dict[str, str] = {}
 
     # What there is to be
 
@@ -133,28 +161,35 @@ class Subscriber:
 
     def catch_up(self) -> list[str]:
         """Apply every new transaction and compare; what was sent, such as ``I 1``, in order."""
-        self.lake.sequencer.step()
+        self.newest()
         sent: list[str] = []
         with self.lake.catalog.read() as t:
             waiting = t.transactions.after(self.at, 1000)
         for transaction in waiting:
-            if self._is_mine(transaction):
-                sent += self._apply(transaction)
+            sent += self._apply(transaction)
             self.at = transaction.end
-        with self.lake.catalog.read() as t:
-            self.version = t.transactions.versions()[self.oid]
+        self.version = self.newest()
         self.check()
         return sent
 
     def catch_up_at_once(self) -> list[str]:
         """The same, with everything since the last time as one transaction: a cut."""
-        self.lake.sequencer.step()
+        before, self.version = self.version, self.newest()
         with self.lake.catalog.read() as t:
-            version, end = t.transactions.versions()[self.oid], t.transactions.end()
-        sent = self.range(self.version, version)
-        self.version, self.at = version, end
+            self.at = t.transactions.end()
+        sent = self.range(before, self.version)
         self.check()
         return sent
+
+    def newest(self) -> int:
+        """The version of the table up to which its commits are in order."""
+        self.lake.sequencer.step()
+        with self.lake.catalog.read() as t:
+            return t.transactions.versions()[self.oid]
+
+    def rename(self, old: str, new: str) -> None:
+        """ALTER TABLE ... RENAME COLUMN at the subscriber."""
+        self._renamed[new] = old
 
     def range(self, from_version: int, to_version: int) -> list[str]:
         member = Member(self.oid, self.table.uri, from_version, to_version)
@@ -165,9 +200,6 @@ class Subscriber:
     def check(self) -> None:
         expected = self.expected()
         assert self.rows == expected, (self.rows - expected, expected - self.rows)
-
-    def _is_mine(self, transaction: LakeTransaction) -> bool:
-        return any(member.relation == self.oid for member in transaction.members)
 
     def _apply(self, transaction: LakeTransaction) -> list[str]:
         decoding = Decoding(
@@ -192,7 +224,8 @@ class Subscriber:
         if not self.relations or self.relations[-1] != relation:
             if self.relations:  # the subscriber's table has got the new columns, too
                 old = [a.name for a in self.relations[-1].attributes]
-                self.rows = _with_columns(self.rows, old, names)
+                sources = [self._renamed.get(name, name) for name in names]
+                self.rows = _with_columns(self.rows, old, sources)
             self.relations.append(relation)
         self.columns = names
 
@@ -202,6 +235,8 @@ class Subscriber:
         """Each key once; of rows without a key no more than the difference."""
         if not self.relations:
             assert not sent
+            return
+        if not self.relations[-1].key:
             return
         if self.relations[-1].replica_identity is not ReplicaIdentity.FULL:
             assert max(touched.values(), default=1) == 1, touched
@@ -214,7 +249,7 @@ class Subscriber:
         match message:
             case Insert(new=new):
                 touched[self._key(relation, new)] += 1
-                if relation.replica_identity is not ReplicaIdentity.FULL:
+                if relation.key and relation.replica_identity is not ReplicaIdentity.FULL:
                     assert not self._find(relation, new, OldTuple.KEY), f"duplicate: {new}"
                 self.rows[_whole(new)] += 1
                 return f"I {shown(new)}"
@@ -250,6 +285,21 @@ class Subscriber:
         return found[0]
 
 
+def vacuum(spark: SparkSession, uri: str, *, hours: int = 0) -> None:
+    """VACUUM, whatever the retention of the table."""
+    settings = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        spark.sql(f"VACUUM delta.`{uri}` RETAIN {hours} HOURS")
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
 def messages_of(piece: Piece) -> Iterator[Message]:
     """As a client reads them."""
     reader, decoder = FrameReader(), Decoder(4)
@@ -272,11 +322,10 @@ def cells_of(rows: pa.Table, *, binary: bool = False) -> Counter[Cells]:
             array = array.chunk(0)
         array = array.cast(_plain(array.type))
         oid, typmod = pg_type(array.type)
-        if binary and has_binary_output(oid, array.type):
-            cells = [NULL if c is None else Binary(c) for c in _out(binary_output, array, oid, typmod)]
-        else:
-            cells = [NULL if c is None else Text(c) for c in _out(text_output, array, oid, typmod)]
-        columns.append(list(cells))
+        sent_binary = binary and has_binary_output(oid, array.type)
+        output, kind = (binary_output, Binary) if sent_binary else (text_output, Text)
+        raw = _out(output, array, oid, typmod)
+        columns.append([NULL if cell is None else kind(cell) for cell in raw])
     return Counter(zip(*columns, strict=True))
 
 
@@ -291,9 +340,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _with_columns(
-    rows: Counter[Cells], old: Sequence[str], new: Sequence[str]
-) -> Counter[Cells]:
+def _with_columns(rows: Counter[Cells], old: Sequence[str], new: Sequence[str]) -> Counter[Cells]:
     """ALTER TABLE at the subscriber: columns that are new are NULL."""
     found: Counter[Cells] = Counter()
     for row, count in rows.items():
