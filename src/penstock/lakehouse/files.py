@@ -53,7 +53,11 @@ def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
     uri = file_uri(table_uri, path)
     with storage_errors("read file", uri):
         filesystem, where = resolve(uri)
-        with filesystem.open_input_file(where) as source, pq.ParquetFile(source) as parquet:
+        with (
+            filesystem.open_input_file(where) as source,
+            # Spark's INT96 has years that nanoseconds in 64 bits have not
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+        ):
             yield parquet
 
 

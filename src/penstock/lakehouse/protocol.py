@@ -28,6 +28,19 @@ _IF_UNUSED: Final[Mapping[str, str]] = {
 """Features that ask nothing of us unless a property with this prefix exists (columns: ``schema``).
 """
 
+_READABLE: Final = frozenset(
+    {
+        DELETION_VECTORS,
+        TIMESTAMP_NTZ,
+        "columnMapping",
+        "typeWidening",
+        "typeWidening-preview",
+        "vacuumProtocolCheck",
+    }
+)
+"""What a reader of the log and the files of a table has to know, and this one does."""
+_MAPPING_MODE: Final = "delta.columnMapping.mode"
+
 _NEW_TABLE: Final = (
     "Let the subscription create the target table: move the existing one away and refresh."
 )
@@ -85,6 +98,19 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
             f"{', '.join(refused)}",
             hint=f"ALTER TABLE ... DROP FEATURE {refused[0]}, if Delta can drop it. {_NEW_TABLE}",
         )
+
+
+def check_readable(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Raise FeatureNotSupported where the rows are not simply what the log and the files say."""
+    unknown = sorted(set(protocol.get("readerFeatures") or ()) - _READABLE)
+    if unknown:
+        raise FeatureNotSupported(
+            f"tables with the feature {', '.join(unknown)} cannot be published",
+            hint=f"ALTER TABLE ... DROP FEATURE {unknown[0]}, if Delta can drop it.",
+        )
+    mode = (metadata.get("configuration") or {}).get(_MAPPING_MODE, "none")
+    if mode not in ("none", "name"):
+        raise FeatureNotSupported(f'tables with {_MAPPING_MODE} "{mode}" cannot be published')
 
 
 def _unused(feature: str, properties: Mapping[str, str]) -> bool:

@@ -27,9 +27,13 @@ from penstock.relation import Relation, ReplicaIdentity
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
+GENERATION: Final = "delta.generationExpression"
+"""Metadata of a column that Delta generates."""
+PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+"""Metadata: a column's name in the data files."""
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
-    "delta.generationExpression",
+    GENERATION,
     "delta.identity.start",
     "delta.columnMapping.id",
 )

@@ -1,26 +1,21 @@
 """The rows that a transaction changed in one table, paired, filtered and encoded. Runs in tasks.
 
 In: parts of files whose rows went or came, and how the table is published. Out: pgoutput messages.
-DuckDB cancels rows that are equal in all columns (they were copied, not changed), pairs the others
-by key, and applies row filters: an update whose old row does not match its filter is an insert, one
-whose new row does not is a delete (pgoutput.c, pgoutput_row_filter).
+DuckDB pairs old and new rows by key and applies row filters: an update whose old row does not match
+its filter is an insert, one whose new row does not is a delete (pgoutput.c, pgoutput_row_filter).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import duckdb
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
 from penstock.pgoutput.columnar_encoder import (
     EncodedColumn,
-    XLogDataHeader,
     delete_messages,
     insert_messages,
     update_messages,
@@ -28,71 +23,19 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.messages import OldTuple
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
+from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
+from penstock.pipeline.change_load import MATCHES, load
 from penstock.pipeline.duck import connection
-from penstock.pipeline.scan import ScanColumn, ScanFile, scan
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.pipeline.scan import scan
+from penstock.relation import ReplicaIdentity
 from penstock.wire_rows import data_of
 
 _ROWS_AT_A_TIME: Final = 1 << 14
-_SHOWN_KEYS: Final = 10
 _OLD: Final = "old row: "
 """In front of the names of an old row's columns."""
-_MATCHES: Final = '"penstock: row matches"'
-"""Whether a row matches the row filter for updates."""
-_OLD_MATCHES: Final = f"o.{_MATCHES}"
-_NEW_MATCHES: Final = f"n.{_MATCHES}"
-
-
-class Operation(IntEnum):
-    """In the order in which a table's changes are sent."""
-
-    DELETE = 0
-    UPDATE = 1
-    INSERT = 2
-
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """How a table is published.
-
-    ``relation``: as the subscriber sees it, columns in the order of the tuples. ``columns``: every
-    column of the table. ``key``: what old and new rows are paired by, () for nothing.
-    ``identity``: the replica identity's columns; None: there is none. ``filters``: DuckDB's SQL by
-    operation, None or missing: all rows. ``published``: operations that are published.
-    """
-
-    relation: Relation
-    name: str
-    columns: tuple[ScanColumn, ...]
-    key: tuple[str, ...]
-    identity: tuple[str, ...] | None
-    filters: Mapping[Operation, str | None]
-    published: frozenset[Operation]
-
-
-@dataclass(frozen=True)
-class ChangeItem:
-    """A share of one table's changes: of ``shares``, by the hash of the key, this is ``share``.
-
-    ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
-    """
-
-    work: int
-    table: PublishedTable
-    table_uri: str
-    removed: tuple[ScanFile, ...]
-    added: tuple[ScanFile, ...]
-    header: XLogDataHeader
-    binary: bool = False
-    xid: int | None = None
-    share: int = 0
-    shares: int = 1
-
-    @property
-    def cost(self) -> float:
-        """An estimate, to be compared with that of others."""
-        size = sum(file.size for file in (*self.removed, *self.added))
-        return 1.0 + size / self.shares
+_OLD_MATCHES: Final = f"o.{MATCHES}"
+_NEW_MATCHES: Final = f"n.{MATCHES}"
 
 
 def encoded_changes(storage: Storage, item: ChangeItem) -> Iterator[tuple[Operation, int, bytes]]:
@@ -103,7 +46,7 @@ def encoded_changes(storage: Storage, item: ChangeItem) -> Iterator[tuple[Operat
         if Operation.INSERT in table.published:
             yield from _appended(storage, item, duck)
         return
-    _load(storage, item, duck)
+    load(storage, item, duck)
     try:
         yield from _changed(item, duck)
     finally:
@@ -125,48 +68,21 @@ def _appended(
             yield from _encode(item, Operation.INSERT, rows)
 
 
-def _load(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
-    """Tables ``went`` and ``came``: this share's rows, without those that are equal."""
-    table = item.table
-    names = [column.name for column in table.columns]
-    mine = ""
-    if item.shares > 1:
-        by = ", ".join(_quoted(name) for name in table.key or names)
-        mine = f" WHERE hash({by}) % {item.shares} = {item.share}"
-    for name, files in (("all_went", item.removed), ("all_came", item.added)):
-        schema = pa.schema([(column.name, column.type) for column in table.columns])
-        batches = (
-            batch for file in files for batch in scan(storage, item.table_uri, file, table.columns)
-        )
-        reader = pa.RecordBatchReader.from_batches(schema, batches)
-        duck.register("scanned", reader)
-        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned{mine}")
-        duck.unregister("scanned")
-    predicate = table.filters.get(Operation.UPDATE)
-    matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
-    for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
-        duck.execute(
-            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {matches} AS {_MATCHES} "
-            f"FROM (FROM {of} EXCEPT ALL FROM {other})"
-        )
-    duck.execute("DROP TABLE all_went; DROP TABLE all_came")
-
-
 def _changed(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection
 ) -> Iterator[tuple[Operation, int, bytes]]:
     table = item.table
     if table.key:
-        _check_unique(item, duck, "went")
-        _check_unique(item, duck, "came")
-        same = " AND ".join(f"o.{_quoted(k)} = n.{_quoted(k)}" for k in table.key)
+        check_unique(item, duck, "went")
+        check_unique(item, duck, "came")
+        same = " AND ".join(f"o.{quoted(k)} = n.{quoted(k)}" for k in table.key)
         unpaired = f"NOT EXISTS (SELECT 1 FROM {{}} WHERE {same})"
         gone = f"SELECT o.* FROM went o WHERE {unpaired.format('came n')}"
         new = f"SELECT n.* FROM came n WHERE {unpaired.format('went o')}"
         pairs = f"FROM went o JOIN came n ON {same}"
     else:
         gone, new, pairs = "SELECT * FROM went", "SELECT * FROM came", None
-    _check_identity(item, duck, gone, pairs)
+    check_identity(item, duck, gone, pairs)
     yield from _deletes(item, duck, gone, pairs)
     if pairs is not None:
         yield from _updates(item, duck, pairs)
@@ -196,7 +112,7 @@ def _updates(
     old_columns = ""
     if table.relation.replica_identity is ReplicaIdentity.FULL:
         old_columns = "".join(
-            f", o.{_quoted(a.name)} AS {_quoted(_OLD + a.name)}" for a in table.relation.attributes
+            f", o.{quoted(a.name)} AS {quoted(_OLD + a.name)}" for a in table.relation.attributes
         )
     yield from _run(item, duck, Operation.UPDATE, f"SELECT n.*{old_columns} {pairs}{where}")
 
@@ -222,51 +138,6 @@ def _where(query: str, table: PublishedTable, operation: Operation) -> str:
     return query if predicate is None else f"SELECT * FROM ({query}) WHERE {predicate}"
 
 
-def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection, rows: str) -> None:
-    key = ", ".join(_quoted(name) for name in item.table.key)
-    twice = duck.execute(
-        f"SELECT {key} FROM {rows} GROUP BY ALL HAVING count(*) > 1 LIMIT {_SHOWN_KEYS}"
-    ).fetchall()
-    if twice:
-        names = ", ".join(item.table.key)
-        keys = ", ".join(str(k[0] if len(k) == 1 else k) for k in twice)
-        raise PenstockError(
-            f'key of table "{item.table.name}" is not unique',
-            detail=f"There are several rows with the same ({names}): {keys}.",
-            hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
-            "USING KEY (...), or FULL; then drop the slot and copy the table again.",
-            sqlstate="23505",
-        )
-
-
-def _check_identity(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
-) -> None:
-    table = item.table
-    if table.identity is not None:
-        return
-    has = {
-        Operation.UPDATE: pairs is not None and f"SELECT 1 {pairs}",
-        Operation.DELETE: gone,
-    }
-    for operation, query in has.items():
-        if not query or operation not in table.published:
-            continue
-        if duck.execute(f"SELECT 1 FROM ({query}) LIMIT 1").fetchall():
-            verb, plural = (
-                ("update", "updates")
-                if operation == Operation.UPDATE
-                else ("delete from", "deletes")
-            )
-            raise PenstockError(
-                f'cannot {verb} table "{table.name}" because it does not have a replica identity '
-                f"and publishes {plural}",
-                hint=f"To enable {verb.replace(' from', '')[:-1]}ing the table, set REPLICA "
-                "IDENTITY using ALTER TABLE.",
-                sqlstate="55000",
-            )
-
-
 def _run(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, operation: Operation, query: str
 ) -> Iterator[tuple[Operation, int, bytes]]:
@@ -281,6 +152,7 @@ def _encode(
     if not count:
         return
     relation, table = item.table.relation, item.table
+    check_not_null(table, rows)
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY
     if operation is Operation.INSERT:
@@ -312,7 +184,3 @@ def _tuple(
             cells = text_output(array, attribute.type_oid, attribute.typmod)
             columns.append(EncodedColumn(cells))
     return columns
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

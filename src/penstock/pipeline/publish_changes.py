@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
-from penstock.pipeline.change_rows import ChangeItem, Operation, encoded_changes
+from penstock.pipeline.change_item import ChangeItem, Operation
+from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.job import run_job
 from penstock.pipeline.tasks import Failed
 

@@ -7,7 +7,9 @@ there. Memory: a run of rows of one file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,19 +17,36 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from penstock.errors import StorageError, VersionGone
+from penstock.errors import NotInPrerequisiteState, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.storage import Storage
 
 _ROWS_AT_A_TIME: Final = 1 << 16
 _NO_FILE: Final = "58P01"
+_ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+_CLASSES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
+    "number": _is_number,
+    "text": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
+    "bytes": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+    "moment": lambda t: pa.types.is_timestamp(t) or pa.types.is_date(t),
+    "list": lambda t: pa.types.is_list(t) or pa.types.is_large_list(t),
+}
 
 
 @dataclass(frozen=True)
 class ScanColumn:
-    """``name``: in PostgreSQL. ``delta``: in the table. ``type``: Arrow, as the table has it."""
+    """``name``: in PostgreSQL. ``delta``: in the files. ``type``: Arrow, as the table has it."""
 
     name: str
     delta: str
@@ -124,11 +143,12 @@ def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn])
     values = file.partition_values or {}
     arrays = []
     for column in columns:
-        if column.delta in names:
-            array = batch.column(column.delta)
-            arrays.append(array if array.type == column.type else array.cast(column.type))
-        elif values.get(column.delta) is not None:
+        if column.delta in values:
+            # Before the file's: Spark writes these columns there, too, with '' for NULL.
             arrays.append(_constant(values[column.delta], column.type, batch.num_rows))
+        elif column.delta in names:
+            array = batch.column(column.delta)
+            arrays.append(array if array.type == column.type else _converted(array, column))
         else:
             arrays.append(pa.nulls(batch.num_rows, column.type))
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
@@ -137,10 +157,32 @@ def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _converted(array: pa.Array, column: ScanColumn) -> pa.Array:
+    """A file's column as the table has it now: types widen, and writers have their own layouts."""
+    if _class(array.type) == _class(column.type) or pa.types.is_null(array.type):
+        with contextlib.suppress(pa.ArrowException):
+            return array.cast(column.type)
+    raise NotInPrerequisiteState(
+        f'column "{column.name}" had another type when some of the rows were written',
+        detail=f"It is {column.type} now and was {array.type}.",
+        hint="Drop the subscription and subscribe anew: the table is copied again.",
+    )
+
+
+def _class(kind: pa.DataType) -> str:
+    """Types between which nothing is lost but by overflow, which is an error."""
+    for name, holds in _CLASSES.items():
+        if holds(kind):
+            return name
+    return str(kind)
+
+
 def _constant(text: str | None, kind: pa.DataType, count: int) -> pa.Array:
-    """A partition value (protocol: "Partition Value Serialization")."""
-    if pa.types.is_binary(kind):
-        value = pa.scalar((text or "").encode("latin-1"), kind)
-    else:
-        value = pa.scalar(text, pa.string()).cast(kind)
-    return pa.repeat(value, count)
+    """A partition value (protocol: "Partition Value Serialization"): "" is NULL, too; binary: as
+    Spark reads it."""
+    if not text:
+        return pa.nulls(count, kind)
+    value = pa.scalar(text, pa.string())
+    if kind == TIMESTAMP and not _ZONE.search(text):
+        value = value.cast(TIMESTAMP_NTZ)  # UTC in what Spark writes without one
+    return pa.repeat(value.cast(kind), count)

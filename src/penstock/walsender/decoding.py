@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,7 +17,14 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.catalog import ReplicaIdentity as LakeIdentity
-from penstock.errors import PenstockError, RequiredChangesRemoved, VersionGone
+from penstock.errors import (
+    FeatureNotSupported,
+    NotInPrerequisiteState,
+    PenstockError,
+    RequiredChangesRemoved,
+    VersionGone,
+)
+from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -24,7 +32,7 @@ from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Truncate
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgtypes.of_arrow import pg_type
-from penstock.pipeline.change_rows import ChangeItem, Operation, PublishedTable
+from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.pipeline.tasks import Failed
@@ -167,8 +175,8 @@ class Decoding:
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:
             table = t.tables.find_oid(member.relation)
-        if table is None:
-            return None
+        if table is None or not self._publishing.publishes(table):
+            return None  # what is not published may be of any kind, and gone
         try:
             changes = table_changes(
                 self._warehouse.storage, member.uri, member.from_version, member.to_version
@@ -177,7 +185,7 @@ class Decoding:
             raise _removed(error) from error
         if not changes.removed and not changes.added and not changes.truncated:
             return None
-        columns = columns_of(changes.after)
+        columns = _columns(table, changes.after)
         published = self._publishing.of(table, tuple(map(_filter_column, columns)))
         if published is None:
             return None
@@ -232,6 +240,32 @@ def _truncates(
     return Piece(tuple(relations), data, len(relations))
 
 
+def _columns(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
+    """Raises FeatureNotSupported, NotInPrerequisiteState with the table's name."""
+    try:
+        columns = columns_of(state)
+    except FeatureNotSupported as error:
+        raise FeatureNotSupported(
+            f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint
+        ) from None
+    names = Counter(column.name.lower() for column in columns)
+    twice = [column.name for column in columns if names[column.name.lower()] > 1]
+    if twice:
+        raise FeatureNotSupported(
+            f'cannot publish changes of table "{table.name}"',
+            detail=f"Names of columns differ in case only: {', '.join(twice)}.",
+        )
+    held = {column.name for column in columns}
+    for name in table.identity or table.primary_key:
+        if name not in held:
+            raise NotInPrerequisiteState(
+                f'table "{table.name}" no longer has the column "{name}" of its key',
+                hint="Choose another key with ALTER TABLE ... REPLICA IDENTITY, then drop the slot "
+                "and copy the table again.",
+            )
+    return columns
+
+
 def _published_table(
     table: LakeTable, published: Published, columns: Sequence[LakeColumn]
 ) -> PublishedTable:
@@ -241,6 +275,8 @@ def _published_table(
     attributes = tuple(
         Attribute(c.name, *_type(c), key=full or c.name in (table.identity or ())) for c in wanted
     )
+    published_names = {c.name for c in wanted}
+    needed = [c.name for c in columns if not c.generated] if full else table.identity or ()
     return PublishedTable(
         relation=Relation(
             target.oid,
@@ -250,16 +286,17 @@ def _published_table(
             attributes,
         ),
         name=table.qualified_name,
-        columns=tuple(ScanColumn(c.name, c.delta, c.type) for c in columns),
-        key=table.primary_key or table.identity_key,
+        columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
+        key=table.identity or table.primary_key,
         identity=table.identity,
         filters={_OPERATIONS[action]: text for action, text in rule.filters.items()},
         published=frozenset(_OPERATIONS[a] for a in rule.actions if a in _OPERATIONS),
+        covered=published_names.issuperset(needed),
     )
 
 
 def _filter_column(column: LakeColumn) -> FilterColumn:
-    return FilterColumn(column.name, *_type(column))
+    return FilterColumn(column.name, *_type(column), generated=column.generated)
 
 
 def _type(column: LakeColumn) -> tuple[int, int]:

@@ -62,7 +62,7 @@ class SparkLake:
         leaves = self._leaves(table)
         sources = [(leaf, self._version(leaf, at)) for leaf in leaves]
         columns = self._columns(leaves[0], sources[0][1])
-        names = request.columns or tuple(column.name for column in columns)
+        names = request.columns or tuple(c.name for c in columns if not c.generated)
         for name in names:
             if name not in {column.name for column in columns}:
                 raise UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
@@ -100,7 +100,7 @@ class SparkLake:
             version,
             tuple(
                 CopyColumn(
-                    ScanColumn(name, by_name[name].delta, by_name[name].type),
+                    ScanColumn(name, by_name[name].stored, by_name[name].type),
                     *_type(by_name[name]),
                     sent,
                 )

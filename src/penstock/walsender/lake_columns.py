@@ -1,7 +1,8 @@
 """A lake table's columns as PostgreSQL types, for publishing: only read, never written.
 
 In: a table's state. Out: its columns by their PostgreSQL names. A table that
-replication could not maintain (NOT NULL, generated columns) can be published all the same.
+replication could not maintain (NOT NULL, generated columns) can be published all the same; one
+whose files are to be read in a way that is not known here cannot.
 """
 
 from __future__ import annotations
@@ -14,24 +15,31 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
-from penstock.lakehouse.schema import SOURCE, TYPE
+from penstock.lakehouse.protocol import check_readable
+from penstock.lakehouse.schema import GENERATION, PHYSICAL_NAME, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
 
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """``delta``: name in the table; ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``."""
+    """``delta``: name in the table; ``stored``: in its files (they differ where columns have been
+    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``.
+    """
 
     name: str
     delta: str
+    stored: str
     type: pa.DataType
     type_oid: int
     typmod: int
     not_null: bool
+    generated: bool
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
-    """Columns in the table's order. Raises FeatureNotSupported for structs, maps, variants."""
+    """Columns in the table's order. Raises FeatureNotSupported for structs, maps, variants, and
+    for tables that are not to be read by what is known here."""
+    check_readable(state.protocol, state.metadata)
     fields = json.loads(state.metadata["schemaString"])["fields"]
     return tuple(_column(field) for field in fields)
 
@@ -42,10 +50,12 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
     return LakeColumn(
         name=metadata.get(SOURCE, field["name"]),
         delta=field["name"],
+        stored=metadata.get(PHYSICAL_NAME, field["name"]),
         type=arrow_type(field["type"]),
         type_oid=int(oid),
         typmod=int(typmod or -1),
         not_null=field.get("nullable") is False,
+        generated=GENERATION in metadata,
     )
 
 

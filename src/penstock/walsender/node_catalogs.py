@@ -143,7 +143,8 @@ def _catalog_columns(state: TableState) -> tuple[CatalogColumn, ...]:
         oid, typmod = column.type_oid, column.typmod
         if not oid:
             oid, typmod = pg_type(column.type)
-        found.append(CatalogColumn(column.name, oid, typmod, column.not_null))
+        generated = "s" if column.generated else ""
+        found.append(CatalogColumn(column.name, oid, typmod, column.not_null, generated))
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Publication
 from penstock.errors import UndefinedObject
+from penstock.publication.members import Members
 from penstock.publication.publish import PublishedTable, published_tables
 from penstock.publication.row_filter import FilterColumn
 
@@ -38,6 +39,21 @@ class Publishing:
         self._version = version
         self._generation = -1
         self._known: dict[tuple[int, tuple[FilterColumn, ...]], Published | None] = {}
+
+    def publishes(self, table: LakeTable) -> bool:
+        """Whether a publication has the table; cheap, and nothing of the table is read.
+
+        Raises UndefinedObject as ``of`` does.
+        """
+        with self._catalog.read() as t:
+            family = _with_ancestors(t, table)
+            members = Members(
+                self._publications(t),
+                t.publications.relations(),
+                t.publications.namespaces(),
+                family,
+            )
+            return any(members.contains(p, table) for p in members.publications)
 
     def of(self, table: LakeTable, columns: tuple[FilterColumn, ...]) -> Published | None:
         """How a table is published, None: not at all.

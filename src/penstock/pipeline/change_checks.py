@@ -1,0 +1,88 @@
+"""What PostgreSQL's indexes and commands make sure of, and writers of a Delta table do not.
+
+In: the rows that went and came, how the table is published. Out: nothing, or a PenstockError with
+the remedy: the slot stops, the subscriber gets nothing wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
+
+_SHOWN_KEYS: Final = 10
+
+
+def check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection, rows: str) -> None:
+    key = ", ".join(quoted(name) for name in item.table.key)
+    twice = duck.execute(
+        f"SELECT {key} FROM {rows} GROUP BY ALL HAVING count(*) > 1 LIMIT {_SHOWN_KEYS}"
+    ).fetchall()
+    if twice:
+        names = ", ".join(item.table.key)
+        keys = ", ".join(str(k[0] if len(k) == 1 else k) for k in twice)
+        raise PenstockError(
+            f'key of table "{item.table.name}" is not unique',
+            detail=f"There are several rows with the same ({names}): {keys}.",
+            hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
+            "USING KEY (...), or FULL; then drop the slot and copy the table again.",
+            sqlstate="23505",
+        )
+
+
+def check_identity(
+    item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
+) -> None:
+    """CheckCmdReplicaIdentity, which no writer of the table has gone through."""
+    table = item.table
+    if table.identity is not None and table.covered:
+        return
+    has = {
+        Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else f"{gone} LIMIT 1",
+        Operation.DELETE: gone,
+    }
+    for operation in (Operation.DELETE, Operation.UPDATE):
+        if operation not in table.published:
+            continue
+        if duck.execute(f"SELECT 1 FROM ({has[operation]}) LIMIT 1").fetchall():
+            raise _refused(table, operation)
+
+
+def _refused(table: PublishedTable, operation: Operation) -> PenstockError:
+    name = table.name.rpartition(".")[2]
+    verb, gerund, plural = (
+        ("update", "updating", "updates")
+        if operation is Operation.UPDATE
+        else ("delete from", "deleting from", "deletes")
+    )
+    if table.identity is not None:
+        return PenstockError(
+            f'cannot {verb} table "{name}"',
+            detail="Column list used by the publication does not cover the replica identity.",
+            sqlstate="42P10",
+        )
+    return NotInPrerequisiteState(
+        f'cannot {verb} table "{name}" because it does not have a replica identity '
+        f"and publishes {plural}",
+        hint=f"To enable {gerund} the table, set REPLICA IDENTITY using ALTER TABLE.",
+    )
+
+
+def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
+    """A key without a value identifies nothing; PostgreSQL has no such keys."""
+    if not table.published & {Operation.UPDATE, Operation.DELETE}:
+        return
+    for name in table.identity or ():
+        if rows.column(name).null_count:
+            raise PenstockError(
+                f'null value in column "{name}" of relation "{table.name.rpartition(".")[2]}" '
+                "violates not-null constraint",
+                detail="The column belongs to the replica identity of the table.",
+                hint="Give the rows a key, or choose another identity: ALTER TABLE ... REPLICA "
+                "IDENTITY USING KEY (...), or FULL; then drop the slot and copy the table again.",
+                sqlstate="23502",
+            )

@@ -1,0 +1,87 @@
+"""The rows that went and came as tables of DuckDB, without those that only moved.
+
+In: parts of files. Out: tables ``went`` and ``came``. Rows that are equal in all columns were
+copied, not changed, and cancel; they are compared by value, with -0 told from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.change_item import ChangeItem, Operation, quoted
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+
+MATCHES: Final = '"penstock: row matches"'
+"""Column: whether a row matches the row filter for updates."""
+
+
+def load(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
+    """Tables ``went`` and ``came``: this share's rows, without those that are equal."""
+    table = item.table
+    names = [column.name for column in table.columns]
+    mine = ""
+    if item.shares > 1:
+        by = ", ".join(quoted(name) for name in table.key or names)
+        mine = f" WHERE hash({by}) % {item.shares} = {item.share}"
+    for name, files in (("all_went", item.removed), ("all_came", item.added)):
+        schema = pa.schema([(column.name, column.type) for column in table.columns])
+        _read_into(duck, name, mine, schema, _scanned(storage, item, files))
+    predicate = table.filters.get(Operation.UPDATE)
+    matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
+    row, signs = ", ".join(map(quoted, names)), _signs(table.columns)
+    for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
+        duck.execute(
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {row}, {matches} AS {MATCHES} "
+            f"FROM (SELECT *{signs} FROM {of} EXCEPT ALL SELECT *{signs} FROM {other})"
+        )
+    duck.execute("DROP TABLE all_went; DROP TABLE all_came")
+
+
+def _scanned(
+    storage: Storage, item: ChangeItem, files: Sequence[ScanFile]
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        yield from scan(storage, item.table_uri, file, item.table.columns)
+
+
+def _read_into(
+    duck: duckdb.DuckDBPyConnection,
+    name: str,
+    where: str,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> None:
+    """Make a table of what is scanned. Raises what the scan raises, which DuckDB would wrap."""
+    errors: list[PenstockError] = []
+
+    def guarded() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except PenstockError as error:
+            errors.append(error)
+
+    duck.register("scanned", pa.RecordBatchReader.from_batches(schema, guarded()))
+    try:
+        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned{where}")
+    finally:
+        duck.unregister("scanned")
+    if errors:
+        raise errors[0]
+
+
+def _signs(columns: Sequence[ScanColumn]) -> str:
+    """Select items that tell -0 from 0, which are equal but not the same."""
+    items = []
+    for column in columns:
+        name = quoted(column.name)
+        if pa.types.is_floating(column.type):
+            items.append(f"{name} = 0 AND signbit({name})")
+        elif pa.types.is_list(column.type) and pa.types.is_floating(column.type.value_type):
+            items.append(f"list_transform({name}, lambda e: e = 0 AND signbit(e))")
+    return "".join(f", {item}" for item in items)

@@ -1,0 +1,140 @@
+"""Replica identities, row filters and column lists, and what writers do against them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import NotInPrerequisiteState, PenstockError
+from pipeline.published import PublishedTable, PublishingLake
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_ROWS = "INSERT INTO {t} VALUES (1, 'a', 10), (2, 'b', 20), (3, 'c', 30)"
+
+
+def table_of(lake: PublishingLake, name: str, identity: str, *, key: str | None) -> PublishedTable:
+    table = lake.table(name, "id INT, v STRING, n INT", key=key, enableDeletionVectors="true")
+    if identity:
+        lake.sql(f"ALTER TABLE {name} REPLICA IDENTITY {identity}")
+    return table
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_full_without_a_key_keeps_equal_rows_apart(published: PublishingLake, binary: bool) -> None:
+    table = table_of(published, f"full_{binary}".lower(), "FULL", key=None)
+    table.run("INSERT INTO {t} VALUES (1, 'a', NULL), (1, 'a', NULL), (1, 'a', NULL), (2, 'b', 0)")
+    subscriber = table.follow(binary=binary)
+    table.run("INSERT INTO {t} VALUES (1, 'a', NULL), (NULL, NULL, NULL)")
+    assert len(subscriber.catch_up()) == 2
+    table.run("DELETE FROM {t} WHERE id = 1", "INSERT INTO {t} VALUES (1, 'a', NULL)")
+    assert [change[0] for change in subscriber.catch_up_at_once()] == ["D", "D", "D"]
+    table.run("UPDATE {t} SET v = 'x' WHERE v IS NULL OR id = 2")
+    assert [change[0] for change in subscriber.catch_up()] == ["D", "D", "I", "I"]
+
+
+def test_full_with_a_key_sends_old_rows(published: PublishingLake) -> None:
+    table = table_of(published, "full_keyed", "FULL", key="id")
+    table.run(_ROWS)
+    subscriber = table.follow()
+    table.run("UPDATE {t} SET v = NULL WHERE id = 2", "DELETE FROM {t} WHERE id = 1")
+    assert subscriber.catch_up() == ["U 2,,20 was 2,b,20", "D 1,a,10"]
+    table.run("UPDATE {t} SET id = 9 WHERE id = 3")
+    assert subscriber.catch_up() == ["D 3,c,30", "I 9,c,30"]
+
+
+def test_identity_by_other_columns_than_the_primary_key(published: PublishingLake) -> None:
+    table = table_of(published, "using_key", "USING KEY (v, n)", key="id")
+    table.run(_ROWS)
+    subscriber = table.follow()
+    table.run("UPDATE {t} SET id = 7 WHERE id = 1", "DELETE FROM {t} WHERE id = 2")
+    assert subscriber.catch_up() == ["U 7,a,10", "D ,b,20"]
+    table.run("UPDATE {t} SET v = 'z' WHERE id = 3")
+    assert subscriber.catch_up() == ["D ,c,30", "I 3,z,30"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "key"), [("NOTHING", "id"), ("NOTHING", None), ("", None)], ids=str
+)
+def test_without_an_identity_the_stream_stops(
+    published: PublishingLake, identity: str, key: str | None
+) -> None:
+    name = f"bare_{identity}_{key}".lower()
+    table = table_of(published, name, identity, key=key)
+    table.run(_ROWS)
+    subscriber = table.follow()
+    table.run("INSERT INTO {t} VALUES (4, 'd', 40)")
+    assert subscriber.catch_up() == ["I 4,d,40"]
+    table.run("DELETE FROM {t} WHERE id = 1")
+    with pytest.raises(NotInPrerequisiteState) as refused:
+        subscriber.catch_up()
+    assert refused.value.message == (
+        f'cannot delete from table "{name}" because it does not have a replica identity and '
+        "publishes deletes"
+    )
+    assert refused.value.hint == (
+        "To enable deleting from the table, set REPLICA IDENTITY using ALTER TABLE."
+    )
+    published.sql(f"ALTER PUBLICATION p_{name} SET (publish = 'insert, update')")
+    subscriber = table.again(subscriber)
+    table.run("UPDATE {t} SET v = 'x' WHERE id = 2")
+    with pytest.raises(NotInPrerequisiteState) as refused:
+        subscriber.catch_up()
+    assert refused.value.message == (
+        f'cannot update table "{name}" because it does not have a replica identity and '
+        "publishes updates"
+    )
+    assert refused.value.hint == (
+        "To enable updating the table, set REPLICA IDENTITY using ALTER TABLE."
+    )
+
+
+def test_duplicate_keys_stop_the_stream(published: PublishingLake) -> None:
+    table = table_of(published, "twice", "", key="id")
+    table.run("INSERT INTO {t} VALUES (1, 'a', 1), (1, 'b', 2), (2, 'c', 3), (NULL, 'd', 4)")
+    subscriber = table.follow()
+    table.run("UPDATE {t} SET n = 0 WHERE id < 3")
+    with pytest.raises(PenstockError) as refused:
+        subscriber.catch_up()
+    assert refused.value.sqlstate == "23505"
+    assert refused.value.message == 'key of table "public.twice" is not unique'
+    assert refused.value.detail == "There are several rows with the same (id): 1."
+    subscriber = table.again(subscriber)
+    table.run("DELETE FROM {t} WHERE id IS NULL")
+    with pytest.raises(PenstockError) as refused:
+        subscriber.catch_up()
+    assert refused.value.sqlstate == "23502"
+    assert refused.value.message == (
+        'null value in column "id" of relation "twice" violates not-null constraint'
+    )
+
+
+def test_row_filters_turn_updates_into_inserts_and_deletes(published: PublishingLake) -> None:
+    table = table_of(published, "filtered", "USING KEY (id, n)", key=None)
+    published.sql("ALTER TABLE filtered REPLICA IDENTITY FULL")
+    published.sql("ALTER TABLE filtered ADD PRIMARY KEY (id)")
+    table.run(_ROWS)
+    subscriber = table.follow("filtered WHERE (n > 15)", where="n > 15")
+    table.run("INSERT INTO {t} VALUES (4, 'd', 5), (5, 'e', 50), (6, 'f', NULL)")
+    assert subscriber.catch_up() == ["I 5,e,50"]
+    table.run("UPDATE {t} SET n = n + 10 WHERE id IN (1, 2, 4, 6)")
+    assert subscriber.catch_up() == ["U 2,b,30 was 2,b,20", "I 1,a,20"]
+    table.run("UPDATE {t} SET n = if(id = 5, NULL, 0) WHERE id IN (3, 5, 4)")
+    assert sorted(subscriber.catch_up()) == ["D 3,c,30", "D 5,e,50"]
+    table.run("DELETE FROM {t} WHERE id < 4")
+    assert sorted(subscriber.catch_up()) == ["D 1,a,20", "D 2,b,30"]
+
+
+def test_column_lists_leave_columns_out(published: PublishingLake) -> None:
+    table = table_of(published, "listed", "", key="id")
+    table.run(_ROWS)
+    subscriber = table.follow("listed (n, id)", columns=("id", "n"))
+    table.run("INSERT INTO {t} VALUES (4, 'd', 40)", "UPDATE {t} SET n = 21 WHERE id = 2")
+    assert subscriber.catch_up() == ["I 4,40", "U 2,21"]
+    table.run("DELETE FROM {t} WHERE id = 1")
+    assert subscriber.catch_up() == ["D 1,"]
+    published.sql("ALTER TABLE listed REPLICA IDENTITY USING KEY (v)")
+    table.run("DELETE FROM {t} WHERE id = 2")
+    with pytest.raises(PenstockError) as refused:
+        subscriber.catch_up()
+    assert refused.value.sqlstate == "42P10"
+    assert refused.value.message == 'cannot delete from table "listed"'
