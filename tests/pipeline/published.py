@@ -36,6 +36,7 @@ from penstock.walsender.feed import Piece
 from penstock.walsender.sequencer import Sequencer
 
 Cells = tuple[Cell, ...]
+_NO_LIMIT = 1 << 40
 _ROLE = LoginRole(10, "lake", True, True, True, None)
 
 
@@ -203,17 +204,20 @@ class Subscriber:
 
     def _apply(self, transaction: LakeTransaction) -> list[str]:
         decoding = Decoding(
-            self.lake.spark, self.lake.warehouse, self.lake.catalog, self._options, 18
+            self.lake.spark, self.lake.warehouse, self.lake.catalog, self._options, 18, _NO_LIMIT
         )
         sent: list[str] = []
         touched: Counter[object] = Counter()
         before = self.rows.copy()
-        for piece in decoding.changes(transaction):
-            self._relation(piece.relation)
+        for piece in decoding.changes([transaction]):
+            if not isinstance(piece, Piece):
+                continue
+            (relation,) = piece.relations
+            self._relation(relation)
             messages = list(messages_of(piece))
             assert len(messages) == piece.changes
             for message in messages:
-                sent.append(self._change(piece.relation, message, touched))
+                sent.append(self._change(relation, message, touched))
         kinds = list(map(_kind, sent))
         assert kinds == sorted(kinds, key="DUI".index), f"out of order: {sent}"
         self._check_minimal(before, sent, touched)
