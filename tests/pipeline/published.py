@@ -228,7 +228,7 @@ class Subscriber:
         if not self.relations or self.relations[-1] != relation:
             if self.relations:  # the subscriber's table has got the new columns, too
                 old = [a.name for a in self.relations[-1].attributes]
-                sources = [self._renamed.get(name, name) for name in names]
+                sources = [self._renamed.pop(name, name) for name in names]
                 self.rows = _with_columns(self.rows, old, sources)
             self.relations.append(relation)
         self.columns = names

@@ -171,5 +171,23 @@ def test_a_log_with_a_hole_is_told(catalog: Catalog, warehouse: Warehouse) -> No
     write(warehouse, "public.a", 4)
     folder = Path(warehouse.table_uri("public", "a").removeprefix("file://")) / "_delta_log"
     (folder / f"{3:020}.json").unlink()
+    with catalog.write() as t:
+        t.publications.create("p", all_tables=True)
     assert sequencer.lost() == ["public.a"]
     assert sequencer.lost() == []
+
+
+def test_a_table_that_is_made_anew_is_followed_from_now_on(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    for number in range(3):
+        write(warehouse, "public.a", number)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    warehouse.remove("public", "a")
+    write(warehouse, "public.a", 1)
+    assert sequencer.lost() == [], "no publication has it"
+    write(warehouse, "public.a", 2)
+    sequencer.step()
+    (transaction,) = log_of(catalog)
+    assert (transaction.members[0].from_version, transaction.members[0].to_version) == (0, 1)

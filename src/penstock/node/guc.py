@@ -100,6 +100,8 @@ class Parameters:
     max_connections: int = 100
     max_wal_senders: int = 10
     max_replication_slots: int = 10
+    max_slot_keep_age: float = seconds(0)
+    """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
     wal_sender_timeout: float = seconds(60)
     authentication_timeout: float = seconds(60)
     idle_session_timeout: float = seconds(0)

@@ -26,6 +26,7 @@ from penstock.walsender.decoding import Decoding
 from penstock.walsender.hba import parse_rules
 from penstock.walsender.lake import SparkLake
 from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.walsender.retention import Retention
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
@@ -54,6 +55,7 @@ class ServingNode:
         self._parameters = parameters
         self.sequencer = Sequencer(catalog, warehouse)
         self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
+        self._retention = Retention(catalog, warehouse, self.slots, parameters.max_slot_keep_age)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
         self._services = self._session_services(spark, warehouse)
@@ -84,6 +86,7 @@ class ServingNode:
         if self.sequencer.lost():
             for state in self.slots.all():
                 self.slots.invalidate(state.slot.name, WAL_REMOVED)
+        self._retention.check()
         self.sequencer.prune(self.slots.oldest())
 
     def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:

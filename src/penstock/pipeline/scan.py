@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,21 +27,14 @@ from penstock.lakehouse.storage import Storage
 _ROWS_AT_A_TIME: Final = 1 << 16
 _NO_FILE: Final = "58P01"
 _ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
-
-
-_CLASSES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "number": _is_number,
-    "text": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
-    "bytes": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-    "moment": lambda t: pa.types.is_timestamp(t) or pa.types.is_date(t),
-    "list": lambda t: pa.types.is_list(t) or pa.types.is_large_list(t),
+_CLASSES: Final = {
+    "number": ("is_integer", "is_floating", "is_decimal"),
+    "text": ("is_string", "is_large_string", "is_string_view"),
+    "bytes": ("is_binary", "is_large_binary", "is_binary_view", "is_fixed_size_binary"),
+    "moment": ("is_timestamp", "is_date"),
+    "list": ("is_list", "is_large_list", "is_list_view"),
 }
+"""Types between which nothing is lost but by overflow, which is an error."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +163,10 @@ def _converted(array: pa.Array, column: ScanColumn) -> pa.Array:
 
 
 def _class(kind: pa.DataType) -> str:
-    """Types between which nothing is lost but by overflow, which is an error."""
-    for name, holds in _CLASSES.items():
-        if holds(kind):
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    for name, tests in _CLASSES.items():
+        if any(getattr(pa.types, test)(kind) for test in tests):
             return name
     return str(kind)
 

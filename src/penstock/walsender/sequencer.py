@@ -26,6 +26,7 @@ from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.publication.members import Members
 from penstock.walsender.commits import TableCommit, commits_behind, newest_version
 
 log = logging.getLogger(__name__)
@@ -112,12 +113,19 @@ class Sequencer:
                 t.transactions.prune(before)
 
     def lost(self) -> list[str]:
-        """Tables whose log no longer has the entry that comes next; they are followed from now.
+        """Published tables whose log no longer has the entry that comes next, or is another log.
 
-        What was committed in between can be sent to nobody: every slot is lost with it.
+        They are followed from now, as others are of which this is true. What was committed in
+        between can be sent to nobody: every slot is lost with it.
         """
         with self._lock, self._catalog.read() as t:
             tables, versions = t.tables.all(), t.transactions.versions()
+            members = Members(
+                t.publications.all(),
+                t.publications.relations(),
+                t.publications.namespaces(),
+                tables,
+            )
         found = []
         for table in tables:
             version = versions.get(table.oid)
@@ -138,7 +146,8 @@ class Sequencer:
             )
             with self._lock, self._catalog.write() as t:
                 t.transactions.advance(table.oid, newest)
-            found.append(table.qualified_name)
+            if any(members.contains(p, table) for p in members.publications):
+                found.append(table.qualified_name)
         return found
 
     def wake(self) -> None:

@@ -158,8 +158,10 @@ class Slots:
         log.error('replication slot "%s" is lost: %s', name, reason)
 
     def oldest(self) -> Lsn | None:
-        """From where on transactions are needed; None without slots."""
-        return min((state.slot.restart_lsn for state in self.all()), default=None)
+        """From where on transactions are needed; None without slots that can still be used."""
+        slots = [state.slot for state in self.all()]
+        usable = [slot.restart_lsn for slot in slots if slot.invalidation_reason is None]
+        return min(usable, default=None)
 
     def advance(self, name: str, upto: Lsn, *, pid: int, version: int) -> Lsn:
         """pg_replication_slot_advance; where it is now. Raises PenstockError."""
