@@ -22,8 +22,9 @@ _HIGHEST: Final = {14: 2, 15: 3}
 _LATEST: Final = 4
 _LOWEST: Final = 1
 _LARGEST: Final = (1 << 32) - 1
+_ULONG_MAX: Final = (1 << 64) - 1
 _BOOLEAN: Final = {"true": True, "on": True, "false": False, "off": False}
-_NUMBER: Final = re.compile(r"\s*\+?(\d+)")
+_NUMBER: Final = re.compile(r"\s*([+-]?)(\d{1,4000})", re.ASCII)
 _NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^\s,"]+))\s*(,|$)')
 _NAME_SIZE: Final = 63
 
@@ -89,7 +90,11 @@ def _proto_version(name: str, value: str | None, version: int) -> int:
     found = _NUMBER.fullmatch(value or "")
     if found is None:
         raise InvalidParameterValue(f"invalid {name}")
-    number = int(found[1])
+    number = int(found[2])
+    if number > _ULONG_MAX:  # strtoul does not read it
+        raise InvalidParameterValue(f"invalid {name}")
+    if found[1] == "-" and number:
+        number = _ULONG_MAX + 1 - number  # as strtoul reads it
     if number > _LARGEST:
         raise InvalidParameterValue(f'{name} "{value}" out of range')
     return number

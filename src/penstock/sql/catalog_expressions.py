@@ -23,6 +23,8 @@ from penstock.sql.catalog_types import (
     element_type,
 )
 
+_MAX_PARAMETERS: Final = 65_535
+"""What Bind can give."""
 _COMPARISONS: Final[dict[type[exp.Expression], str]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -103,6 +105,8 @@ class Expressions(Operators):
 
     def _parameter(self, node: exp.Parameter) -> Typed:
         number = int(node.name)
+        if not 1 <= number <= _MAX_PARAMETERS:
+            raise PenstockError(f"there is no parameter ${number}", sqlstate="42P02")
         self.found.last_parameter = max(number, self.found.last_parameter)
         kind = self.found.parameters.get(number, UNKNOWN)
         if kind != UNKNOWN:
