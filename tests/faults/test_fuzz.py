@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from faults.fuzzing import SECONDS, Campaign, mutated
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UndefinedObject
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.protocol.replication_commands import (
     AlterReplicationSlot,
@@ -25,10 +25,11 @@ from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 from penstock.protocol.startup_options import parse_options
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.sql import parse, parse_partition_bound, parse_script
+from penstock.sql import Query, parse, parse_partition_bound, parse_script
 from penstock.sql.catalog_tokens import parse_select
 from penstock.sql.copy_query import parse_copy_query
 from penstock.sql.expression_grammar import parse_expression
+from penstock.sql.spark_dialect import SparkTable, change_for_spark, query_for_spark
 from penstock.walsender.hba import parse_rules
 from penstock.walsender.pg_catalog import CatalogDatabase, reads_catalog_only
 from publication.filters import VALUES, Filters
@@ -150,6 +151,27 @@ def catalog_queries() -> Callable[[str], None]:
     return check
 
 
+LAKE: Final = [
+    "SELECT * FROM t", "SELECT count(*), max(a) FROM public.t AS x WHERE a > 5 GROUP BY b",
+    "WITH q AS (SELECT a FROM t) SELECT q.a FROM q JOIN t ON q.a = t.a ORDER BY 1 LIMIT 5",
+    "SELECT (SELECT b FROM t LIMIT 1), CASE WHEN a = 1 THEN 'x' END, a::text FROM t u, t v",
+    "INSERT INTO t VALUES (1, 'x'), (2, NULL)", "INSERT INTO t (b) SELECT b || 'y' FROM t",
+    "UPDATE t SET a = a + 1, b = upper(b) WHERE a IN (1, 2)", "DELETE FROM t WHERE b LIKE 'x%'",
+]  # fmt: skip
+
+
+def lake_queries(text: str) -> None:
+    def locate(schema: str | None, name: str) -> SparkTable:
+        if schema not in (None, "public") or name != "t":
+            raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+        return SparkTable("view_of_t", (("a", "int"), ("b", "string")))
+
+    for statement in parse_script(text):
+        if isinstance(statement, Query):
+            run = query_for_spark if statement.kind in ("select", "with") else change_for_spark
+            assert "${" not in run(statement.text, locate)
+
+
 def mutations(corpus: list[str]) -> Callable[[Random], str]:
     return lambda random: mutated(random, corpus)
 
@@ -168,6 +190,7 @@ TARGETS: Final[dict[str, tuple[float, Callable[[Random], str], Callable[[str], o
     "hba lines": (0.3, mutations(RULES), lambda text: parse_rules(text.split("\n"))),
     "startup options": (0.3, mutations(OPTIONS), parse_options),
     "verifiers": (0.3, mutations([VERIFIER]), ScramVerifier.parse),
+    "lake queries": (1, mutations(LAKE), lake_queries),
     "catalog queries": (3, mutations(CATALOG), catalog_queries()),
 }
 ALL: Final = sum(share for share, _, _ in TARGETS.values())

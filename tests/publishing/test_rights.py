@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -180,9 +180,7 @@ def test_a_walsender_needs_the_attribute_and_its_copies_the_right(
             assert refusal(session, statement) == ("42501", DENIED)
 
 
-def test_replication_commands_are_none_to_a_plain_session(
-    kept: LakeNode, server: Database
-) -> None:
+def test_replication_commands_are_none_to_a_plain_session(kept: LakeNode, server: Database) -> None:
     with kept.connect("reader") as ours, as_reader(server) as theirs:
         for statement in (
             "IDENTIFY_SYSTEM",
