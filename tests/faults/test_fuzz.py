@@ -232,6 +232,13 @@ MANY_NINES: Final = "9" * 5000
         (parse_select, "SELECT $4294967296", "42601"),
         (catalog_queries(), "SELECT $70000", "42P02"),
         (catalog_queries(), "SELECT 1 ORDER BY 1.5", "42601"),
+        (catalog_queries(), "SELECT $a", "42601"),
+        (catalog_queries(), "SELECT * FROM (VALUES ('a'), (2, NULL)) v", "42601"),
+        (catalog_queries(), "VALUES (1, 'x'), (2)", "42601"),
+        (catalog_queries(), "SELECT ARRAY 'b c'", "0A000"),
+        (catalog_queries(), "SELECT ARRAY['a', ARRAY 'b c' OR 'b c']", "0A000"),
+        (lake_queries, "INSERT INTO t (b)", "42601"),
+        (lake_queries, "DELETE FROM t WHERE b'' LIKE 'x%'", "0A000"),
     ],
     ids=lambda value: str(value)[:30],
 )

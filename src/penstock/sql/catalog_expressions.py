@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import call
 from penstock.sql.catalog_operators import Operators
 from penstock.sql.catalog_typed import Typed, cast_type, coerce, quote
@@ -104,6 +104,8 @@ class Expressions(Operators):
         return Typed("NULL", UNKNOWN)
 
     def _parameter(self, node: exp.Parameter) -> Typed:
+        if not node.name.isdigit():
+            raise SqlSyntaxError('syntax error at or near "$"')
         number = int(node.name)
         if not 1 <= number <= _MAX_PARAMETERS:
             raise PenstockError(f"there is no parameter ${number}", sqlstate="42P02")

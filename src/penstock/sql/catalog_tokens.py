@@ -14,8 +14,9 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import SqlSyntaxError
+from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import Kind, Token, lex
-from penstock.sql.nesting import check_array_nesting, limited_depth
+from penstock.sql.nesting import check_array_nesting
 
 _QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
 _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
@@ -48,7 +49,7 @@ def parse_select(text: str) -> exp.Query:
             raise token.error
     check_array_nesting(tokens)
     try:
-        with limited_depth():
+        with foreign_tree():
             trees = CatalogDialect().parse(_plain(tokens))
             found = [_with_quantifiers(tree) for tree in trees if tree is not None]
     except SqlglotError as error:

@@ -15,8 +15,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError, UndefinedObject
+from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
-from penstock.sql.nesting import check_array_nesting, limited_depth
+from penstock.sql.nesting import check_array_nesting
 from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
 
 
@@ -43,8 +44,8 @@ _REFUSED = {
 def query_for_spark(text: str, locate: Locate) -> str:
     """A SELECT. Raises FeatureNotSupported, SqlSyntaxError, UndefinedObject."""
     tree = _parse(text)
-    check_query(tree)
-    with limited_depth():
+    with foreign_tree():
+        check_query(tree)
         return _spark(_with_tables(tree, locate))
 
 
@@ -54,8 +55,8 @@ def change_for_spark(text: str, locate: Locate) -> str:
     for argument, what in _REFUSED.items():
         if tree.args.get(argument) or tree.args.get(argument.rstrip("_")):
             raise FeatureNotSupported(f"{what} is not supported")
-    check_tree(tree)
-    with limited_depth():
+    with foreign_tree():
+        check_tree(tree)
         return _change(tree, text, locate)
 
 
@@ -82,6 +83,8 @@ def _insert(tree: exp.Expr, locate: Locate) -> str:
     if tree.args.get("default"):
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
     wanted = _columns(target, named)
+    if tree.expression is None:
+        raise SqlSyntaxError("syntax error at end of input")
     source = _with_tables(tree.expression, locate)
     names = [f"c{number}" for number in range(len(wanted))]
     if isinstance(source, exp.Values):
@@ -141,7 +144,7 @@ def _no_column(name: str, target: SparkTable) -> UndefinedObject:
 def _parse(text: str) -> exp.Expr:
     check_array_nesting(lex(text))
     try:
-        with limited_depth():
+        with foreign_tree():
             return sqlglot.parse_one(text, read="postgres")
     except SqlglotError as error:
         raise SqlSyntaxError(f"could not read the query: {str(error).splitlines()[0]}") from None

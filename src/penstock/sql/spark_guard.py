@@ -28,6 +28,8 @@ def check_tree(tree: exp.Expr) -> None:
     for node in tree.walk():
         if node is not tree and isinstance(node, _CHANGES):
             raise FeatureNotSupported(f"{node.key.upper()} inside a query is not supported")
+        if isinstance(node, exp.BitString | exp.HexString | exp.ByteString):
+            raise FeatureNotSupported("bit strings are not supported")
         if isinstance(node, _PARAMETERS):
             raise UndefinedObject("there is no parameter of that name", sqlstate="42P02")
         if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
