@@ -16,7 +16,7 @@ help:
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
 	@echo 'make oracle      row filters beside PostgreSQL 18, 1 million pairs (PAIRS=1000000)'
-	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1)'
+	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
 	@echo 'make bench       beside PostgreSQL 18 as the subscriber, as ratios (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
@@ -57,6 +57,7 @@ oracle: setup
 
 faults: setup
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
+		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
 		$(BIN)/python -m pytest tests/faults $(ARGS)
 
 bench: $(STAMPS)/jars

@@ -18,9 +18,9 @@ _WIDE = Context(prec=200)
 
 def numeric_send(text: str) -> bytes:
     """numeric.c, numeric_send."""
-    special = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
+    special = {"NaN": (0xC000, 0), "Infinity": (0xD000, 32), "-Infinity": (0xF000, 32)}
     if text in special:
-        return struct.pack("!HhHH", 0, 0, special[text], 0)
+        return struct.pack("!HhHH", 0, 0, *special[text])
     sign = 0x4000 if text.startswith("-") else 0
     whole, _, fraction = text.lstrip("-").partition(".")
     scale = len(fraction)

@@ -26,7 +26,6 @@ from penstock.sql import (
     PublicationObject,
     PublicationSchema,
     PublicationTable,
-    stack_depth_exceeded,
 )
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
@@ -121,10 +120,7 @@ def _compile(scope: Scope, table: LakeTable, where: str) -> str:
     if scope.compile_row_filter is None:
         raise FeatureNotSupported("row filters are not supported by this session")
     columns = table_columns(scope, table)
-    try:
-        return scope.compile_row_filter(where, columns, table=table.name).text
-    except RecursionError:
-        raise stack_depth_exceeded() from None
+    return scope.compile_row_filter(where, columns, table=table.name).text
 
 
 def check_column_lists(

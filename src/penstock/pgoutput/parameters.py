@@ -22,9 +22,16 @@ _HIGHEST: Final = {14: 2, 15: 3}
 _LATEST: Final = 4
 _LOWEST: Final = 1
 _LARGEST: Final = (1 << 32) - 1
+_ULONG_MAX: Final = (1 << 64) - 1
 _BOOLEAN: Final = {"true": True, "on": True, "false": False, "off": False}
-_NUMBER: Final = re.compile(r"\s*\+?(\d+)")
-_NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^\s,"]+))\s*(,|$)')
+_DIGITS: Final = re.compile(r"[ \t\n\r\f\v]*([+-]?)(\d{1,4000})([ \t\n\r\f\v]*)", re.ASCII)
+_NAME: Final = re.compile(
+    r"""[ \t\n\r\f\v]*
+        (?: "((?:[^"]|"")*)" | ([^ \t\n\r\f\v,"][^ \t\n\r\f\v,]*) )
+        [ \t\n\r\f\v]* (,|$)""",
+    re.VERBOSE,
+)
+_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _NAME_SIZE: Final = 63
 
 Pairs = Sequence[tuple[str, str | None]]
@@ -65,34 +72,51 @@ def _known(version: int) -> frozenset[str]:
 
 
 def _check_given(given: dict[str, str | None], version: int, proto_version: int) -> None:
-    if version >= 16 and "proto_version" not in given:
+    if version >= 17 and "proto_version" not in given:
         raise InvalidParameterValue('option "proto_version" missing')
     highest = _HIGHEST.get(version, _LATEST)
-    server = "server only supports" if version >= 17 else "we only support"
+    server = "server only supports" if version >= 16 else "we only support"
+    shown = proto_version - (1 << 32) if proto_version >= 1 << 31 else proto_version  # as %d
     if proto_version > highest:
         raise FeatureNotSupported(
-            f"client sent proto_version={proto_version} but {server} protocol {highest} or lower"
+            f"client sent proto_version={shown} but {server} protocol {highest} or lower"
         )
     if proto_version < _LOWEST:
         raise FeatureNotSupported(
-            f"client sent proto_version={proto_version} but {server} protocol {_LOWEST} or higher"
+            f"client sent proto_version={shown} but {server} protocol {_LOWEST} or higher"
         )
     if "publication_names" not in given:
         raise InvalidParameterValue(
             'option "publication_names" missing'
-            if version >= 16
+            if version >= 17
             else "publication_names parameter missing"
         )
 
 
 def _proto_version(name: str, value: str | None, version: int) -> int:
-    found = _NUMBER.fullmatch(value or "")
-    if found is None:
+    number = _scanned(value or "") if version < 15 else _unsigned_long(value)
+    if number is None:
         raise InvalidParameterValue(f"invalid {name}")
-    number = int(found[1])
-    if number > _LARGEST:
+    if not 0 <= number <= _LARGEST:
         raise InvalidParameterValue(f'{name} "{value}" out of range')
     return number
+
+
+def _scanned(text: str) -> int | None:
+    """scanint8: an int64, with blanks around it."""
+    found = _DIGITS.fullmatch(text)
+    number = int(f"{found[1]}{found[2]}") if found else None
+    return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
+
+
+def _unsigned_long(text: str | None) -> int | None:
+    """strtoul: no text is 0, and a sign turns the number around."""
+    if text == "":
+        return 0
+    found = _DIGITS.fullmatch(text or "-")
+    if found is None or found[3] or int(found[2]) > _ULONG_MAX:
+        return None
+    return int(f"{found[1]}{found[2]}") & _ULONG_MAX
 
 
 def _publication_names(name: str, value: str | None, version: int) -> tuple[str, ...]:
@@ -101,19 +125,22 @@ def _publication_names(name: str, value: str | None, version: int) -> tuple[str,
     while True:
         found = _NAME.match(text, at)
         if found is None:
-            if not names and not text.strip():
-                return ()
+            if not names and not text.strip(" \t\n\r\f\v"):
+                break
             raise PenstockError(f"invalid {name} syntax", sqlstate="42602")
         quoted, bare, end = found.groups()
-        plain = quoted.replace('""', '"') if quoted is not None else bare.lower()
+        plain = quoted.replace('""', '"') if quoted is not None else bare.translate(_LOWER)
         names.append(plain.encode()[:_NAME_SIZE].decode("utf-8", "ignore"))
         if not end:
             return tuple(names)
         at = found.end()
+    raise InvalidParameterValue(
+        f"{name} parameter missing" if version < 17 else f'option "{name}" missing'
+    )
 
 
 def _boolean(name: str, value: str | None, version: int) -> bool:
-    flag = _BOOLEAN.get((value or "true").lower())
+    flag = True if value is None else _BOOLEAN.get(value.lower())
     if flag is None:
         raise SqlSyntaxError(f"{name} requires a Boolean value")
     return flag
@@ -127,7 +154,7 @@ def _streaming(name: str, value: str | None, version: int) -> str | None:
     if version >= 16:
         if (value or "").lower() == "parallel":
             return "parallel"
-        if (value or "true").lower() not in _BOOLEAN:
+        if value is not None and value.lower() not in _BOOLEAN:
             raise SqlSyntaxError(f'{name} requires a Boolean value or "parallel"')
     return "on" if _boolean(name, value, version) else None
 

@@ -29,7 +29,8 @@ _NUMERIC: Final = 1700
 _BASE: Final = 10_000
 _DIGITS: Final = 4
 _NEGATIVE: Final = 0x4000
-_SPECIAL: Final = {"NaN": 0xC000, "Infinity": 0xD000, "-Infinity": 0xF000}
+_SPECIAL: Final = {"NaN": (0xC000, 0), "Infinity": (0xD000, 32), "-Infinity": (0xF000, 32)}
+"""Sign and display scale. The scale of infinities has no meaning; the server sends this one."""
 _NUMBERS: Final[dict[int, str]] = {
     20: ">i8",
     21: ">i2",
@@ -110,7 +111,7 @@ def _numeric(value: Decimal | str | None) -> bytes | None:
         return None
     if isinstance(value, str):
         if value in _SPECIAL:
-            return struct.pack("!HhHH", 0, 0, _SPECIAL[value], 0)
+            return struct.pack("!HhHH", 0, 0, *_SPECIAL[value])
         value = Decimal(value)
     sign, digits, exponent = value.as_tuple()
     scale = max(0, -int(exponent))

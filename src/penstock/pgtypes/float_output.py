@@ -6,12 +6,16 @@ digits while the exponent is from -4 up to 14 (5 for real), else ``d.ddde+XX``.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_HALVES: Final = {pa.float32(): (2.0**24, 1e21), pa.float64(): (2.0**53, 1e41)}
+"""Where a short number can be right between two floating-point ones: they have no fraction there,
+and beyond it 5**k has too many bits."""
 _LOWEST: Final = -4
 _DIGITS: Final = {pa.float32(): 6, pa.float64(): 15}
 _EXACT: Final = {pa.float32(): 1e6, pa.float64(): 1e15}
@@ -31,13 +35,13 @@ def float_text(array: pa.Array) -> pa.Array:
     else:
         # Numbers that repeat, such as prices, are formatted once.
         distinct, place = np.unique(numbers[~whole], return_inverse=True)
-        texts = pa.array([_one(v, _DIGITS[kind]) for v in distinct], pa.string())
+        texts = pa.array([_one(v, kind) for v in distinct], pa.string())
         others = texts.take(pa.array(place.reshape(-1)))
         text = pc.replace_with_mask(integers, pa.array(~whole), others)
     return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
 
 
-def _one(value: np.floating, digits: int) -> str:
+def _one(value: np.floating, kind: pa.DataType) -> str:
     if np.isnan(value):
         return "NaN"
     if np.isinf(value):
@@ -45,8 +49,27 @@ def _one(value: np.floating, digits: int) -> str:
     if value == 0:
         return "-0" if np.signbit(value) else "0"
     # Shortest digits that read back, as numpy finds them for either size of number.
-    mantissa, exponent_text = np.format_float_scientific(value, unique=True, trim="-").split("e")
+    text = np.format_float_scientific(value, unique=True, trim="-")
+    low, high = _HALVES[kind]
+    if low <= abs(value) < high:
+        text = _within_bounds(value, text)
+    mantissa, exponent_text = text.split("e")
     exponent = int(exponent_text)
-    if not _LOWEST <= exponent < digits:
+    if not _LOWEST <= exponent < _DIGITS[kind]:
         return f"{mantissa}e{exponent:+03d}"
     return np.format_float_positional(value, unique=True, trim="-")
+
+
+def _within_bounds(value: np.floating, text: str) -> str:
+    """Shortest digits that are nearer to the number than to any other one.
+
+    Digits right between two numbers are read as the even one, so numpy takes them, and d2s.c does
+    not: 1e23 is 9.999999999999999e+22. Only numbers without a fraction have such digits.
+    """
+    number = int(value)
+    neighbours = [np.nextafter(value, value.dtype.type(to)) for to in (-np.inf, np.inf)]
+    halves = {number + int(other) for other in neighbours}
+    while Decimal(text) * 2 in halves:
+        digits = len(text.partition("e")[0].lstrip("-").replace(".", ""))
+        text = f"{number:.{digits}e}"
+    return text

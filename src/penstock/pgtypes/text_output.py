@@ -19,7 +19,8 @@ from penstock.pgtypes.float_output import float_text
 _PLAIN_SCALE: Final = 6
 """Up to here Arrow prints small decimals without an exponent."""
 _FRACTION: Final = r"\.?0+$"
-_QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s]'
+_QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
+"""RE2's blanks do not hold the vertical tab, PostgreSQL's do."""
 _UTC: Final = "+00"
 
 
@@ -57,7 +58,10 @@ def _bytea(array: pa.Array) -> pa.Array:
 def _decimal(array: pa.Array) -> pa.Array:
     if array.type.scale <= _PLAIN_SCALE:
         return pc.cast(array, pa.string())
-    return pc.cast(_in_duckdb(array, "CAST(c AS VARCHAR)"), pa.string())
+    text = pc.cast(_in_duckdb(array, "CAST(c AS VARCHAR)"), pa.string())
+    if array.type.scale < array.type.precision:
+        return text
+    return pc.replace_substring_regex(text, r"^(-?)\.", r"\10.")
 
 
 def _timestamp(array: pa.Array) -> pa.Array:

@@ -7,7 +7,6 @@ shows none of it. The password itself is not kept.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -66,7 +65,7 @@ class ScramVerifier:
             raise _invalid()
         try:
             salt, stored, server = (base64.b64decode(match[i], validate=True) for i in (2, 3, 4))
-        except binascii.Error:
+        except ValueError:  # of base64, and for what is not ASCII
             raise _invalid() from None
         if len(stored) != _KEY_SIZE or len(server) != _KEY_SIZE:
             raise _invalid()

@@ -22,7 +22,7 @@ _CLASS: Final = (
 )
 _PLAIN: Final = r"""[A-Za-z0-9_ ,;:@#%&=<>/~!"'`\x80-\U0010ffff\n\t-]"""
 _ATOM: Final = rf"{_PLAIN}|\\[.*+?()\[\]{{}}|^$]|\\[dw]|\.|{_CLASS}"
-_REPEAT: Final = r"[*+?]|\{\d{1,3}(?:,(?:\d{1,3})?)?\}"
+_REPEAT: Final = r"[*+?]|\{[0-9]{1,3}(?:,(?:[0-9]{1,3})?)?\}"
 _TOKEN: Final = re.compile(
     rf"(?P<atom>{_ATOM})(?P<repeat>{_REPEAT})?|(?P<anchor>[\^$])|(?P<other>[(|)])"
 )

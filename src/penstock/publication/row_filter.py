@@ -18,6 +18,7 @@ from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
 from penstock.sql.expression_analysis import ExpressionAnalysis
 from penstock.sql.expression_grammar import parse_expression
+from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
     ArrayCoerceExpr,
     CaseWhen,
@@ -62,6 +63,11 @@ class RowFilter:
 
 def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str) -> RowFilter:
     """The filter of a table. ``text``: as written or as stored; ``table``: ``[schema.]name``."""
+    with limited_depth():
+        return _compiled(text, columns, table)
+
+
+def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
     check_row_filter(node)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import call
 from penstock.sql.catalog_operators import Operators
 from penstock.sql.catalog_typed import Typed, cast_type, coerce, quote
@@ -23,6 +23,8 @@ from penstock.sql.catalog_types import (
     element_type,
 )
 
+_MAX_PARAMETERS: Final = 65_535
+"""What Bind can give."""
 _COMPARISONS: Final[dict[type[exp.Expression], str]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -102,7 +104,11 @@ class Expressions(Operators):
         return Typed("NULL", UNKNOWN)
 
     def _parameter(self, node: exp.Parameter) -> Typed:
+        if not node.name.isdigit():
+            raise SqlSyntaxError('syntax error at or near "$"')
         number = int(node.name)
+        if not 1 <= number <= _MAX_PARAMETERS:
+            raise PenstockError(f"there is no parameter ${number}", sqlstate="42P02")
         self.found.last_parameter = max(number, self.found.last_parameter)
         kind = self.found.parameters.get(number, UNKNOWN)
         if kind != UNKNOWN:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql.catalog_expressions import Expressions
 from penstock.sql.catalog_typed import Typed, coerce
 
@@ -18,6 +18,8 @@ from penstock.sql.catalog_typed import Typed, coerce
 def sort_key(node: Any, expressions: Expressions, names: list[str], values: list[Typed]) -> str:
     """An expression of GROUP BY or ORDER BY: a position, an output's name, or anything."""
     if isinstance(node, exp.Literal) and not node.is_string:
+        if not str(node.this).isdigit():
+            raise SqlSyntaxError("non-integer constant in ORDER BY")
         if not 1 <= int(node.this) <= len(values):
             raise PenstockError(
                 f"ORDER BY position {node.this} is not in select list", sqlstate="42P10"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import table_query
 from penstock.sql.catalog_expressions import Expressions
 from penstock.sql.catalog_from import FromClause, TableLookup
@@ -200,6 +200,8 @@ class SelectTranslator:
         rows = [
             [expressions.translate(cell) for cell in row.expressions] for row in node.expressions
         ]
+        if len({len(row) for row in rows}) > 1:
+            raise SqlSyntaxError("VALUES lists must all be the same length")
         types = [common_type([cell.type for cell in column]) for column in zip(*rows, strict=True)]
         names = [f"o{n}" for n in range(1, len(types) + 1)]
         lines = ", ".join(

@@ -14,7 +14,9 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import SqlSyntaxError
+from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import Kind, Token, lex
+from penstock.sql.nesting import check_array_nesting
 
 _QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
 _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
@@ -45,11 +47,13 @@ def parse_select(text: str) -> exp.Query:
     for token in tokens:
         if token.error is not None:
             raise token.error
+    check_array_nesting(tokens)
     try:
-        trees = CatalogDialect().parse(_plain(tokens))
+        with foreign_tree():
+            trees = CatalogDialect().parse(_plain(tokens))
+            found = [_with_quantifiers(tree) for tree in trees if tree is not None]
     except SqlglotError as error:
         raise SqlSyntaxError(f"syntax error: {_first_line(error)}") from None
-    found = [_with_quantifiers(tree) for tree in trees if tree is not None]
     if len(found) != 1 or not isinstance(found[0], exp.Query | exp.Values):
         raise SqlSyntaxError("a SELECT was expected")
     return found[0]  # type: ignore[return-value]

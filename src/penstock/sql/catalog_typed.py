@@ -21,8 +21,8 @@ from penstock.sql.catalog_types import (
     is_string,
 )
 
-_INTEGER: Final = re.compile(r"\s*[+-]?\d+\s*\Z")
-_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\Z")
+_INTEGER: Final = re.compile(r"\s*[+-]?\d+\s*\Z", re.ASCII)
+_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\Z", re.ASCII)
 _TRUE: Final = frozenset(("t", "true", "y", "yes", "on", "1"))
 _FALSE: Final = frozenset(("f", "false", "n", "no", "off", "0"))
 _ITEM: Final = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,{}"]*))\s*(,|\Z)', re.DOTALL)

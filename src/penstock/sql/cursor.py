@@ -72,8 +72,10 @@ class Cursor:
         return token.value if token.kind in (Kind.WORD, Kind.SYMBOL) else ""
 
     def take(self) -> Token:
-        """Consume the next token."""
+        """Consume the next token. Raises SqlSyntaxError where there is none."""
         token = self.token
+        if token.kind is Kind.END:
+            raise self.syntax_error()
         if token.notice:
             self._notices.append(token.notice)
         self._at += 1

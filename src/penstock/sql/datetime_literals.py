@@ -19,9 +19,10 @@ _ISO: Final = re.compile(
     r"(?:(?:\s+|[tT])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})"
     r"(?:\.(?P<fraction>\d{0,9}))?)?)?"
     r"\s*(?P<zone>[zZ]|[uU][tT][cC]|[gG][mM][tT]|(?P<sign>[+-])(?P<zh>\d{1,2})(?::?(?P<zm>\d{2}))?"
-    r"(?::(?P<zs>\d{2}))?)?(?:\s*(?P<era>[bB][cC]|[aA][dD]))?"
+    r"(?::(?P<zs>\d{2}))?)?(?:\s*(?P<era>[bB][cC]|[aA][dD]))?",
+    re.ASCII,
 )
-_COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})")
+_COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
 _FIRST_YEAR: Final = -4712
 _LAST_YEARS: Final = {"date": 5_874_897, "timestamp": 294_276, "timestamptz": 294_276}

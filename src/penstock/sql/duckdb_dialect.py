@@ -20,6 +20,7 @@ from penstock.sql.catalog_scope import OutputColumn
 from penstock.sql.catalog_select import SelectTranslator
 from penstock.sql.catalog_tokens import parse_select
 from penstock.sql.catalog_types import UNKNOWN
+from penstock.sql.foreign_trees import foreign_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def translate(
     translator = SelectTranslator(
         lookup, {**BUILT_IN, **functions}, {**TABLE_FUNCTIONS, **table_functions}
     )
-    query = translator.translate(parse_select(text))
+    with foreign_tree():
+        query = translator.translate(parse_select(text))
     found = translator.found
     numbers = range(1, found.last_parameter + 1)
     return Translation(

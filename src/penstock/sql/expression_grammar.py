@@ -29,6 +29,7 @@ from penstock.sql.expressions import (
     TypeCast,
 )
 from penstock.sql.lexer import Kind, is_operator, lex
+from penstock.sql.nesting import limited_depth
 from penstock.sql.primary_grammar import PrimaryGrammar, expression_list, is_subquery, skip_parens
 
 
@@ -86,7 +87,8 @@ _LIKE_OPERATORS: Final = {
 def parse_expression(text: str) -> Expression:
     """The a_expr that is the whole text. Raises SqlSyntaxError."""
     grammar = ExpressionGrammar(Cursor(lex(text)))
-    expression = grammar.a_expr()
+    with limited_depth():
+        expression = grammar.a_expr()
     grammar.cursor.expect_end()
     return expression
 

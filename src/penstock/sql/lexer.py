@@ -81,6 +81,9 @@ _LONGER: Final = re.compile(
 _CONTINUED: Final = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*[\n\r])*\Z")
 _FIXED: Final = frozenset([*"()[],.;:", "::", ":=", ".."])
 _KEEPS_SIGN: Final = frozenset("~!@#^&|`?%")
+_PARAMETER_DIGITS: Final = 11
+MAX_DIGITS: Final = 3500
+"""Of a number. Python refuses to read or write more than 4300 digits of one, be it hexadecimal."""
 _RADIX_NAMES: Final = {"0x": "hexadecimal", "0o": "octal", "0b": "binary"}
 
 
@@ -185,11 +188,15 @@ def _number(match: re.Match[str], start: int) -> Token:
     if match["parameter"]:
         if match["junk"]:
             return _wrong("trailing junk after parameter", source, start)
+        if int(source[1:].lstrip("0")[:_PARAMETER_DIGITS] or 0) > 0x7FFFFFFF:
+            return _wrong("parameter number too large", source, start)
         return Token(Kind.OTHER, source, source, start)
     if source.lower() in _RADIX_NAMES:
         return _wrong(f"invalid {_RADIX_NAMES[source.lower()]} integer", source, start)
     if match["junk"]:
         return _wrong("trailing junk after numeric literal", source, start)
+    if len(source) > MAX_DIGITS:
+        raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
     if match["float"]:
         return Token(Kind.FLOAT, source, source, start)
     number = int(source, 0) if radix else int(source)

@@ -18,17 +18,21 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.array_literals import read_array
 from penstock.sql.builtin import types
 from penstock.sql.datetime_literals import read_date, read_timestamp
+from penstock.sql.lexer import MAX_DIGITS
 from penstock.sql.primnodes import UNKNOWN, Const
 from penstock.sql.quoting import type_name
 
 _SPACE: Final = " \t\n\r\f\v"
 _INTEGER: Final = re.compile(
-    r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)"
+    r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",
+    re.ASCII,
 )
 _NUMERIC: Final = re.compile(
-    r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?"
+    r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?",
+    re.ASCII,
 )
-_FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_MAX_SHIFT: Final = 16_000
 _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 _TRUE: Final = ("true", "yes", "on", "1")
@@ -60,6 +64,7 @@ def _integer(bits: int, name: str) -> Callable[[str], str]:
         if match is None:
             raise invalid(name, text)
         digits = match[2]
+        _check_length(digits)
         value = int(digits, 0) if digits[1:2].isalpha() else int(digits)
         value = -value if match[1] == "-" else value
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
@@ -74,6 +79,7 @@ def _numeric(text: str) -> str:
     special = _special(stripped)
     if special is not None:
         return special
+    _check_length(stripped)
     match = _INTEGER.fullmatch(stripped)
     if match and match[2][1:2].isalpha():
         value = int(match[2], 0)
@@ -84,13 +90,18 @@ def _numeric(text: str) -> str:
     sign, digits = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa.lstrip("+"))
     whole, _, fraction = digits.partition(".")
     shift = int(exponent or 0)
-    if abs(shift) > 16_000 or len(digits) > 16_000:
+    if abs(shift) > _MAX_SHIFT:
         raise PenstockError("value overflows numeric format", sqlstate="22003")
     scale = max(len(fraction) - shift, 0)
-    unscaled = int((whole + fraction) or "0") * 10 ** max(shift - len(fraction), 0)
-    padded = str(unscaled).rjust(scale + 1, "0")
+    unscaled = (whole + fraction + "0" * max(shift - len(fraction), 0)).lstrip("0")
+    padded = unscaled.rjust(scale + 1, "0")
     body = f"{padded[:-scale]}.{padded[-scale:]}" if scale else padded
     return f"{sign if unscaled else ''}{body}"
+
+
+def _check_length(digits: str) -> None:
+    if len(digits) > MAX_DIGITS:
+        raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
 
 
 def _special(text: str) -> str | None:

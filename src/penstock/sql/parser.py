@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from penstock.errors import PenstockError, SqlSyntaxError
+from penstock.errors import SqlSyntaxError
 from penstock.sql import (
     copy_grammar,
     publication_grammar,
@@ -25,6 +25,7 @@ from penstock.sql.alter_table_grammar import alter_table
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.keywords import words
 from penstock.sql.lexer import lex, tokens_of_statements
+from penstock.sql.nesting import limited_depth
 from penstock.sql.query_grammar import query
 from penstock.sql.statements import Statement
 
@@ -115,17 +116,8 @@ def parse_script(text: str) -> list[Statement]:
 
 
 def _limited(cursor: Cursor) -> Statement:
-    try:
+    with limited_depth():
         return _statement(cursor)
-    except RecursionError:
-        raise stack_depth_exceeded() from None
-
-
-def stack_depth_exceeded() -> PenstockError:
-    """check_stack_depth: for what is nested too deeply."""
-    return PenstockError(
-        "stack depth limit exceeded", hint="Write it with fewer levels.", sqlstate="54001"
-    )
 
 
 def _statement(cursor: Cursor) -> Statement:

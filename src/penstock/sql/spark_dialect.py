@@ -15,6 +15,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError, UndefinedObject
+from penstock.sql.foreign_trees import foreign_tree
+from penstock.sql.lexer import lex
+from penstock.sql.nesting import check_array_nesting
+from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,24 @@ _REFUSED = {
 
 def query_for_spark(text: str, locate: Locate) -> str:
     """A SELECT. Raises FeatureNotSupported, SqlSyntaxError, UndefinedObject."""
-    return _spark(_with_tables(_parse(text), locate))
+    tree = _parse(text)
+    with foreign_tree():
+        check_query(tree)
+        return _spark(_with_tables(tree, locate))
 
 
 def change_for_spark(text: str, locate: Locate) -> str:
     """An INSERT, UPDATE or DELETE. Raises as ``query_for_spark``."""
     tree = _parse(text)
     for argument, what in _REFUSED.items():
-        if tree.args.get(argument):
+        if tree.args.get(argument) or tree.args.get(argument.rstrip("_")):
             raise FeatureNotSupported(f"{what} is not supported")
+    with foreign_tree():
+        check_tree(tree)
+        return _change(tree, text, locate)
+
+
+def _change(tree: exp.Expr, text: str, locate: Locate) -> str:
     match tree:
         case exp.Insert():
             return _insert(tree, locate)
@@ -70,6 +83,8 @@ def _insert(tree: exp.Expr, locate: Locate) -> str:
     if tree.args.get("default"):
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
     wanted = _columns(target, named)
+    if tree.expression is None:
+        raise SqlSyntaxError("syntax error at end of input")
     source = _with_tables(tree.expression, locate)
     names = [f"c{number}" for number in range(len(wanted))]
     if isinstance(source, exp.Values):
@@ -127,18 +142,18 @@ def _no_column(name: str, target: SparkTable) -> UndefinedObject:
 
 
 def _parse(text: str) -> exp.Expr:
+    check_array_nesting(lex(text))
     try:
-        return sqlglot.parse_one(text, read="postgres")
+        with foreign_tree():
+            return sqlglot.parse_one(text, read="postgres")
     except SqlglotError as error:
         raise SqlSyntaxError(f"could not read the query: {str(error).splitlines()[0]}") from None
 
 
 def _with_tables(tree: exp.Expr, locate: Locate) -> exp.Expr:
     """Every table of the lake by its name in Spark; those of WITH stay."""
-    local = {cte.alias for cte in tree.find_all(exp.CTE)}
-    for table in list(tree.find_all(exp.Table)):
-        if isinstance(table.this, exp.Func) or (table.name in local and not table.db):
-            continue
+    tables = [t for t in tree.find_all(exp.Table) if not isinstance(t.this, exp.Func)]
+    for table in [table for table in tables if not is_of_with(table)]:
         found = _located(table, locate)
         alias = table.alias or table.name
         replacement = exp.alias_(exp.to_table(found.name, dialect="spark"), alias, table=True)
@@ -162,9 +177,10 @@ def _spark(tree: exp.Expr | None) -> str:
     if tree is None:
         return ""
     try:
-        return tree.sql(dialect="spark", unsupported_level=sqlglot.ErrorLevel.RAISE)
+        text = tree.sql(dialect="spark", unsupported_level=sqlglot.ErrorLevel.RAISE, comments=False)
     except SqlglotError as error:
         raise FeatureNotSupported(f"not supported: {error}") from None
+    return without_variables(text)
 
 
 def _quoted(name: str) -> str:

@@ -8,6 +8,7 @@ the session. One thread runs it.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ from penstock.walsender.hba import Client, Method, Rule, method_for
 from penstock.walsender.message_pump import ClientLeft, MessagePump
 from penstock.walsender.query_answers import StreamEnded, send_answer
 
+_SYNTAX_ERROR: Final = "42601"
+_PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
 _PROTOCOL_3_2_SINCE: Final = 18
 
@@ -257,6 +260,7 @@ class Backend:
         assert self.runner is not None
         extended = ExtendedQuery(self._session, self._pump, self.runner)
         idle = self._options.idle_session_timeout_s or None
+        event: Event | None = None
         while not self._session.closed:
             try:
                 event = self._pump.next_event(idle)
@@ -271,10 +275,17 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                log.warning("pid %d (%s): %s", self.pid, self._socket.address, error.report())
+                self._log(error, event)
                 self.runner.failed()
                 self._session.transaction_status = self.runner.transaction_status
                 self._pump.send(self._session.fail(error))
+
+    def _log(self, error: PenstockError, event: Event | None) -> None:
+        # A syntax error shows a word of the statement, which may be the password (law 9).
+        text = getattr(event, "text", None) or getattr(event, "query", None) or ""
+        secret = error.sqlstate == _SYNTAX_ERROR and _PASSWORD.search(text) is not None
+        report = "syntax error in a statement with a password" if secret else error.report()
+        log.warning("pid %d (%s): %s", self.pid, self._socket.address, report)
 
     def _simple_query(self, text: str) -> None:
         assert self.runner is not None

@@ -112,8 +112,12 @@ class Server:
                 log.warning("could not accept a connection: %s", error)
                 self._stopping.wait(0.1)  # too many open files, for instance
                 continue
-            with contextlib.suppress(OSError):  # the client may have left already
+            try:
                 self._begin(accepted)
+            except (OSError, RuntimeError) as error:
+                # The client has left already, or there is no thread to be had.
+                accepted.close()
+                log.info("could not begin a session: %s", error)
 
     def _begin(self, accepted: socket.socket) -> None:
         most = self._listen.max_connections
@@ -131,7 +135,12 @@ class Server:
         )
         with self._lock:
             self._backends[pid] = backend, thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                del self._backends[pid]
+            raise
 
     def _serve(self, backend: Backend) -> None:
         try:

@@ -1,0 +1,71 @@
+"""Rows of COPY, all at once or one by one: the same messages, which PostgreSQL reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.protocol.copy_columns import BINARY_HEADER, BINARY_TRAILER, binary_rows, text_rows
+from penstock.protocol.copy_rows import BINARY_END, binary_messages, text_messages
+from penstock.protocol.copy_rows import BINARY_HEADER as HEADER_OF_ROWS
+from penstock.wire_rows import counted_prefix, data_of, fixed, joined, lengths
+
+CELLS = st.none() | st.binary(max_size=6) | st.text("\\\b\t\n\v\f\rNé.", max_size=6).map(str.encode)
+Rows = list[list[bytes | None]]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Rows, list[pa.Array]]:
+    width = draw(st.integers(0, 4))
+    rows = draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=6))
+    columns = []
+    for number in range(width):
+        cells = [row[number] for row in rows]
+        whole = pa.array([None, b"\t", *cells, b"x"], pa.binary())
+        columns.append(
+            draw(st.sampled_from([pa.array(cells, pa.binary()), whole.slice(2, len(rows))]))
+        )
+    return rows, columns
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables())
+def test_both_ways_give_the_same(table: tuple[Rows, list[pa.Array]]) -> None:
+    rows, columns = table
+    assert text_rows(columns, len(rows)) == text_messages(rows)
+    assert binary_rows(columns, len(rows)) == binary_messages(rows)
+
+
+def test_every_byte_of_a_text() -> None:
+    cells: Sequence[bytes | None] = [bytes([byte]) * 2 for byte in range(256)] + [b"", None]
+    assert text_rows([pa.array(cells, pa.binary())], len(cells)) == text_messages(
+        [[cell] for cell in cells]
+    )
+
+
+def test_header_and_trailer_are_the_same() -> None:
+    assert BINARY_HEADER == HEADER_OF_ROWS
+    assert BINARY_END.endswith(BINARY_TRAILER)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_tables_without_columns(rows: int) -> None:
+    assert text_rows([], rows) == text_messages([[]] * rows)
+    assert binary_rows([], rows) == binary_messages([[]] * rows)
+
+
+def test_pieces_of_rows() -> None:
+    cells = pa.array([b"ab", None, b"", b"c"], pa.binary())
+    assert lengths(cells).tolist() == [2, 0, 0, 1]
+    prefix, sizes = counted_prefix(cells, b"t", b"n")
+    assert prefix.to_pylist() == [b"t\0\0\0\2", b"n", b"t\0\0\0\0", b"t\0\0\0\1"]
+    assert sizes.tolist() == [7, 1, 5, 6]
+    rows = joined([b"<", prefix, cells, b">"])
+    assert rows.to_pylist() == [b"<t\0\0\0\2ab>", b"<n>", b"<t\0\0\0\0>", b"<t\0\0\0\1c>"]
+    assert data_of(rows.slice(1, 2)) == b"<n><t\0\0\0\0>"
+    assert data_of(rows.slice(4)) == b""
+    assert len(fixed(lengths(cells).astype("u1").reshape(2, 2))) == 2

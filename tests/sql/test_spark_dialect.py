@@ -1,0 +1,97 @@
+"""Queries for Spark reach the tables that they name, and nothing else that Spark can reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PenstockError, UndefinedObject
+from penstock.sql.spark_dialect import SparkTable, change_for_spark, query_for_spark
+
+TABLES = {"t": SparkTable("view_t", (("a", "int"), ("b", "string")))}
+
+
+def locate(schema: str | None, name: str) -> SparkTable:
+    if schema not in (None, "public") or name not in TABLES:
+        raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+    return TABLES[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("SELECT reflect('java.lang.System', 'getenv') FROM t", "42883"),
+        ("SELECT \"reflect\"('java.lang.System', 'getenv') FROM t", "42883"),
+        ("SELECT builtin.reflect('java.lang.System', 'getenv') FROM t", "42883"),
+        ("SELECT java_method('java.lang.System', 'exit', 1) FROM t", "42883"),
+        ("SELECT try_reflect('a', 'b') FROM t", "42883"),
+        ("SELECT input_file_name() FROM t", "42883"),
+        ("SELECT transform(ARRAY[1], x -> reflect('a', 'b')) FROM t", "42883"),
+        ("SELECT * FROM table_changes('secret', 0)", "42883"),
+        ("SELECT * FROM table_changes_by_path('/lake/secret', 0)", "42883"),
+        ("SELECT * FROM TABLE(table_changes_by_path('/lake/secret', 0))", "42883"),
+        ("SELECT * FROM identifier('delta.`/lake/secret`')", "42883"),
+        ("SELECT * FROM t, LATERAL reflect('a', 'b') x", "42883"),
+        ("SELECT * FROM ROWS FROM (reflect('a', 'b'))", "0A000"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "0A000"),
+        ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM table_changes('x', 0))", "42883"),
+        ('SELECT * FROM csv."/etc/passwd"', "42P01"),
+        ('SELECT * FROM delta."/lake/secret"', "42P01"),
+        ('SELECT * FROM spark_catalog.delta."/lake/secret"', "42P01"),
+        ("SELECT * FROM secret, (WITH secret AS (SELECT 1) SELECT * FROM secret) q", "42P01"),
+        ("WITH secret AS (SELECT * FROM secret) SELECT * FROM secret", "42P01"),
+        ("WITH q AS (SELECT 1) DELETE FROM t", "0A000"),
+        ("WITH q AS (SELECT 1) INSERT INTO t SELECT 1, 'x'", "0A000"),
+        ("WITH q AS (DELETE FROM t RETURNING a) SELECT * FROM q", "0A000"),
+        ("SELECT a INTO t FROM t", "0A000"),
+        ("SELECT $1 FROM t", "42P02"),
+        ("SELECT @secret FROM t", "42P02"),
+        ("SELECT :secret FROM t", "42P02"),
+        ("SELECT a FROM t, (WITH q AS (SELECT 1) SELECT * FROM q) x,"
+         " (WITH q AS (SELECT 2) SELECT * FROM q) y", "0A000"),
+        ("SELECT " + "ARRAY[" * 20 + "1" + "]" * 20 + " FROM t", "54000"),
+        ("SELECT " + "(" * 500 + "1" + ")" * 500 + " FROM t", "54001"),
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_what_a_query_does_not_reach(text: str, sqlstate: str) -> None:
+    with pytest.raises(PenstockError) as error:
+        query_for_spark(text, locate)
+    assert error.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("INSERT INTO t SELECT reflect('a', 'b'), 'x'", "42883"),
+        ("INSERT INTO t SELECT * FROM secret", "42P01"),
+        ("UPDATE t SET b = java_method('a', 'b')", "42883"),
+        ("UPDATE t SET b = (SELECT max(b) FROM secret)", "42P01"),
+        ("DELETE FROM t WHERE a IN (SELECT a FROM secret)", "42P01"),
+        ("DELETE FROM t WHERE b = input_file_name()", "42883"),
+        ("UPDATE t SET b = x.b FROM secret x", "0A000"),
+        ("DELETE FROM t USING secret", "0A000"),
+    ],
+)
+def test_what_a_change_does_not_reach(text: str, sqlstate: str) -> None:
+    with pytest.raises(PenstockError) as error:
+        change_for_spark(text, locate)
+    assert error.value.sqlstate == sqlstate
+
+
+def test_tables_by_their_names_in_spark() -> None:
+    assert query_for_spark("SELECT a FROM public.t AS x", locate) == "SELECT a FROM view_t AS x"
+    assert query_for_spark("TABLE t", locate) == "SELECT * FROM view_t AS t"
+    text = query_for_spark("WITH q AS (SELECT a FROM t) SELECT count(*), q.a FROM q", locate)
+    assert text == "WITH q AS (SELECT a FROM view_t AS t) SELECT COUNT(*), q.a FROM q"
+    text = query_for_spark("WITH t AS (SELECT a FROM t) SELECT t.a FROM t", locate)
+    assert text == "WITH t AS (SELECT a FROM view_t AS t) SELECT t.a FROM t"
+    text = query_for_spark("SELECT * FROM (WITH q AS (SELECT 1 AS a) SELECT * FROM q) s", locate)
+    assert "view_t" not in text
+    assert "EXPLODE" in query_for_spark("SELECT * FROM generate_series(1, 3) g", locate)
+
+
+def test_nothing_is_substituted_in_strings_and_no_comment_goes_along() -> None:
+    text = query_for_spark("SELECT '${env:HOME}', 'a\\' /* ${x} */ FROM t -- ${y}", locate)
+    assert text == "SELECT '\\u0024{env:HOME}', 'a\\\\' FROM view_t AS t"
+    text = change_for_spark("INSERT INTO t VALUES (1, '${spark.secret}')", locate)
+    assert "${" not in text and "\\u0024{spark.secret}" in text
