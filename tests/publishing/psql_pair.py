@@ -1,11 +1,13 @@
 """psql 18 against the node and against a real PostgreSQL 18: both must print the same.
 
-In: scripts as a user types them. Out: what psql prints, or an assertion where the two differ. Owners
-are alike since both know the server's superuser; what a lake calls otherwise is put right here.
+In: scripts as a user types them. Out: what psql prints, or an assertion where the two differ.
+Owners are alike since both know the server's superuser; what a lake calls otherwise is put right
+here.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import subprocess
@@ -44,8 +46,15 @@ class Pair:
         """Run a script on both; what both have printed."""
         wanted = normal(psql(self.server.conninfo, script))
         printed = normal(psql(self.lake.conninfo(SUPERUSER), script))
-        assert printed == wanted
+        lines = difflib.unified_diff(wanted.splitlines(), printed.splitlines(), "server", "node")
+        assert printed == wanted, "\n".join(lines)
         return printed
+
+
+_NOT_OURS = re.compile(
+    r"(LOCATION|SCHEMA NAME|TABLE NAME|COLUMN NAME|CONSTRAINT NAME|LINE \d+):| +\^$"
+    r"|(No p|P)artition constraint"
+)
 
 
 def normal(printed: str) -> str:
@@ -53,7 +62,7 @@ def normal(printed: str) -> str:
     kept = [
         line
         for line in re.sub(r"^psql:<stdin>:\d+: ", "", printed, flags=re.MULTILINE).splitlines()
-        if not re.match(r"LOCATION:|LINE \d+:| +\^$|(No p|P)artition constraint", line)
+        if not _NOT_OURS.match(line)
     ]
     text = "\n".join(kept)
     return text.replace("| heap ", "| delta").replace("method: heap", "method: delta")

@@ -1,4 +1,4 @@
-"""The worked examples of PostgreSQL's documentation, chapter "Row Filters", with a node that publishes.
+"""The worked examples of PostgreSQL's documentation, chapter "Row Filters": a node publishes.
 
 Every statement and display also runs on a real server, and both print the same.
 """
@@ -54,9 +54,7 @@ _CHANGES = [
 ]
 
 
-def test_row_filters(
-    pair: Pair, lake: LakeNode, subscriber: Callable[..., Database]
-) -> None:
+def test_row_filters(pair: Pair, lake: LakeNode, subscriber: Callable[..., Database]) -> None:
     target = subscriber(18)
     target.execute(_TABLES)
     pair.both(_TABLES + _PUBLICATIONS)
@@ -69,3 +67,51 @@ def test_row_filters(
         pair.both(f"{statement}\nSELECT * FROM t1 ORDER BY a;")
         lake.caught_up("s1")
         assert target.rows(rows) == wanted
+
+
+_PARTITIONED = """
+CREATE TABLE parent(a int PRIMARY KEY) PARTITION BY RANGE(a);
+CREATE TABLE child PARTITION OF parent DEFAULT;
+"""
+
+_VALUES = """
+INSERT INTO parent VALUES (2), (4), (6);
+INSERT INTO child VALUES (3), (5), (7);
+SELECT * FROM parent ORDER BY a;
+"""
+
+
+def test_filters_of_partitions(
+    pair: Pair, lake: LakeNode, subscriber: Callable[..., Database]
+) -> None:
+    target = subscriber(18)
+    target.execute(_PARTITIONED)
+    pair.both(
+        _PARTITIONED
+        + r"""
+CREATE PUBLICATION p4 FOR TABLE parent WHERE (a < 5), child WHERE (a >= 5)
+WITH (publish_via_partition_root=true);
+\dRp+ p4
+\d+ parent
+\d child
+"""
+    )
+    lake.subscribe(target, "s4", "p4")
+    pair.both(_VALUES)
+    lake.caught_up("s4")
+    assert target.rows("SELECT * FROM parent ORDER BY a") == [(2,), (3,), (4,)]
+    pair.both(
+        r"""
+DROP PUBLICATION p4;
+CREATE PUBLICATION p4 FOR TABLE parent, child WHERE (a >= 5)
+WITH (publish_via_partition_root=false);
+\dRp+ p4
+"""
+    )
+    target.execute("TRUNCATE parent")
+    target.execute("ALTER SUBSCRIPTION s4 REFRESH PUBLICATION")
+    lake.copied(target, "s4")
+    assert target.rows("SELECT * FROM child ORDER BY a") == [(5,), (6,), (7,)]
+    pair.both(f"TRUNCATE TABLE parent;\n{_VALUES}\nSELECT * FROM child ORDER BY a;")
+    lake.caught_up("s4")
+    assert target.rows("SELECT * FROM child ORDER BY a") == [(5,), (6,), (7,)]
