@@ -21,13 +21,13 @@ from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
 from penstock.sql.spark_dialect import query_for_spark
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_changes import LakeChanges
-from penstock.walsender.lake_columns import LakeColumn
+from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
@@ -77,7 +77,7 @@ class SparkLake:
     ) -> tuple[str | None, frozenset[str]]:
         if request.predicate is None:
             return None, frozenset()
-        known = [FilterColumn(c.name, *_type(c)) for c in columns]
+        known = [filter_column(column) for column in columns]
         compiled = compile_row_filter(request.predicate, known, table=table.qualified_name)
         return compiled.predicate, compiled.columns
 

@@ -19,11 +19,13 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
+from penstock.publication.members import Action, Members
+from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
 from penstock.sql.spark_dialect import Change, SparkTable, change_for_spark
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.commits import newest_version
-from penstock.walsender.lake_columns import LakeColumn
+from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.lake_partitions import Partitions, Routing
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Sequencer
@@ -134,6 +136,7 @@ class LakeChanges:
 
     def _rewrite(self, table: LakeTable, change: Change) -> int:
         leaves = self._tables.leaves(table)
+        self._check_identity(leaves, Action(change.kind))
         partitions = self._partitions(self._tables.columns(table))
         changed = {name for name, _ in change.settings}
         for leaf in leaves:
@@ -142,6 +145,20 @@ class LakeChanges:
         if len(leaves) > 1:  # what fails for one partition fails before any is changed
             leaves = [leaf for leaf in leaves if self._touches(leaf, change)]
         return sum(self._run(change.on(_delta(leaf))) for leaf in leaves)
+
+    def _check_identity(self, leaves: Sequence[LakeTable], command: Action) -> None:
+        """CheckCmdReplicaIdentity: what could not be published is not done."""
+        with self._catalog.read() as t:
+            publications = t.publications
+            members = Members(
+                publications.all(),
+                publications.relations(),
+                publications.namespaces(),
+                t.tables.all(),
+            )
+        for leaf in leaves:
+            columns = tuple(map(filter_column, self._tables.columns(leaf)))
+            check_identity(members, leaf, columns, command)
 
     def _touches(self, leaf: LakeTable, change: Change) -> bool:
         """Whether there are rows to change; all their new values are computed for it."""

@@ -104,8 +104,9 @@ class SessionRunner:
         return self._block.status
 
     def failed(self) -> None:
-        """The running statement has failed."""
+        """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
         self._block.fail()
+        self._services.slots.end_session(self._context.pid)
 
     def cancel(self) -> None:
         """End the running statement soon."""
@@ -238,6 +239,7 @@ class SessionRunner:
             pid=self._context.pid,
             user=role.name,
             superuser=role.superuser,
+            replication=role.replication,
             database=self._context.parameters.database,
             version=self._services.version,
             settings=self._settings.values(),
