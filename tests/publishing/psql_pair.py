@@ -42,10 +42,11 @@ class Pair:
     lake: LakeNode
     server: Database
 
-    def both(self, script: str) -> str:
+    def both(self, script: str, user: str = SUPERUSER) -> str:
         """Run a script on both; what both have printed."""
-        wanted = normal(psql(self.server.conninfo, script))
-        printed = normal(psql(self.lake.conninfo(SUPERUSER), script))
+        server = self.server.server.conninfo(self.server.name, user)
+        wanted = normal(psql(server, script)).replace(self.server.name, "lake")
+        printed = normal(psql(self.lake.conninfo(user), script))
         lines = difflib.unified_diff(wanted.splitlines(), printed.splitlines(), "server", "node")
         assert printed == wanted, "\n".join(lines)
         return printed

@@ -75,6 +75,7 @@ _REFUSED = {
 def query_for_spark(text: str, locate: Locate) -> str:
     """A SELECT. Raises FeatureNotSupported, SqlSyntaxError, UndefinedObject."""
     tree = _parse(text)
+    _refuse(tree)
     name_columns(tree)
     return _spark(_with_tables(tree, locate))
 
@@ -85,6 +86,9 @@ def change_for_spark(text: str, target: Locate, source: Locate) -> Change:
     ``target`` is asked for the table that is changed, ``source`` for those that are read.
     """
     tree = _parse(text)
+    _refuse(tree.args.get("expression"))
+    if isinstance(tree, exp.Merge):
+        raise FeatureNotSupported("MERGE is not supported")
     for argument, what in _REFUSED.items():
         if tree.args.get(argument):
             raise FeatureNotSupported(f"{what} is not supported")
@@ -97,6 +101,19 @@ def change_for_spark(text: str, target: Locate, source: Locate) -> Change:
             _located(tree.this, target)
             return Change("delete", _alias(tree.this), where=_where(tree, source))
     raise FeatureNotSupported(f"{text.split(maxsplit=1)[0].upper()} is not supported")
+
+
+def _refuse(query: exp.Expr | None) -> None:
+    """What Spark would not understand, or read otherwise."""
+    if query is None:
+        return
+    for found in query.find_all(exp.DML):
+        raise FeatureNotSupported(f"{found.key.upper()} within WITH is not supported")
+    for select in query.find_all(exp.Select):
+        if select.args.get("into"):
+            raise FeatureNotSupported("SELECT ... INTO is not supported")
+        if select.args.get("locks"):
+            raise FeatureNotSupported("FOR UPDATE and FOR SHARE are not supported")
 
 
 def _insert(tree: exp.Expr, target: Locate, source: Locate) -> Change:

@@ -223,7 +223,6 @@ class SessionRunner:
             raise FeatureNotSupported(
                 f"{what} cannot run inside a transaction block",
                 hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
-                sqlstate="25001",
             )
 
     def _require_database(self) -> None:
