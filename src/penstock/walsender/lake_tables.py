@@ -37,6 +37,8 @@ class LakeTables:
 
     def find(self, name: RangeVar, role: LoginRole, *, owner: bool = False) -> LakeTable:
         """``owner``: it is to be changed, not only read. Raises PenstockError (42P01, 42501)."""
+        if self._named(name) is None:
+            self._sequencer.step(discover=True)  # it may be new in the warehouse
         with self._catalog.read() as t:
             table = t.tables.find(name.schema or _PUBLIC, name.name)
             if table is None:
@@ -45,6 +47,10 @@ class LakeTables:
             if not mine and (owner or not t.roles.may_select(table.oid, role.oid)):
                 raise PenstockError(f"permission denied for table {table.name}", sqlstate="42501")
         return table
+
+    def _named(self, name: RangeVar) -> LakeTable | None:
+        with self._catalog.read() as t:
+            return t.tables.find(name.schema or _PUBLIC, name.name)
 
     def leaves(self, table: LakeTable) -> list[LakeTable]:
         """The table, or the partitions that hold its rows: none where there is no partition."""
