@@ -23,8 +23,6 @@ from report import Comparison, comparison_table
 from servers import ROWS_PER_SCALE, Server, clusters
 
 _LAKE: Final = "Penstock"
-_POSTGRES_SERIES: Final = "generate_series({}, {}) AS t(id)"
-_SPARK_SERIES: Final = "range({}, {} + 1)"
 
 
 def main() -> int:
@@ -78,8 +76,7 @@ def _stream(
 ) -> float:
     """The changes wait in the slot, then the subscriber is enabled; seconds."""
     side.disable()
-    series = _SPARK_SERIES if isinstance(publisher, Lake) else _POSTGRES_SERIES
-    for statement in _changes(options, run, series):
+    for statement in _changes(options, run):
         publisher.execute(statement)
     behind = _end(publisher)
     publisher.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1")
@@ -90,16 +87,15 @@ def _stream(
     return taken
 
 
-def _changes(options: argparse.Namespace, run: int, series: str) -> Iterator[str]:
+def _changes(options: argparse.Namespace, run: int) -> Iterator[str]:
     """Half of the changes are updates, a quarter inserts, a quarter deletes of those inserted."""
     size = options.changes // options.transactions
     for number in range(options.transactions):
         if number % 4 == 1:
             first = options.rows + 1 + (run * options.transactions + number) * size
-            rows = series.format(first, first + size - 1)
             yield (
-                "INSERT INTO pgbench_accounts (aid, bid, abalance, filler) "
-                f"SELECT id, 1, 0, 'new' FROM {rows}"
+                "INSERT INTO pgbench_accounts (aid, bid, abalance, filler) SELECT id, 1, 0, 'new' "
+                f"FROM generate_series({first}, {first + size - 1}) AS t(id)"
             )
         elif number % 4 == 3:
             first = options.rows + 1 + (run * options.transactions + number - 2) * size

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, drop_subscriptions
+from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
+from publishing.psql_pair import SUPERUSER, Pair
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,19 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeN
     folder: Path = tmp_path_factory.mktemp("lake") / "node"
     with LakeNode(folder, spark) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def superuser(lake: LakeNode) -> str:
+    """The name of the test servers' superuser, on the node too."""
+    lake.execute(f"CREATE ROLE {SUPERUSER} LOGIN SUPERUSER REPLICATION PASSWORD '{PASSWORD}'")
+    return SUPERUSER
+
+
+@pytest.fixture
+def pair(lake: LakeNode, superuser: str, database: Database) -> Pair:
+    """The node and a fresh database of a PostgreSQL 18."""
+    return Pair(lake, database)
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def test_a_large_commit_arrives_whole(
     lake.subscribe(database, name, name, f"streaming = {streaming}")
     lake.execute(
         f"INSERT INTO {name}.b VALUES (1)",
-        f"INSERT INTO {name}.a SELECT id, md5(CAST(id AS string)) FROM range(0, {_ROWS})",
+        f"INSERT INTO {name}.a SELECT id, md5(CAST(id AS text)) "
+        f"FROM generate_series(1, {_ROWS}) AS t(id)",
         f"INSERT INTO {name}.b VALUES (2)",
         f"UPDATE {name}.a SET v = upper(v)",
         f"INSERT INTO {name}.a VALUES (-1, 'small')",

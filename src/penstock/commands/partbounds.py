@@ -16,36 +16,13 @@ from penstock.commands.namespace import table_columns
 from penstock.commands.scope import Scope
 from penstock.errors import InvalidParameterValue
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
+from penstock.sql.partition_bound import key_columns, strategy_of
 
 Comparable = tuple[int, Decimal | str]
 
 _NUMBERS: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
 _INVALID_OBJECT: Final = "42P17"
 _INVALID_TABLE: Final = "42P16"
-
-
-def strategy_of(partition_key: str) -> Strategy:
-    """The strategy in ``LakeTable.partition_key``: ``RANGE (a)``."""
-    return Strategy(partition_key.split(" ", 1)[0].lower())
-
-
-def key_columns(partition_key: str) -> tuple[str, ...]:
-    """The columns in ``LakeTable.partition_key``."""
-    inside = partition_key[partition_key.index("(") + 1 : -1]
-    found, at = [], 0
-    while at < len(inside):
-        if inside[at] == '"':
-            end = at + 1
-            while inside[end : end + 2] == '""' or inside[end] != '"':
-                end += 2 if inside[end : end + 2] == '""' else 1
-            found.append(inside[at + 1 : end].replace('""', '"'))
-            at = end + 3
-        else:
-            end = inside.find(",", at)
-            end = len(inside) if end < 0 else end
-            found.append(inside[at:end])
-            at = end + 2
-    return tuple(found)
 
 
 def check_new_partition(

@@ -98,7 +98,9 @@ class ServingNode:
             slots=self.slots,
             snapshots=Snapshots(),
             senders=self.senders,
-            catalog_queries=NodeCatalogs(catalog, warehouse, self.slots, self.senders),
+            catalog_queries=NodeCatalogs(
+                catalog, warehouse, self.slots, self.senders, DATABASE_OID
+            ),
             lake=lake,
             run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
             make_source=lambda options: Decoding(

@@ -155,6 +155,7 @@ def _returns(function: Function, values: list[Typed]) -> str:
 def table_query(function: TableFunction, values: list[Typed], found: Found) -> str:
     """A function in FROM as a SELECT with columns o1, o2 ... Raises PenstockError 42883."""
     found.tables |= set(function.tables)
+    found.functions |= set(function.functions)
     if function.arguments == (VARIADIC,):
         return function.query.format(_variadic(function, values, found))
     most = len(function.arguments)

@@ -37,8 +37,8 @@ class Function:
 class TableFunction:
     """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...
 
-    ``tables``: what the query reads. ``named``: a single column keeps its name whatever the alias,
-    as one of an OUT parameter does (chooseScalarFunctionAlias).
+    ``tables``, ``functions``: what the query reads and calls. ``named``: a single column keeps its
+    name whatever the alias, as one of an OUT parameter does (chooseScalarFunctionAlias).
     """
 
     name: str
@@ -48,6 +48,7 @@ class TableFunction:
     optional: int = 0
     tables: tuple[str, ...] = ()
     named: bool = True
+    functions: tuple[str, ...] = ()
 
 
 _TEXT_FUNCTIONS: Final = """

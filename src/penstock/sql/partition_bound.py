@@ -66,6 +66,30 @@ def parse_partition_bound(text: str) -> PartitionBound:
     return bound
 
 
+def strategy_of(partition_key: str) -> Strategy:
+    """The strategy in PARTITION BY as the catalog keeps it: ``RANGE (a)``."""
+    return Strategy(partition_key.split(" ", 1)[0].lower())
+
+
+def key_columns(partition_key: str) -> tuple[str, ...]:
+    """The columns in it."""
+    inside = partition_key[partition_key.index("(") + 1 : -1]
+    found, at = [], 0
+    while at < len(inside):
+        if inside[at] == '"':
+            end = at + 1
+            while inside[end : end + 2] == '""' or inside[end] != '"':
+                end += 2 if inside[end : end + 2] == '""' else 1
+            found.append(inside[at + 1 : end].replace('""', '"'))
+            at = end + 3
+        else:
+            end = inside.find(",", at)
+            end = len(inside) if end < 0 else end
+            found.append(inside[at:end])
+            at = end + 2
+    return tuple(found)
+
+
 def partition_bound(cursor: Cursor) -> PartitionBound:
     """``PartitionBoundSpec``"""
     if cursor.accept("default"):

@@ -14,10 +14,16 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.errors import FeatureNotSupported, SqlSyntaxError, UndefinedObject
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    SqlSyntaxError,
+    UndefinedObject,
+)
 from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
 from penstock.sql.nesting import check_array_nesting
+from penstock.sql.result_names import name_columns
 from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
 
 
@@ -27,6 +33,35 @@ class SparkTable:
 
     name: str
     columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a table, without the table. ``kind``: insert, update or delete.
+
+    ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names.
+    ``settings``: (column, value) of an UPDATE. ``where``: "" for every row. ``alias``: what the
+    values and the condition call the table, with AS.
+    """
+
+    kind: str
+    alias: str
+    columns: tuple[str, ...] = ()
+    rows: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    where: str = ""
+
+    def on(self, table: str) -> str:
+        """The statement; ``table``: as Spark SQL writes it."""
+        where = f" WHERE {self.where}" if self.where else ""
+        match self.kind:
+            case "insert":
+                names = ", ".join(map(_quoted, self.columns))
+                return f"INSERT INTO {table} ({names}) {self.rows}"
+            case "update":
+                values = ", ".join(f"{_quoted(name)} = {value}" for name, value in self.settings)
+                return f"UPDATE {table}{self.alias} SET {values}{where}"
+        return f"DELETE FROM {table}{self.alias}{where}"
 
 
 Locate = Callable[[str | None, str], SparkTable]
@@ -45,50 +80,68 @@ def query_for_spark(text: str, locate: Locate) -> str:
     """A SELECT. Raises FeatureNotSupported, SqlSyntaxError, UndefinedObject."""
     tree = _parse(text)
     with foreign_tree():
+        _refuse(tree)
         check_query(tree)
+        name_columns(tree)
         return _spark(_with_tables(tree, locate))
 
 
-def change_for_spark(text: str, locate: Locate) -> str:
-    """An INSERT, UPDATE or DELETE. Raises as ``query_for_spark``."""
+def change_for_spark(text: str, target: Locate, source: Locate) -> Change:
+    """An INSERT, UPDATE or DELETE. Raises as ``query_for_spark``.
+
+    ``target`` is asked for the table that is changed, ``source`` for those that are read.
+    """
     tree = _parse(text)
+    _refuse(tree.args.get("expression"))
+    if isinstance(tree, exp.Merge):
+        raise FeatureNotSupported("MERGE is not supported")
     for argument, what in _REFUSED.items():
         if tree.args.get(argument) or tree.args.get(argument.rstrip("_")):
             raise FeatureNotSupported(f"{what} is not supported")
     with foreign_tree():
         check_tree(tree)
-        return _change(tree, text, locate)
+        return _change(tree, text, target, source)
 
 
-def _change(tree: exp.Expr, text: str, locate: Locate) -> str:
+def _change(tree: exp.Expr, text: str, target: Locate, source: Locate) -> Change:
     match tree:
         case exp.Insert():
-            return _insert(tree, locate)
+            return _insert(tree, target, source)
         case exp.Update():
-            return _update(tree, locate)
+            return _update(tree, target, source)
         case exp.Delete():
-            target = _located(tree.this, locate)
-            where = tree.args.get("where")
-            if where is not None:
-                where = _with_tables(where, locate)
-            return f"DELETE FROM {target.name}{_alias(tree.this)} {_spark(where)}".rstrip()
+            _located(tree.this, target)
+            return Change("delete", _alias(tree.this), where=_where(tree, source))
     raise FeatureNotSupported(f"{text.split(maxsplit=1)[0].upper()} is not supported")
 
 
-def _insert(tree: exp.Expr, locate: Locate) -> str:
+def _refuse(query: exp.Expr | None) -> None:
+    """What Spark would not understand, or read otherwise."""
+    if query is None:
+        return
+    for found in query.find_all(exp.DML):
+        raise FeatureNotSupported(f"{found.key.upper()} within WITH is not supported")
+    for select in query.find_all(exp.Select):
+        if select.args.get("into"):
+            raise FeatureNotSupported("SELECT ... INTO is not supported")
+        if select.args.get("locks"):
+            raise FeatureNotSupported("FOR UPDATE and FOR SHARE are not supported")
+
+
+def _insert(tree: exp.Expr, target: Locate, source: Locate) -> Change:
     table, named = tree.this, None
     if isinstance(table, exp.Schema):
         table, named = table.this, [column.name for column in table.expressions]
-    target = _located(table, locate)
+    located = _located(table, target)
     if tree.args.get("default"):
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
-    wanted = _columns(target, named)
+    wanted = _columns(located, named, table.name)
     if tree.expression is None:
         raise SqlSyntaxError("syntax error at end of input")
-    source = _with_tables(tree.expression, locate)
+    rows = _with_tables(tree.expression, source)
     names = [f"c{number}" for number in range(len(wanted))]
-    if isinstance(source, exp.Values):
-        given = {len(row.expressions) for row in source.expressions}
+    if isinstance(rows, exp.Values):
+        given = {len(row.expressions) for row in rows.expressions}
         if any(count > len(wanted) for count in given):
             raise SqlSyntaxError("INSERT has more expressions than target columns")
         if len(given) > 1:
@@ -96,58 +149,64 @@ def _insert(tree: exp.Expr, locate: Locate) -> str:
         if named is not None and given != {len(wanted)}:
             raise SqlSyntaxError("INSERT has more target columns than expressions")
         wanted, names = wanted[: min(given)], names[: min(given)]
-        source.set("alias", None)
+        rows.set("alias", None)
     casts = ", ".join(
-        f"CAST({name} AS {kind})" for name, (_, kind) in zip(names, wanted, strict=True)
+        f"CAST({name} AS {kind}) AS {_quoted(column)}"
+        for name, (column, kind) in zip(names, wanted, strict=True)
     )
-    into = ", ".join(_quoted(name) for name, _ in wanted)
-    return (
-        f"INSERT INTO {target.name} ({into}) SELECT {casts} FROM ({_spark(source)}) "
-        f"AS source({', '.join(names)})"
-    )
+    select = f"SELECT {casts} FROM ({_spark(rows)}) AS source({', '.join(names)})"
+    return Change("insert", "", columns=tuple(name for name, _ in wanted), rows=select)
 
 
-def _update(tree: exp.Expr, locate: Locate) -> str:
-    target = _located(tree.this, locate)
-    types = dict(target.columns)
+def _update(tree: exp.Expr, target: Locate, source: Locate) -> Change:
+    located = _located(tree.this, target)
+    types = dict(located.columns)
     settings = []
     for assignment in tree.expressions:
         if not isinstance(assignment, exp.EQ) or not isinstance(assignment.this, exp.Column):
             raise FeatureNotSupported("this form of SET is not supported")
         name = assignment.this.name
         if name not in types:
-            raise _no_column(name, target)
-        value = _spark(_with_tables(assignment.expression, locate))
-        settings.append(f"{_quoted(name)} = CAST({value} AS {types[name]})")
+            raise _no_column(name, tree.this.name)
+        value = _spark(_with_tables(assignment.expression, source))
+        settings.append((name, f"CAST({value} AS {types[name]})"))
+    return Change("update", _alias(tree.this), settings=tuple(settings), where=_where(tree, source))
+
+
+def _where(tree: exp.Expr, source: Locate) -> str:
     where = tree.args.get("where")
-    if where is not None:
-        where = _with_tables(where, locate)
-    return (
-        f"UPDATE {target.name}{_alias(tree.this)} SET {', '.join(settings)} {_spark(where)}"
-    ).rstrip()
+    return "" if where is None else _spark(_with_tables(where.this, source))
 
 
-def _columns(target: SparkTable, named: Sequence[str] | None) -> list[tuple[str, str]]:
+def _columns(target: SparkTable, named: Sequence[str] | None, table: str) -> list[tuple[str, str]]:
     if named is None:
         return list(target.columns)
     types = dict(target.columns)
     for name in named:
         if name not in types:
-            raise _no_column(name, target)
+            raise _no_column(name, table)
+        if named.count(name) > 1:
+            raise DuplicateObject(f'column "{name}" specified more than once', sqlstate="42701")
     return [(name, types[name]) for name in named]
 
 
-def _no_column(name: str, target: SparkTable) -> UndefinedObject:
-    return UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
+def _no_column(name: str, table: str) -> UndefinedObject:
+    return UndefinedObject(
+        f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
+    )
 
 
 def _parse(text: str) -> exp.Expr:
     check_array_nesting(lex(text))
     try:
         with foreign_tree():
-            return sqlglot.parse_one(text, read="postgres")
+            tree = sqlglot.parse_one(text, read="postgres")
     except SqlglotError as error:
         raise SqlSyntaxError(f"could not read the query: {str(error).splitlines()[0]}") from None
+    for identifier in tree.find_all(exp.Identifier):
+        if not identifier.args.get("quoted"):
+            identifier.set("this", identifier.name.lower())
+    return tree
 
 
 def _with_tables(tree: exp.Expr, locate: Locate) -> exp.Expr:

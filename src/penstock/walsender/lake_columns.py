@@ -18,6 +18,8 @@ from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import GENERATION, PHYSICAL_NAME, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.publication.row_filter import FilterColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,10 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
 def spark_type(kind: pa.DataType) -> str:
     """As Spark SQL writes it in CAST."""
     return type_text(delta_type(kind)).replace("long", "bigint")
+
+
+def filter_column(column: LakeColumn) -> FilterColumn:
+    """As row filters and column lists see it."""
+    if column.type_oid:
+        return FilterColumn(column.name, column.type_oid, column.typmod)
+    return FilterColumn(column.name, *pg_type(column.type))

@@ -23,6 +23,7 @@ from penstock.walsender.lake_columns import columns_of
 from penstock.walsender.pg_catalog import CatalogColumn, CatalogDatabase, CatalogTable
 from penstock.walsender.senders import Senders
 from penstock.walsender.services import SessionFacts
+from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
 
 
@@ -30,18 +31,24 @@ class NodeCatalogs:
     """``services.CatalogQueries``; for every session."""
 
     def __init__(
-        self, catalog: Catalog, warehouse: Warehouse, slots: Slots, senders: Senders
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        slots: Slots,
+        senders: Senders,
+        database_oid: int,
     ) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
         self._slots = slots
         self._senders = senders
+        self._database_oid = database_oid
         self._lock = threading.Lock()
         self._columns: dict[str, tuple[int, tuple[CatalogColumn, ...]]] = {}
 
     def reads_catalog_only(self, text: str) -> bool:
         """Whether this is a query for us."""
-        return pg_catalog.reads_catalog_only(text)
+        return pg_catalog.reads_catalog_only(text, SLOT_FUNCTIONS)
 
     def describe(self, text: str, facts: SessionFacts) -> Description:
         """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
@@ -70,7 +77,10 @@ class NodeCatalogs:
             pid=facts.pid,
             set_config=facts.set_config,
         )
-        return CatalogDatabase(self._snapshot(facts), session)
+        slots = SlotFunctions(self._slots, facts, self._database_oid)
+        return CatalogDatabase(
+            self._snapshot(facts), session, slots.functions(), slots.table_functions()
+        )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()

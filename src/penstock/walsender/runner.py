@@ -104,8 +104,9 @@ class SessionRunner:
         return self._block.status
 
     def failed(self) -> None:
-        """The running statement has failed."""
+        """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
         self._block.fail()
+        self._services.slots.end_session(self._context.pid)
 
     def cancel(self) -> None:
         """End the running statement soon."""
@@ -222,7 +223,6 @@ class SessionRunner:
             raise FeatureNotSupported(
                 f"{what} cannot run inside a transaction block",
                 hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
-                sqlstate="25001",
             )
 
     def _require_database(self) -> None:
@@ -238,6 +238,7 @@ class SessionRunner:
             pid=self._context.pid,
             user=role.name,
             superuser=role.superuser,
+            replication=role.replication,
             database=self._context.parameters.database,
             version=self._services.version,
             settings=self._settings.values(),

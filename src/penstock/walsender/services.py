@@ -31,6 +31,7 @@ class SessionFacts:
     pid: int
     user: str
     superuser: bool
+    replication: bool
     database: str
     version: int
     settings: Mapping[str, str]

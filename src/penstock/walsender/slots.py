@@ -19,6 +19,7 @@ from typing import Final
 from penstock.catalog import Catalog, Slot
 from penstock.errors import (
     DuplicateObject,
+    InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
@@ -61,9 +62,10 @@ class Slots:
     def all(self) -> tuple[SlotState, ...]:
         """Every slot, sorted by name."""
         with self._lock, self._catalog.read() as t:
-            slots = [(slot, False) for slot in t.slots.all()]
-            slots += [(slot, True) for _, slot in self._temporary.values()]
-            found = [SlotState(s, temp, self._active.get(s.name)) for s, temp in slots]
+            slots = t.slots.all()
+            temporary = tuple(self._temporary.values())
+            found = [SlotState(slot, False, self._active.get(slot.name)) for slot in slots]
+        found += [SlotState(slot, True, pid) for pid, slot in temporary]
         return tuple(sorted(found, key=lambda state: state.slot.name))
 
     def create(
@@ -166,7 +168,7 @@ class Slots:
     def advance(self, name: str, upto: Lsn, *, pid: int, version: int) -> Lsn:
         """pg_replication_slot_advance; where it is now. Raises PenstockError."""
         if upto <= 0:
-            raise PenstockError("invalid target WAL LSN")
+            raise InvalidParameterValue("invalid target WAL LSN")
         with self.held(name, pid, version=version) as slot:
             target = min(upto, self._sequencer.position().lsn)
             if target < slot.confirmed_flush_lsn:

@@ -22,6 +22,7 @@ from penstock.errors import (
     InvalidParameterValue,
     PenstockError,
 )
+from penstock.sql.catalog_functions import TableFunction
 from penstock.sql.catalog_types import catalog_type
 from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
@@ -56,7 +57,8 @@ class Field:
 class CatalogDatabase:
     """The catalogs of one snapshot, for one session; threads wait for one another.
 
-    ``more``: functions that the node adds, by name (pg_drop_replication_slot ...).
+    ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
+    ``more_in_from``: those of them that give rows.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class CatalogDatabase:
         snapshot: CatalogSnapshot,
         session: SessionFacts,
         more: Mapping[str, PythonFunction] = MappingProxyType({}),
+        more_in_from: Mapping[str, TableFunction] = MappingProxyType({}),
     ) -> None:
         snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)
         self._functions = {**functions(snapshot, session), **more}
-        self._table_functions = table_functions(snapshot, session.version)
+        self._table_functions = {**table_functions(snapshot, session.version), **more_in_from}
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._connection: Any = None

@@ -14,14 +14,17 @@ from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, 
 _MAINTAIN_SINCE: Final = 17
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_]+\Z")
 _SELECT: Final = "SELECT"
+_PUBLIC: Final = 0
+"""ACL_ID_PUBLIC"""
 
 
 def access_list(snapshot: CatalogSnapshot, table: CatalogTable, version: int) -> list[str] | None:
     """``{owner=arwdDxt/owner,alice=r/owner}``; None where nothing was ever granted."""
-    grantees = sorted(role for relation, role in snapshot.select_grants if relation == table.oid)
+    granted = {role for relation, role in snapshot.select_grants if relation == table.oid}
+    grantees = sorted(granted, key=lambda role: (role == _PUBLIC, role))
     if not grantees:
         return None
-    names = {role.oid: _quoted(role.name) for role in snapshot.all_roles}
+    names = {role.oid: _quoted(role.name) for role in snapshot.all_roles} | {_PUBLIC: ""}
     owner = names.get(owner_of(table), str(owner_of(table)))
     every = "arwdDxtm" if version >= _MAINTAIN_SINCE else "arwdDxt"
     others = [f"{names.get(role, role)}=r/{owner}" for role in grantees]
@@ -44,7 +47,9 @@ def has_privilege(snapshot: CatalogSnapshot, role: str, oid: int, privilege: str
     if found.superuser or found.oid == owner_of(table):
         return True
     wanted = {word.strip().upper() for word in privilege.split(",")}
-    return _SELECT in wanted and (oid, found.oid) in snapshot.select_grants
+    return _SELECT in wanted and any(
+        (oid, role_oid) in snapshot.select_grants for role_oid in (found.oid, _PUBLIC)
+    )
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,130 @@
+"""Which tables of the lake a session's statement names, and what Spark calls them.
+
+In: names, roles, consistent points. Out: rows of the catalog, checked for rights as PostgreSQL
+checks them; versions, columns, and temporary views that read a table at a version. A partitioned
+table is its leaves.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.errors import PenstockError, UndefinedObject
+from penstock.lakehouse.state import load, load_at
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.sql import RangeVar
+from penstock.sql.spark_dialect import Locate, SparkTable
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
+from penstock.walsender.sequencer import Position, Sequencer
+
+_PUBLIC: Final = "public"
+
+
+class LakeTables:
+    """Over one warehouse; for every session."""
+
+    def __init__(self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._sequencer = sequencer
+
+    def find(self, name: RangeVar, role: LoginRole, *, owner: bool = False) -> LakeTable:
+        """``owner``: it is to be changed, not only read. Raises PenstockError (42P01, 42501)."""
+        if self._named(name) is None:
+            self._sequencer.step(discover=True)  # it may be new in the warehouse
+        with self._catalog.read() as t:
+            table = t.tables.find(name.schema or _PUBLIC, name.name)
+            if table is None:
+                raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+            mine = role.superuser or table.owner == role.oid
+            if not mine and (owner or not t.roles.may_select(table.oid, role.oid)):
+                raise PenstockError(f"permission denied for table {table.name}", sqlstate="42501")
+        return table
+
+    def _named(self, name: RangeVar) -> LakeTable | None:
+        with self._catalog.read() as t:
+            return t.tables.find(name.schema or _PUBLIC, name.name)
+
+    def leaves(self, table: LakeTable) -> list[LakeTable]:
+        """The table, or the partitions that hold its rows: none where there is no partition."""
+        if table.partition_key is None:
+            return [table]
+        with self._catalog.read() as t:
+            children = [child for child in t.tables.all() if child.parent == table.oid]
+        return [leaf for child in children for leaf in self.leaves(child)]
+
+    def version(self, table: LakeTable, at: Position) -> int:
+        """The version of a leaf at a consistent point. Raises UndefinedObject."""
+        version = at.versions.get(table.oid)
+        if version is None:
+            # Known since the snapshot was taken.
+            version = self._sequencer.position(discover=True).versions.get(table.oid)
+        if version is None:
+            raise UndefinedObject(
+                f'relation "{table.qualified_name}" does not exist', sqlstate="42P01"
+            )
+        return version
+
+    def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
+        """At a version, or now; a partitioned table has a Delta table without rows for them."""
+        storage = self._warehouse.storage
+        uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
+        if version is not None:
+            return columns_of(load_at(storage, uri, version))
+        state = load(storage, uri)
+        if state is None:
+            raise UndefinedObject(
+                f'relation "{table.qualified_name}" does not exist', sqlstate="42P01"
+            )
+        return columns_of(state)
+
+    def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
+        """(name in Delta, Spark type), now."""
+        return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
+
+    @contextmanager
+    def views(self, spark: SparkSession, at: Position, role: LoginRole) -> Iterator[Locate]:
+        """Makes a view of each table that it is asked for; they go when the block ends."""
+        made: list[str] = []
+
+        def locate(schema: str | None, name: str) -> SparkTable:
+            table = self.find(RangeVar(name, schema), role)
+            view = f"penstock_{uuid.uuid4().hex}"
+            self._frame(spark, table, at).createOrReplaceTempView(view)
+            made.append(view)
+            return SparkTable(view, ())
+
+        try:
+            yield locate
+        finally:
+            for view in made:
+                spark.catalog.dropTempView(view)
+
+    def _frame(self, spark: SparkSession, table: LakeTable, at: Position) -> DataFrame:
+        leaves = self.leaves(table)
+        if not leaves:
+            uri = self._warehouse.table_uri(table.schema, table.name)
+            return _named(spark.read.format("delta").load(uri), self.columns(table))
+        found: DataFrame | None = None
+        for leaf in leaves:
+            version = self.version(leaf, at)
+            reader = spark.read.format("delta").option("versionAsOf", version)
+            frame = _named(reader.load(leaf.uri), self.columns(leaf, version))
+            found = frame if found is None else found.unionByName(frame)
+        assert found is not None
+        return found
+
+
+def _named(frame: DataFrame, columns: tuple[LakeColumn, ...]) -> DataFrame:
+    """With PostgreSQL's names."""
+    for column in columns:
+        if column.delta != column.name:
+            frame = frame.withColumnRenamed(column.delta, column.name)
+    return frame

@@ -1,0 +1,93 @@
+"""What a psql user tries that a lake does not do: refused plainly, and the session goes on."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from publishing.lake_node import LakeNode
+from publishing.psql_pair import psql
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+
+def test_changes_in_a_transaction_block(lake: LakeNode, superuser: str) -> None:
+    printed = psql(
+        lake.conninfo(superuser),
+        """
+CREATE TABLE blocks (a int PRIMARY KEY);
+BEGIN;
+INSERT INTO blocks VALUES (1);
+SELECT 1;
+COMMIT;
+INSERT INTO blocks VALUES (2);
+BEGIN;
+TRUNCATE blocks;
+ROLLBACK;
+BEGIN;
+SELECT * FROM blocks;
+COMMIT;
+""",
+    )
+    assert printed.count("ERROR:  0A000: ") == 2, printed
+    assert "INSERT cannot run inside a transaction block" in printed
+    assert "TRUNCATE cannot run inside a transaction block" in printed
+    assert "HINT:  One statement is one commit of the lake" in printed
+    assert "current transaction is aborted" in printed
+    assert lake.rows("SELECT a FROM blocks") == [(2,)]
+
+
+_REFUSED = [
+    # (statement, what the error names)
+    ("CREATE INDEX i ON plain (a)", "CREATE INDEX"),
+    ("CREATE VIEW v AS SELECT 1", "CREATE VIEW"),
+    ("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "CREATE FUNCTION"),
+    ("CREATE EXTENSION hstore", "CREATE EXTENSION"),
+    ("CREATE DATABASE d", "CREATE DATABASE"),
+    ("CREATE SEQUENCE s", "CREATE SEQUENCE"),
+    ("CREATE TEMP TABLE x (a int)", "TEMP"),
+    ("CREATE TABLE x AS SELECT 1", "AS"),
+    ("ALTER TABLE plain DROP COLUMN b", "ALTER TABLE ... DROP"),
+    ("ALTER TABLE plain ALTER COLUMN b TYPE int", "ALTER TABLE ... ALTER"),
+    ("INSERT INTO plain VALUES (1, 'x') RETURNING a", "RETURNING"),
+    ("INSERT INTO plain VALUES (1, 'x') ON CONFLICT DO NOTHING", "ON CONFLICT"),
+    ("INSERT INTO plain DEFAULT VALUES", "DEFAULT VALUES"),
+    ("UPDATE plain SET b = 'x' FROM plain p WHERE plain.a = p.a", "FROM in UPDATE"),
+    ("DELETE FROM plain USING plain p WHERE plain.a = p.a", "USING in DELETE"),
+    ("DELETE FROM plain RETURNING a", "RETURNING"),
+    ("UPDATE plain SET (a, b) = (1, 'x')", "SET"),
+    ("MERGE INTO plain USING plain p ON false WHEN MATCHED THEN DELETE", "MERGE"),
+    ("WITH x AS (DELETE FROM plain RETURNING a) SELECT * FROM x", "WITH"),
+    ("COPY plain FROM STDIN", "COPY"),
+    ("COPY plain TO '/tmp/x'", "COPY"),
+    ("COPY plain TO STDOUT (FORMAT csv)", "csv"),
+    ("LOCK TABLE plain", "LOCK"),
+    ("VACUUM plain", "VACUUM"),
+    ("ANALYZE plain", "ANALYZE"),
+    ("EXPLAIN SELECT * FROM plain", "EXPLAIN"),
+    ("SAVEPOINT s", "SAVEPOINT"),
+    ("PREPARE s AS SELECT 1", "PREPARE"),
+    ("DECLARE c CURSOR FOR SELECT 1", "DECLARE"),
+    ("LISTEN x", "LISTEN"),
+    ("COMMENT ON TABLE plain IS 'x'", "COMMENT"),
+    ("DO $$ BEGIN END $$", "DO"),
+    ("CALL p()", "CALL"),
+    ("SELECT * FROM plain FOR UPDATE", "FOR UPDATE"),
+    ("SELECT a INTO other FROM plain", "INTO"),
+    ("SELECT pg_create_physical_replication_slot('x')", "pg_create_physical_replication_slot"),
+    ("SELECT * FROM pg_logical_slot_get_changes('x', NULL, NULL)", "pg_logical_slot_get_changes"),
+]
+
+
+@pytest.fixture(scope="module")
+def plain(lake: LakeNode) -> LakeNode:
+    lake.execute("CREATE TABLE plain (a int PRIMARY KEY, b text)")
+    return lake
+
+
+@pytest.mark.parametrize(("statement", "named"), _REFUSED, ids=[named for _, named in _REFUSED])
+def test_what_is_not_supported_says_so(plain: LakeNode, statement: str, named: str) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        plain.execute(statement)
+    assert (caught.value.sqlstate, named in str(caught.value)) == ("0A000", True), caught.value
+    assert plain.rows("SELECT 1 AS one") == [(1,)]

@@ -1,0 +1,99 @@
+"""Changes of partitioned tables by psql: rows find their partition as in PostgreSQL.
+
+Each script runs on a node and on a real server, and both print the same, errors among it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from publishing.psql_pair import Pair
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+
+def test_ranges_lists_and_levels(pair: Pair) -> None:
+    pair.both(
+        r"""
+CREATE TABLE m (day date, kind text, n int, PRIMARY KEY (day, kind)) PARTITION BY RANGE (day);
+SELECT * FROM m;
+INSERT INTO m VALUES ('2024-01-01', 'a', 1);
+CREATE TABLE m_23 PARTITION OF m FOR VALUES FROM (MINVALUE) TO ('2024-01-01');
+CREATE TABLE m_24 PARTITION OF m FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')
+  PARTITION BY LIST (kind);
+CREATE TABLE m_24_ab PARTITION OF m_24 FOR VALUES IN ('a', 'b');
+CREATE TABLE m_24_q PARTITION OF m_24 FOR VALUES IN ('it''s', 'q');
+INSERT INTO m VALUES ('2023-12-31', 'x', 1), ('2024-01-01', 'a', 2), ('2024-12-31', 'it''s', 3);
+INSERT INTO m (kind, n, day) SELECT 'b', n + 10, '2024-02-03'::date FROM m WHERE n = 1;
+SELECT * FROM m ORDER BY n;
+SELECT * FROM m_23;
+SELECT * FROM m_24 ORDER BY n;
+SELECT * FROM m_24_ab ORDER BY n;
+INSERT INTO m VALUES ('2023-06-01', 'y', 5), ('2025-01-01', 'x', 6);
+INSERT INTO m VALUES ('2024-06-01', 'c', 5);
+INSERT INTO m_24 VALUES ('2023-06-01', 'a', 5);
+INSERT INTO m_24_ab VALUES ('2024-06-01', 'q', 5);
+INSERT INTO m_24_ab VALUES ('2024-06-01', 'a', 5);
+SELECT count(*) FROM m;
+UPDATE m SET n = n + 100 WHERE kind IN ('a', 'x');
+UPDATE m_24_ab SET kind = 'q' WHERE n = 5;
+UPDATE m SET kind = 'b' WHERE kind = 'a' AND n = 5;
+SELECT sum(n), max(kind) FROM m;
+DELETE FROM m WHERE n > 100;
+SELECT * FROM m ORDER BY n;
+TRUNCATE m_24;
+SELECT * FROM m ORDER BY n;
+\d+ m
+\d+ m_24
+\d m_24_ab
+"""
+    )
+
+
+def test_defaults_nulls_and_numbers(pair: Pair) -> None:
+    pair.both(
+        r"""
+CREATE TABLE r (a int, b numeric(6,2), c text) PARTITION BY RANGE (a, b);
+CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (1, 0) TO (1, 10.5);
+CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (1, 10.5) TO (5, MINVALUE);
+CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (10, MINVALUE) TO (MAXVALUE, MAXVALUE);
+INSERT INTO r VALUES (1, 10.49, 'r1'), (1, 10.5, 'r2'), (4, 999, 'r2'), (10, -5, 'r3');
+INSERT INTO r VALUES (5, 1, 'nowhere');
+INSERT INTO r VALUES (NULL, 1, 'nowhere');
+INSERT INTO r VALUES (0, NULL, 'nowhere');
+CREATE TABLE rd PARTITION OF r DEFAULT;
+INSERT INTO r VALUES (5, 1, 'rd'), (NULL, 1, 'rd'), (0, NULL, 'rd');
+INSERT INTO rd VALUES (4, 1, 'r2');
+INSERT INTO rd (c) VALUES ('nulls');
+SELECT * FROM r1;
+SELECT * FROM r2 ORDER BY a, b;
+SELECT * FROM r3;
+SELECT * FROM rd ORDER BY a, b, c;
+CREATE TABLE l (a int, b text) PARTITION BY LIST (a);
+CREATE TABLE l1 PARTITION OF l FOR VALUES IN (1, NULL, -3);
+CREATE TABLE ld PARTITION OF l DEFAULT;
+INSERT INTO l VALUES (1, 'l1'), (-3, 'l1'), (NULL, 'l1'), (2, 'ld');
+INSERT INTO ld VALUES (NULL, repeat('long', 30));
+INSERT INTO l1 VALUES (7, NULL);
+SELECT * FROM l1 ORDER BY a;
+SELECT * FROM ld;
+"""
+    )
+
+
+def test_moving_by_update_is_refused_before_anything_is_written(pair: Pair) -> None:
+    lake = pair.lake
+    lake.execute(
+        "CREATE TABLE u (a int PRIMARY KEY, b int) PARTITION BY RANGE (a)",
+        "CREATE TABLE u1 PARTITION OF u FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE u2 PARTITION OF u FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO u VALUES (1, 0), (15, 1)",
+    )
+    with pytest.raises(Exception, match="moving a row to another partition") as caught:
+        lake.execute("UPDATE u SET a = a + 5, b = 7")
+    assert caught.value.sqlstate == "0A000"  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match=r"(?i)divi"):
+        lake.execute("UPDATE u SET b = 10 / (b - 1)")
+    assert lake.rows("SELECT a, b FROM u ORDER BY a") == [(1, 0), (15, 1)]
+    lake.execute("UPDATE u SET a = a + 2")
+    assert lake.rows("SELECT a, b FROM u ORDER BY a") == [(3, 0), (17, 1)]
