@@ -74,7 +74,7 @@ def test_what_a_query_does_not_reach(text: str, sqlstate: str) -> None:
 )
 def test_what_a_change_does_not_reach(text: str, sqlstate: str) -> None:
     with pytest.raises(PenstockError) as error:
-        change_for_spark(text, locate)
+        change_for_spark(text, locate, locate)
     assert error.value.sqlstate == sqlstate
 
 
@@ -82,16 +82,42 @@ def test_tables_by_their_names_in_spark() -> None:
     assert query_for_spark("SELECT a FROM public.t AS x", locate) == "SELECT a FROM view_t AS x"
     assert query_for_spark("TABLE t", locate) == "SELECT * FROM view_t AS t"
     text = query_for_spark("WITH q AS (SELECT a FROM t) SELECT count(*), q.a FROM q", locate)
-    assert text == "WITH q AS (SELECT a FROM view_t AS t) SELECT COUNT(*), q.a FROM q"
+    assert text == "WITH q AS (SELECT a FROM view_t AS t) SELECT COUNT(*) AS `count`, q.a FROM q"
     text = query_for_spark("WITH t AS (SELECT a FROM t) SELECT t.a FROM t", locate)
     assert text == "WITH t AS (SELECT a FROM view_t AS t) SELECT t.a FROM t"
     text = query_for_spark("SELECT * FROM (WITH q AS (SELECT 1 AS a) SELECT * FROM q) s", locate)
     assert "view_t" not in text
-    assert "EXPLODE" in query_for_spark("SELECT * FROM generate_series(1, 3) g", locate)
 
 
 def test_nothing_is_substituted_in_strings_and_no_comment_goes_along() -> None:
     text = query_for_spark("SELECT '${env:HOME}', 'a\\' /* ${x} */ FROM t -- ${y}", locate)
-    assert text == "SELECT '\\u0024{env:HOME}', 'a\\\\' FROM view_t AS t"
-    text = change_for_spark("INSERT INTO t VALUES (1, '${spark.secret}')", locate)
+    assert text.startswith("SELECT '\\u0024{env:HOME}' AS ") and "/*" not in text and "--" not in text
+    change = change_for_spark("INSERT INTO t VALUES (1, '${spark.secret}')", locate, locate)
+    text = change.on("t")
     assert "${" not in text and "\\u0024{spark.secret}" in text
+
+
+@pytest.mark.parametrize(
+    ("series", "spark"),
+    [
+        ("generate_series(1, 3) g", "CAST(id AS INT) AS `g` FROM RANGE(1, 4, 1)) AS `g`"),
+        ("generate_series(5, -1, -2) AS t(i)", "AS `i` FROM RANGE(5, -2, -2)) AS `t`"),
+        ("generate_series(1, 3000000000)", "CAST(id AS BIGINT) AS `generate_series`"),
+    ],
+)
+def test_series_of_numbers_are_ranges(series: str, spark: str) -> None:
+    assert spark in query_for_spark(f"SELECT * FROM {series}", locate)
+
+
+@pytest.mark.parametrize(
+    ("series", "sqlstate"),
+    [
+        ("t, generate_series(1, t.a) g", "0A000"),
+        ("generate_series('2020-01-01'::date, '2020-02-01', '1 day') g", "0A000"),
+        ("generate_series(1, 2, 0) g", "22023"),
+    ],
+)
+def test_other_series_are_refused(series: str, sqlstate: str) -> None:
+    with pytest.raises(PenstockError) as error:
+        query_for_spark(f"SELECT * FROM {series}", locate)
+    assert error.value.sqlstate == sqlstate

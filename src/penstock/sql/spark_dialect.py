@@ -24,6 +24,7 @@ from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
 from penstock.sql.nesting import check_array_nesting
 from penstock.sql.result_names import name_columns
+from penstock.sql.series import series_for_spark
 from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
 
 
@@ -83,6 +84,7 @@ def query_for_spark(text: str, locate: Locate) -> str:
         _refuse(tree)
         check_query(tree)
         name_columns(tree)
+        series_for_spark(tree)
         return _spark(_with_tables(tree, locate))
 
 
@@ -100,6 +102,7 @@ def change_for_spark(text: str, target: Locate, source: Locate) -> Change:
             raise FeatureNotSupported(f"{what} is not supported")
     with foreign_tree():
         check_tree(tree)
+        series_for_spark(tree)
         return _change(tree, text, target, source)
 
 
