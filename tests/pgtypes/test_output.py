@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.embedded import EmbeddedPostgres
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, ValueNotRepresentable
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.registry import array_oid
@@ -169,6 +169,25 @@ CASES: Final[list[Column]] = [
 ]
 
 
+def far_day(r: Random) -> int:
+    return r.choice((r.randrange(-2_440_588, 2_145_042_906), day(r), -2_440_588, 2_145_042_905))
+
+
+def far_moment(r: Random) -> int:
+    lowest = -2_440_588 * _DAY_US
+    far = r.randrange(lowest, 1 << 63)
+    return r.choice((far, far - far % _DAY_US, timestamp(r), lowest, (1 << 63) - 1))
+
+
+FAR: Final[list[Column]] = [
+    ("date", 1082, pa.date32(), far_day),
+    ("timestamp", 1114, pa.timestamp("us"), far_moment),
+    ("timestamptz", 1184, UTC, far_moment),
+]
+"""Years that Spark does not write, and other writers may."""
+CASES.extend(FAR)
+
+
 @pytest.fixture(scope="module")
 def connection(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection[Any]]:
     settings = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres"
@@ -220,7 +239,10 @@ def sent(connection: psycopg.Connection[Any], how: str) -> list[bytes]:
         return [bytes(data) for data in copy]
 
 
-@pytest.mark.parametrize(("name", "oid", "kind", "draw"), CASES, ids=[case[0] for case in CASES])
+IDS: Final = [*(case[0] for case in CASES[: -len(FAR)]), *(f"any {case[0]}" for case in FAR)]
+
+
+@pytest.mark.parametrize(("name", "oid", "kind", "draw"), CASES, ids=IDS)
 def test_the_server_prints_and_sends_what_we_do(
     connection: psycopg.Connection[Any],
     name: str,
@@ -303,3 +325,21 @@ def test_the_type_of_a_column_that_spark_has_made(
 def test_types_that_are_not_published(kind: pa.DataType) -> None:
     with pytest.raises(FeatureNotSupported, match="cannot be published"):
         pg_type(kind)
+
+
+@pytest.mark.parametrize("number", [-2_440_589, 2_145_042_906, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("output", [text_output, binary_output])
+def test_dates_that_the_server_refuses(number: int, output: Callable[..., pa.Array]) -> None:
+    array = pa.array([0, None, number], pa.int32()).cast(pa.date32())
+    with pytest.raises(ValueNotRepresentable, match="date out of range"):
+        output(array, 1082)
+
+
+@pytest.mark.parametrize("number", [-2_440_588 * _DAY_US - 1, -(2**63)])
+@pytest.mark.parametrize(("kind", "oid"), [(pa.timestamp("us"), 1114), (UTC, 1184)])
+@pytest.mark.parametrize("output", [text_output, binary_output])
+def test_timestamps_that_the_server_refuses(
+    number: int, kind: pa.DataType, oid: int, output: Callable[..., pa.Array]
+) -> None:
+    with pytest.raises(ValueNotRepresentable, match="timestamp out of range"):
+        output(pa.array([number, None], pa.int64()).cast(kind), oid)

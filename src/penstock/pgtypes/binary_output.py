@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.datetime_output import check_dates, check_timestamps
 from penstock.pgtypes.registry import element_oid
 from penstock.wire_rows import counted_prefix, fixed, joined
 
@@ -87,11 +88,13 @@ def _boolean(array: pa.Array) -> pa.Array:
 
 
 def _date(array: pa.Array) -> pa.Array:
+    check_dates(array)
     days = np.asarray(pc.fill_null(array.cast(pa.int32()), 0)) - _EPOCH_DAYS
     return _wide(days.astype(">i4"))
 
 
 def _timestamp(array: pa.Array) -> pa.Array:
+    check_timestamps(array)
     moments = np.asarray(pc.fill_null(array.cast(pa.int64()), 0)) - _EPOCH_MICROSECONDS
     return _wide(moments.astype(">i8"))
 

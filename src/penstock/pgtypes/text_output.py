@@ -14,18 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.datetime_output import date_text, timestamp_text
 from penstock.pgtypes.float_output import float_text
 
 _PLAIN_SCALE: Final = 6
 """Up to here Arrow prints small decimals without an exponent."""
-_FRACTION: Final = r"\.?0+$"
 _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
 """RE2's blanks do not hold the vertical tab, PostgreSQL's do."""
-_UTC: Final = "+00"
 
 
 def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
-    """The text of each value, null for NULL. Raises FeatureNotSupported.
+    """The text of each value, null for NULL. Raises FeatureNotSupported, ValueNotRepresentable.
 
     Columns that are kept as PostgreSQL's text pass through; type oid and typmod decide nothing
     today, since the Arrow type says it all.
@@ -40,7 +39,7 @@ def _text(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_string(kind):
         return array
-    if pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_integer(kind):
         return pc.cast(array, pa.string())
     if pa.types.is_boolean(kind):
         return pc.if_else(array, "t", "f")
@@ -62,15 +61,6 @@ def _decimal(array: pa.Array) -> pa.Array:
     if array.type.scale < array.type.precision:
         return text
     return pc.replace_substring_regex(text, r"^(-?)\.", r"\10.")
-
-
-def _timestamp(array: pa.Array) -> pa.Array:
-    # PostgreSQL prints a fraction of a second only where there is one, without its last zeros.
-    zoned = array.type.tz is not None
-    plain = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")) if zoned else array
-    text = pc.cast(plain.cast(pa.timestamp("us")), pa.string())
-    text = pc.replace_substring_regex(text, _FRACTION, "")
-    return pc.binary_join_element_wise(text, _UTC, "") if zoned else text
 
 
 def _list(array: pa.Array) -> pa.Array:
@@ -109,6 +99,7 @@ def _in_duckdb(array: pa.Array, expression: str) -> pa.Array:
 _BY_KIND: Final = (
     (pa.types.is_floating, float_text),
     (pa.types.is_decimal, _decimal),
-    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_date, date_text),
+    (pa.types.is_timestamp, timestamp_text),
     (pa.types.is_list, _list),
 )

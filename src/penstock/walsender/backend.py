@@ -282,9 +282,9 @@ class Backend:
 
     def _log(self, error: PenstockError, event: Event | None) -> None:
         # A syntax error shows a word of the statement, which may be the password (law 9).
-        text = getattr(event, "text", None) or getattr(event, "query", None) or ""
-        secret = error.sqlstate == _SYNTAX_ERROR and _PASSWORD.search(text) is not None
-        report = "syntax error in a statement with a password" if secret else error.report()
+        harmless = isinstance(event, m.Query) and _PASSWORD.search(event.text) is None
+        shown = harmless or error.sqlstate != _SYNTAX_ERROR
+        report = error.report() if shown else "ERROR:  syntax error"
         log.warning("pid %d (%s): %s", self.pid, self._socket.address, report)
 
     def _simple_query(self, text: str) -> None:

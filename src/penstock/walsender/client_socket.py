@@ -42,8 +42,8 @@ class ClientSocket:
                 return None
             self._socket.settimeout(timeout_s)
             return self._socket.recv(_RECEIVE)
-        except TimeoutError:
-            return None
+        except (TimeoutError, ssl.SSLWantReadError):
+            return None  # nothing, or a part of what TLS sends as one piece
         except ssl.SSLEOFError:
             return b""
         except (OSError, ValueError) as error:
@@ -51,9 +51,9 @@ class ClientSocket:
 
     def send(self, data: bytes) -> None:
         """Send all of it. Raises ConnectionFailure: broken, or the client takes nothing."""
-        self._socket.settimeout(self._write_timeout_s)
         view = memoryview(data)
         try:
+            self._socket.settimeout(self._write_timeout_s)
             for start in range(0, len(view), _PORTION):
                 self._socket.sendall(view[start : start + _PORTION])
         except TimeoutError:

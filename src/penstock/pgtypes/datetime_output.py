@@ -1,0 +1,95 @@
+"""Dates and timestamps as PostgreSQL prints them, and which of them it can hold (datetime.c).
+
+In: date32 and timestamp columns, which other writers may have filled beyond the years 0001 to 9999.
+Out: texts with ``datestyle=ISO`` and the zone UTC, or ValueNotRepresentable (22008) for what the
+server would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import ValueNotRepresentable
+from penstock.pgtypes.calendar import DAY, FIRST_DAY, LAST_DAY, print_date, print_timestamp
+
+_LOWEST_DAY: Final = -2_440_588
+"""4714-11-24 BC"""
+_HIGHEST_DAY: Final = 2_145_042_905
+"""5874897-12-31"""
+_FRACTION: Final = r"\.?0+$"
+_UTC: Final = "+00"
+
+
+def date_text(array: pa.Array) -> pa.Array:
+    """The text of each date. Raises ValueNotRepresentable."""
+    check_dates(array)
+    days = array.cast(pa.int32())
+    return _printed(array, days, FIRST_DAY, LAST_DAY, _plain_date, print_date)
+
+
+def timestamp_text(array: pa.Array) -> pa.Array:
+    """The text of each timestamp. Raises ValueNotRepresentable."""
+    check_timestamps(array)
+    zoned = array.type.tz is not None
+    moments = array.cast(pa.int64())
+    return _printed(
+        moments.cast(pa.timestamp("us")),
+        moments,
+        FIRST_DAY * DAY,
+        (LAST_DAY + 1) * DAY - 1,
+        _plain_timestamp_utc if zoned else _plain_timestamp,
+        lambda moment: print_timestamp(moment, zoned),
+    )
+
+
+def check_dates(array: pa.Array) -> None:
+    """Raises ValueNotRepresentable for a day that the server refuses."""
+    _check(array.cast(pa.int32()), _LOWEST_DAY, _HIGHEST_DAY, "date")
+
+
+def check_timestamps(array: pa.Array) -> None:
+    """Raises ValueNotRepresentable; every later moment of 64 bits is one for the server too."""
+    _check(array.cast(pa.int64()), _LOWEST_DAY * DAY, (1 << 63) - 1, "timestamp")
+
+
+def _check(numbers: pa.Array, lowest: int, highest: int, name: str) -> None:
+    limits = pc.min_max(numbers).as_py()
+    if limits["min"] is not None and not lowest <= limits["min"] <= limits["max"] <= highest:
+        raise ValueNotRepresentable(f"{name} out of range", sqlstate="22008")
+
+
+def _printed(
+    array: pa.Array,
+    numbers: pa.Array,
+    lowest: int,
+    highest: int,
+    plain: Callable[[pa.Array], pa.Array],
+    one: Callable[[int], str],
+) -> pa.Array:
+    """``plain`` for the years that Arrow prints as PostgreSQL does, ``one`` for the few others."""
+    inside = pc.and_(pc.greater_equal(numbers, lowest), pc.less_equal(numbers, highest))
+    if pc.all(inside, min_count=0).as_py():
+        return plain(array)
+    ours = pc.fill_null(inside, True)
+    text = plain(pc.if_else(ours, array, pa.scalar(None, array.type)))
+    outside = np.flatnonzero(~np.asarray(ours))
+    texts = pa.array([one(numbers[int(at)].as_py()) for at in outside], pa.string())
+    return pc.replace_with_mask(text, pc.invert(ours), texts)
+
+
+def _plain_date(array: pa.Array) -> pa.Array:
+    return pc.cast(array, pa.string())
+
+
+def _plain_timestamp(array: pa.Array) -> pa.Array:
+    # PostgreSQL prints a fraction of a second only where there is one, without its last zeros.
+    return pc.replace_substring_regex(pc.cast(array, pa.string()), _FRACTION, "")
+
+
+def _plain_timestamp_utc(array: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(_plain_timestamp(array), _UTC, "")

@@ -1,0 +1,89 @@
+"""A socket under TLS, read without waiting."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConnectionFailure
+from penstock.walsender.client_socket import ClientSocket
+from walsender.test_server import _OPENSSL
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
+
+
+class Client:
+    """TLS in memory, so that its bytes can be sent in any pieces."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        self.socket = sock
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing)
+
+    def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.socket.sendall(self.outgoing.read())
+                self.incoming.write(self.socket.recv(65536))
+        self.socket.sendall(self.outgoing.read())
+
+    def sealed(self, data: bytes) -> bytes:
+        self.tls.write(data)
+        return self.outgoing.read()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[ClientSocket, Client]]:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = [*_OPENSSL, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as outside,
+    ):
+        accepted, _ = listener.accept()
+        inside, client = ClientSocket(accepted, write_timeout_s=5), Client(outside)
+        thread = threading.Thread(target=client.shake_hands)
+        thread.start()
+        inside.start_tls(context, 20)
+        thread.join(20)
+        yield inside, client
+        inside.close()
+
+
+def test_half_a_record_is_nothing_yet(pair: tuple[ClientSocket, Client]) -> None:
+    inside, client = pair
+    sealed = client.sealed(b"x" * 1000)
+    client.socket.sendall(sealed[:400])
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        assert inside.receive(0.0) is None
+    assert inside.receive(0.05) is None
+    client.socket.sendall(sealed[400:])
+    assert inside.receive(20) == b"x" * 1000
+    assert inside.receive(0.0) is None
+
+
+def test_a_closed_socket_is_a_broken_connection(pair: tuple[ClientSocket, Client]) -> None:
+    inside, _ = pair
+    inside.close()
+    with pytest.raises(ConnectionFailure):
+        inside.send(b"x")
+    with pytest.raises(ConnectionFailure):
+        inside.receive(0.0)
