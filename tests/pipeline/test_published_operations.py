@@ -126,3 +126,16 @@ def test_a_row_moves_to_another_partition(published: PublishingLake) -> None:
     assert subscriber.catch_up() == ["U 2,b,7"]
     table.run("UPDATE {t} SET part = NULL WHERE id = 2")
     assert subscriber.catch_up() == ["U 2,b,"]
+
+
+def test_more_than_comes_back_with_the_result(published: PublishingLake) -> None:
+    """Megabytes of one task go through the staging area, which is empty afterwards."""
+    table = published.table("large", "id BIGINT, v STRING", key=None, enableDeletionVectors="true")
+    published.sql("ALTER TABLE large REPLICA IDENTITY FULL")
+    subscriber = table.follow()
+    table.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, repeat('x', 200) FROM range(20000)")
+    assert len(subscriber.catch_up()) == 20000
+    table.run("DELETE FROM {t} WHERE id % 2 = 0")
+    assert len(subscriber.catch_up()) == 10000
+    staging = f"{published.warehouse.uri}/_penstock/staging"
+    assert published.warehouse.storage.list(staging) == []

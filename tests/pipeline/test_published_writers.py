@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.walsender import decoding
 from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -132,9 +133,11 @@ def test_any_series_of_operations(
             last=str(first + 2),
         )
     table.run("DELETE FROM {t} WHERE id = 5", "INSERT INTO {t} VALUES (5, 'again')", "OPTIMIZE {t}")
-    by_commit, at_once = table.follow(), None
+    by_commit = table.follow()
     at_once = table.again(by_commit)
     for text, *values in operations:
         table.run(str(text).format(*values))
     by_commit.catch_up()
-    at_once.catch_up_at_once()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_SHARE_BYTES", 1000)  # several tasks, by the key's hash
+        at_once.catch_up_at_once()

@@ -38,6 +38,7 @@ class Publishing:
         self._names = names
         self._version = version
         self._generation = -1
+        self._held: dict[int, bool] = {}
         self._known: dict[tuple[int, tuple[FilterColumn, ...]], Published | None] = {}
 
     def publishes(self, table: LakeTable) -> bool:
@@ -45,15 +46,17 @@ class Publishing:
 
         Raises UndefinedObject as ``of`` does.
         """
-        with self._catalog.read() as t:
-            family = _with_ancestors(t, table)
-            members = Members(
-                self._publications(t),
-                t.publications.relations(),
-                t.publications.namespaces(),
-                family,
-            )
-            return any(members.contains(p, table) for p in members.publications)
+        self._forget_if_changed()
+        if table.oid not in self._held:
+            with self._catalog.read() as t:
+                members = Members(
+                    self._publications(t),
+                    t.publications.relations(),
+                    t.publications.namespaces(),
+                    _with_ancestors(t, table),
+                )
+            self._held[table.oid] = any(members.contains(p, table) for p in members.publications)
+        return self._held[table.oid]
 
     def of(self, table: LakeTable, columns: tuple[FilterColumn, ...]) -> Published | None:
         """How a table is published, None: not at all.
@@ -61,15 +64,19 @@ class Publishing:
         Raises UndefinedObject (a publication is missing, up to version 17), FeatureNotSupported
         (publications contradict one another).
         """
-        generation = self._catalog.generation()
-        if generation != self._generation:
-            self._known.clear()
-            self._generation = generation
+        self._forget_if_changed()
         key = table.oid, columns
         if key not in self._known:
             with self._catalog.read() as t:
                 self._known[key] = self._look_up(t, table, columns)
         return self._known[key]
+
+    def _forget_if_changed(self) -> None:
+        generation = self._catalog.generation()
+        if generation != self._generation:
+            self._known.clear()
+            self._held.clear()
+            self._generation = generation
 
     def _look_up(
         self, t: CatalogTransaction, table: LakeTable, columns: tuple[FilterColumn, ...]
