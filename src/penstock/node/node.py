@@ -36,6 +36,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
@@ -43,6 +44,7 @@ from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.sql import parse_script
 from penstock.sql.statements import CreateSubscription, Statement
+from penstock.stats.report import NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Node:
         self._running: RunningNode | None = None
         self.serving: ServingNode | None = None
         """The publishing half, while the node runs and has a port."""
+        self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
@@ -148,7 +151,8 @@ class Node:
         if self._running is not None:
             return
         self._lock = LockFile(self.folder)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._forget_running)
             self._warehouse = self._make_warehouse(self.spark)
             self._running = RunningNode(
                 self.folder, self.parameters, self.spark, self._warehouse, self._catalog
@@ -158,16 +162,28 @@ class Node:
                     self.folder, self.parameters, self.spark, self._warehouse, self._catalog
                 )
                 self.serving.start()
+                undo.callback(self.serving.stop)
+            if self.parameters.metrics_port:
+                self._monitoring = Monitoring(
+                    self.parameters.metrics_address, self.parameters.metrics_port, self._report
+                )
+                self._monitoring.start()
+                undo.callback(self._monitoring.stop)
             self._running.start()
-        except BaseException:
-            self.serving = self._running = None
+            undo.pop_all()
+        log.info("node %s has started", self.folder)
+
+    def _forget_running(self) -> None:
+        self.serving = self._running = self._monitoring = None
+        if self._lock is not None:
             self._lock.release()
             self._lock = None
-            raise
-        log.info("node %s has started", self.folder)
 
     def stop(self) -> None:
         """Stop the workers after their current cuts."""
+        if self._monitoring is not None:
+            self._monitoring.stop()
+            self._monitoring = None
         if self.serving is not None:
             self.serving.stop()
             self.serving = None
@@ -175,9 +191,7 @@ class Node:
             self._running.stop()
             self._running = None
             log.info("node %s has stopped", self.folder)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._forget_running()
 
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""
@@ -284,6 +298,9 @@ class Node:
     def status(self) -> Sequence[SubscriptionStatus]:
         """Every subscription and its tables, from any process."""
         return read_status(self._catalog, running=running_pid(self.folder) is not None)
+
+    def _report(self) -> NodeReport:
+        return node_report(self._catalog, self.status(), self.serving)
 
     def _cut_of(self, subscription: str | None, table: str | None) -> Cut:
         names = [s.name for s in self._catalog.subscriptions()]
