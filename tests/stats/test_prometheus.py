@@ -50,7 +50,7 @@ def test_values_stand_under_their_names() -> None:
     assert found[("penstock_replication_slot_transactions_total", ("s",))] == 7
     assert found[("penstock_walsender_sent_lsn", ("app", "s"))] == 110
     assert found[("penstock_subscription_cut_lsn", ("sub",))] == 4
-    assert found[("penstock_subscription_state", ("sub", "streaming"))] == 1
+    assert found[("penstock_subscription_state", ("streaming", "sub"))] == 1
 
 
 def test_what_is_not_known_has_no_sample() -> None:

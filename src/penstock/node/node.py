@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog.catalog import Catalog
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
+from penstock.commands.views import is_view
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -35,6 +36,7 @@ from penstock.lakehouse.session import build_session, check_session
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
+from penstock.node.catalog_queries import CatalogQueries
 from penstock.node.lockfile import LockFile, running_pid
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
@@ -42,7 +44,7 @@ from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
-from penstock.sql import parse_script
+from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import CreateSubscription, Statement
 from penstock.stats.report import NodeReport
 
@@ -104,9 +106,18 @@ class Node:
 
         Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold.
         """
-        return [self._execute(statement) for statement in parse_script(text)]
+        return [
+            self._execute(statement, text[slice(*statement.span)])
+            for statement in parse_script(text)
+        ]
 
-    def _execute(self, statement: Statement) -> CommandResult:
+    def _execute(self, statement: Statement, text: str) -> CommandResult:
+        if isinstance(statement, Query) or (
+            isinstance(statement, Select) and not is_view(statement.relation)
+        ):
+            catalogs = CatalogQueries(self._catalog, self._warehouse, self.parameters, self.serving)
+            if catalogs.answers(text):
+                return catalogs.query(text)
         if isinstance(statement, CreateSubscription):
             names = [subscription.name for subscription in self._catalog.subscriptions()]
             if statement.name not in names:
