@@ -9,6 +9,8 @@ test does with the block; readers do not see it:
 ``sh stops-node``      as ``sh``, once the node in the background has been stopped
 ``sql publisher``      run by the publisher's superuser
 ``sql node``           run by ``penstock sql``
+``sql lake``           run by psql on the node's port, as role ``admin``
+``sql subscriber``     run by the superuser of the PostgreSQL that subscribes
 ``sql spark``          run by a Spark session with Delta
 ``sql syntax``         a grammar, not run
 ``python``             run; blocks of a page share their names
@@ -20,7 +22,8 @@ test does with the block; readers do not see it:
 ``X not-run: reason``  not run, for the reason given
 =====================  ==========================================================================
 
-Names of the examples are replaced by the tests' own: host ``db.example.com``, folder ``/srv/node``.
+Names of the examples are replaced by the tests' own: hosts ``db.example.com`` and
+``lake.example.com``, ports 5440 and 9187, folder ``/srv/node``.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ _KNOWN = {
     "sh stops-node",
     "sql publisher",
     "sql node",
+    "sql lake",
+    "sql subscriber",
     "sql spark",
     "sql syntax",
     "python",

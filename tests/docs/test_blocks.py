@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.blocks import Block, blocks, pages
-from docs.world import GUIDE, World, shop_server
+from docs.world import FEED, GUIDE, World, reports_server, shop_server
 from penstock.embedded import EmbeddedPostgres
 
 _READING = "6. Reading"
@@ -53,7 +53,17 @@ def test_guide(world: World) -> None:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in _pages_that_run() if page != GUIDE])
+def test_feed(tmp_path: Path) -> None:
+    with reports_server() as server, World(tmp_path, server) as world:
+        world.run(blocks(FEED))
+        with_slots = "SELECT count(*) FROM pg_subscription"
+        assert server.psql(with_slots) == "0", "the page ends with nothing left"
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in _pages_that_run() if p not in (GUIDE, FEED)])
 def test_page(page: str, followed_shop: World) -> None:
     followed_shop.run(blocks(page))
     followed_shop.end_python()

@@ -1,7 +1,8 @@
-"""Where the blocks of a page are run: a publisher, a folder with a home, a Python that goes on.
+"""Where the blocks of a page are run: a server, a folder with a home, a Python that goes on.
 
 In: blocks. Out: what they print. The publisher is configured by the guide's own blocks; between two
-blocks the world waits until a running node has caught up, as a reader of the page would.
+blocks the world waits until a running node has caught up, and its subscribers have, as a reader of
+the page would.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+import psycopg
+
 from docs.blocks import Block, blocks
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres
+from penstock.embedded.installation import clients
+from penstock.embedded.server import free_port
 from penstock.lsn import Lsn
+from penstock.node import guc
 from penstock.node.status import SubscriptionStatus
 
 GUIDE = "docs/follow-your-database.md"
+FEED = "docs/feed-postgresql.md"
 DATABASE = "shop"
+REPORTS = "reports"
 _PYTHON = Path(__file__).with_name("python_blocks.py")
 _CAUGHT_UP_SECONDS = 120.0
 
@@ -47,12 +55,22 @@ def shop_server() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@contextlib.contextmanager
+def reports_server() -> Iterator[EmbeddedPostgres]:
+    """A stock PostgreSQL with an empty database reports, which subscribes to a node."""
+    with EmbeddedPostgres(18) as server:
+        server.psql(f"CREATE DATABASE {REPORTS}")
+        yield server
+
+
 class World:
     """A folder in which blocks run; a context manager that ends what they have started."""
 
     def __init__(self, folder: Path, server: EmbeddedPostgres) -> None:
         self.folder = folder
         self.server = server
+        self.node_port = free_port()
+        self.metrics_port = free_port()
         self._home = folder / "home"
         self._home.mkdir()
         self._node: subprocess.Popen[bytes] | None = None
@@ -104,11 +122,17 @@ class World:
                 printed = self.server.psql(text, DATABASE)
             case "sql node":
                 printed = self._shell(f'penstock sql -D node "{text}"', block)
+            case "sql lake":
+                conninfo = f"host=127.0.0.1 port={self.node_port} dbname=lake user=admin"
+                printed = self._psql(conninfo, text, block)
+            case "sql subscriber":
+                printed = self._psql(self.server.conninfo(REPORTS), text, block)
             case "sql spark" | "python" | "python spark":
                 printed = self._python_block(block.kind, text, block)
             case _:
                 raise AssertionError(f"{block}: nobody runs {block.kind!r}")
         self._wait_caught_up()
+        self._wait_subscribers()
         return printed
 
     def _local(self, text: str) -> str:
@@ -117,21 +141,33 @@ class World:
         return (
             text.replace("db.example.com:5432", f"127.0.0.1:{port}")
             .replace("host=db.example.com", f"host=127.0.0.1 port={port}")
+            .replace("lake.example.com:9187", f"127.0.0.1:{self.metrics_port}")
+            .replace("lake.example.com", "127.0.0.1")
+            .replace("5440", str(self.node_port))
+            .replace("9187", str(self.metrics_port))
             .replace("/srv/node", str(self.folder / "node"))
         )
 
     def _environment(self) -> dict[str, str]:
         """Ours, with a home of its own; what was fetched once is not fetched again for it."""
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "HOME": str(self._home), "XDG_CACHE_HOME": cache, "PATH": programs}
+        folders = [Path(sys.executable).parent, clients().program("psql").parent]
+        path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+        return {**os.environ, "HOME": str(self._home), "XDG_CACHE_HOME": cache, "PATH": path}
 
     def _shell(self, text: str, block: Block) -> str:
+        return self._program(["bash", "-e", "-c", text], "", block)
+
+    def _psql(self, conninfo: str, text: str, block: Block) -> str:
+        return self._program(["psql", "-X", "-v", "ON_ERROR_STOP=1", conninfo], text, block)
+
+    def _program(self, command: Sequence[str], text: str, block: Block) -> str:
+        environment = self._environment()
         done = subprocess.run(
-            ["bash", "-e", "-c", text],
+            [shutil.which(command[0], path=environment["PATH"]) or command[0], *command[1:]],
             cwd=self.folder,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
+            env=environment,
+            input=text,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -180,6 +216,35 @@ class World:
                 assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
                 assert time.monotonic() < deadline, f"{node.status()}\n{self.node_log()}"
                 time.sleep(0.1)
+
+    def _wait_subscribers(self) -> None:
+        """Until the node's port is open, and who subscribes has what the lake holds now."""
+        if self._node is None or not guc.load(self.folder / "node").port:
+            return
+        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
+        while not self._subscribers_caught_up():
+            assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
+            assert time.monotonic() < deadline, self.node_log()
+            time.sleep(0.1)
+
+    def _subscribers_caught_up(self) -> bool:
+        conninfo = f"host=127.0.0.1 port={self.node_port} dbname=lake user=admin"
+        passfile = str(self._home / ".pgpass")
+        try:
+            with psycopg.connect(conninfo, passfile=passfile, autocommit=True) as node:
+                # Any statement of the node's looks for tables and commits first.
+                node.execute("ALTER ROLE admin LOGIN")
+                slots = node.execute(
+                    "SELECT confirmed_flush_lsn >= pg_current_wal_lsn() FROM pg_replication_slots"
+                ).fetchall()
+        except psycopg.OperationalError as error:
+            assert "Connection refused" in str(error), error
+            return False
+        copied = self.server.psql(
+            "SELECT coalesce(bool_and(srsubstate = 'r'), true) FROM pg_subscription_rel",
+            REPORTS,
+        )
+        return copied == "t" and all(confirmed for (confirmed,) in slots)
 
     def _python_block(self, kind: str, text: str, block: Block) -> str:
         if self._python is None:

@@ -75,6 +75,8 @@ class SubscriptionStatistics:
     retained_bytes: int | None = None
     rows_applied: int = 0
     rows_per_second: float = 0.0
+    transactions_applied: int = 0
+    error_count: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None

@@ -138,6 +138,11 @@ class PgTransactions:
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
         return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
 
+    def count_after(self, lsn: Lsn) -> int:
+        """How many transactions end behind ``lsn``."""
+        query = select(func.count()).where(_TRANSACTION.c.end_lsn > lsn)
+        return int(self._connection.execute(query).scalar_one())
+
     def oldest(self) -> Lsn:
         """Where the log begins: what ends behind it is there."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()

@@ -41,6 +41,11 @@ def select(statement: Select, catalog: Catalog) -> CommandResult:
     return CommandResult(f"SELECT {len(found)}", columns=columns, rows=found)
 
 
+def is_view(relation: str) -> bool:
+    """Whether ``select`` knows it."""
+    return relation in _VIEWS
+
+
 def _pg_subscription(catalog: Catalog) -> list[Row]:
     return [
         {

@@ -107,6 +107,10 @@ class Parameters:
     idle_session_timeout: float = seconds(0)
     sequencer_interval: float = seconds(0.1)
     """How often the logs of published tables are looked at."""
+    metrics_port: int = 0
+    """Where Prometheus scrapes /metrics; 0: nowhere."""
+    metrics_address: str = "127.0.0.1"
+    """The address of it. Whoever reaches it reads it: there is no login."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 

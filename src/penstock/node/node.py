@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog.catalog import Catalog
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
+from penstock.commands.views import is_view
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -35,14 +36,17 @@ from penstock.lakehouse.session import build_session, check_session
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
+from penstock.node.catalog_queries import CatalogQueries
 from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
-from penstock.sql import parse_script
+from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import CreateSubscription, Statement
+from penstock.stats.report import NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ class Node:
         self._running: RunningNode | None = None
         self.serving: ServingNode | None = None
         """The publishing half, while the node runs and has a port."""
+        self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
@@ -101,9 +106,18 @@ class Node:
 
         Raises PenstockError with PostgreSQL's message and SQLSTATE; statements before it hold.
         """
-        return [self._execute(statement) for statement in parse_script(text)]
+        return [
+            self._execute(statement, text[slice(*statement.span)])
+            for statement in parse_script(text)
+        ]
 
-    def _execute(self, statement: Statement) -> CommandResult:
+    def _execute(self, statement: Statement, text: str) -> CommandResult:
+        if isinstance(statement, Query) or (
+            isinstance(statement, Select) and not is_view(statement.relation)
+        ):
+            catalogs = CatalogQueries(self._catalog, self._warehouse, self.parameters, self.serving)
+            if catalogs.answers(text):
+                return catalogs.query(text)
         if isinstance(statement, CreateSubscription):
             names = [subscription.name for subscription in self._catalog.subscriptions()]
             if statement.name not in names:
@@ -148,7 +162,8 @@ class Node:
         if self._running is not None:
             return
         self._lock = LockFile(self.folder)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._forget_running)
             self._warehouse = self._make_warehouse(self.spark)
             self._running = RunningNode(
                 self.folder, self.parameters, self.spark, self._warehouse, self._catalog
@@ -158,16 +173,28 @@ class Node:
                     self.folder, self.parameters, self.spark, self._warehouse, self._catalog
                 )
                 self.serving.start()
+                undo.callback(self.serving.stop)
+            if self.parameters.metrics_port:
+                self._monitoring = Monitoring(
+                    self.parameters.metrics_address, self.parameters.metrics_port, self._report
+                )
+                self._monitoring.start()
+                undo.callback(self._monitoring.stop)
             self._running.start()
-        except BaseException:
-            self.serving = self._running = None
+            undo.pop_all()
+        log.info("node %s has started", self.folder)
+
+    def _forget_running(self) -> None:
+        self.serving = self._running = self._monitoring = None
+        if self._lock is not None:
             self._lock.release()
             self._lock = None
-            raise
-        log.info("node %s has started", self.folder)
 
     def stop(self) -> None:
         """Stop the workers after their current cuts."""
+        if self._monitoring is not None:
+            self._monitoring.stop()
+            self._monitoring = None
         if self.serving is not None:
             self.serving.stop()
             self.serving = None
@@ -175,9 +202,7 @@ class Node:
             self._running.stop()
             self._running = None
             log.info("node %s has stopped", self.folder)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._forget_running()
 
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""
@@ -284,6 +309,9 @@ class Node:
     def status(self) -> Sequence[SubscriptionStatus]:
         """Every subscription and its tables, from any process."""
         return read_status(self._catalog, running=running_pid(self.folder) is not None)
+
+    def _report(self) -> NodeReport:
+        return node_report(self._catalog, self.status(), self.serving)
 
     def _cut_of(self, subscription: str | None, table: str | None) -> Cut:
         names = [s.name for s in self._catalog.subscriptions()]

@@ -181,6 +181,8 @@ class _Reports:
             retained_bytes=self._retained_bytes(oid, worker.subscription, now),
             rows_applied=snapshot.rows_applied,
             rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
+            transactions_applied=snapshot.transactions_applied,
+            error_count=snapshot.error_count,
             error=snapshot.error,
             error_detail=snapshot.error_detail,
             error_hint=snapshot.error_hint,

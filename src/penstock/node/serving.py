@@ -58,6 +58,8 @@ class ServingNode:
         self._retention = Retention(catalog, warehouse, self.slots, parameters.max_slot_keep_age)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
+        self.max_wal_senders = parameters.max_wal_senders
+        self.max_replication_slots = parameters.max_replication_slots
         self._services = self._session_services(spark, warehouse)
         self._server = Server(
             ListenOptions(parameters.listen_addresses, parameters.port, parameters.max_connections),

@@ -56,6 +56,8 @@ class SubscriptionStatus:
     rows_applied: int
     rows_per_second: float
     retained_wal_bytes: int | None
+    transactions_applied: int
+    error_count: int
     error: str | None
     error_detail: str | None
     error_hint: str | None
@@ -119,6 +121,8 @@ def _status(
         rows_applied=now.rows_applied,
         rows_per_second=now.rows_per_second if running else 0.0,
         retained_wal_bytes=now.retained_bytes,
+        transactions_applied=now.transactions_applied,
+        error_count=now.error_count,
         error=error.message if error else now.error,
         error_detail=error.detail if error else now.error_detail,
         error_hint=error.hint if error else now.error_hint,

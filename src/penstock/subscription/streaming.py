@@ -228,7 +228,9 @@ class Streaming:
         if applied.joined:
             self._joined(applied.joined, batch.end_lsn)
         self._acknowledge(stream)
-        self._status.applied(batch.end_lsn, batch.commit_time / 1e6, applied, self._targets)
+        self._status.applied(
+            batch.end_lsn, batch.commit_time / 1e6, batch.transactions, applied, self._targets
+        )
         self._upkeep.after_cut()
 
     def _idle_cut(self, position: Lsn, stream: ChangeSource) -> None:

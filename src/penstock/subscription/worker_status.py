@@ -48,6 +48,8 @@ class WorkerSnapshot:
     cut_time: float | None
     rows_applied: int
     transactions_behind: bool
+    transactions_applied: int = 0
+    error_count: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -103,7 +105,12 @@ class WorkerStatus:
             self._set(received_lsn=position, publisher_lsn=publisher, transactions_behind=behind)
 
     def applied(
-        self, end_lsn: Lsn, commit_time: float, applied: Applied, targets: Iterable[Target]
+        self,
+        end_lsn: Lsn,
+        commit_time: float,
+        transactions: int,
+        applied: Applied,
+        targets: Iterable[Target],
     ) -> None:
         """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
         self._progressed = True
@@ -112,6 +119,7 @@ class WorkerStatus:
             applied_lsn=end_lsn,
             commit_time=commit_time,
             rows_applied=self._now.rows_applied + applied.rows,
+            transactions_applied=self._now.transactions_applied + transactions,
             tables=tables,
             **_NO_ERROR,
         )
@@ -135,6 +143,7 @@ class WorkerStatus:
 
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
+        self._set(error_count=self._now.error_count + 1)
         if isinstance(error, PenstockError):
             self._set(error=error.message, error_detail=error.detail, error_hint=error.hint)
         else:

@@ -26,6 +26,12 @@ from penstock.walsender.services import SessionFacts
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
 
+_NEVER = (
+    *("spill_txns", "spill_count", "spill_bytes"),
+    *("stream_txns", "stream_count", "stream_bytes"),
+)
+"""Columns of pg_stat_replication_slots about what a node does not do."""
+
 
 class NodeCatalogs:
     """``services.CatalogQueries``; for every session."""
@@ -103,6 +109,7 @@ class NodeCatalogs:
                 current_lsn=t.transactions.end(),
                 views={
                     "pg_stat_replication": self._stat_replication(),
+                    "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },
             )
@@ -121,6 +128,20 @@ class NodeCatalogs:
         with self._lock:
             self._columns[uri] = version, columns
         return columns
+
+    def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
+        """Since the node started. Nothing spills: what is sent is read from the tables' files."""
+        names = [state.slot.name for state in states if not state.temporary]
+        totals = {name: self._senders.totals(name) for name in names}
+        return [
+            {
+                "slot_name": name,
+                **dict.fromkeys(_NEVER, 0),
+                "total_txns": totals[name].transactions,
+                "total_bytes": totals[name].bytes,
+            }
+            for name in names
+        ]
 
     def _stat_replication(self) -> list[Mapping[str, object]]:
         return [

@@ -1,13 +1,14 @@
 """The walsenders of a node: how many there may be, and what each has sent (walsender.c, WalSndCtl).
 
-In: streams as they begin and end. Out: their states, for pg_stat_replication.
+In: streams as they begin and end. Out: their states, for pg_stat_replication, and what has been
+sent from each slot since the node started, for pg_stat_replication_slots.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -28,6 +29,14 @@ class Sender:
     state: SenderState
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What has been sent from a slot. ``bytes``: of changes, with their message headers."""
+
+    transactions: int = 0
+    bytes: int = 0
+
+
 class Senders:
     """All running streams."""
 
@@ -36,11 +45,23 @@ class Senders:
         self._most = most
         self._lock = threading.Lock()
         self._running: dict[int, Sender] = {}
+        self._ended: dict[str, Totals] = {}
 
     def all(self) -> tuple[Sender, ...]:
         """Every running stream, by pid."""
         with self._lock:
             return tuple(self._running[pid] for pid in sorted(self._running))
+
+    def totals(self, slot: str) -> Totals:
+        """Of all streams of a slot, those that run included."""
+        with self._lock:
+            states = [s.state for s in self._running.values() if s.state.slot == slot]
+            return _sum(self._ended.get(slot, Totals()), states)
+
+    def forget(self, slot: str) -> None:
+        """The slot is made anew, or has gone."""
+        with self._lock:
+            self._ended.pop(slot, None)
 
     @contextmanager
     def running(
@@ -68,3 +89,11 @@ class Senders:
         finally:
             with self._lock:
                 del self._running[pid]
+                ended = self._ended.get(state.slot, Totals())
+                self._ended[state.slot] = _sum(ended, [state])
+
+
+def _sum(totals: Totals, states: Iterable[SenderState]) -> Totals:
+    for state in states:
+        totals = Totals(totals.transactions + state.transactions, totals.bytes + state.bytes)
+    return totals

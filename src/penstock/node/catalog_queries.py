@@ -1,0 +1,83 @@
+"""SELECT on PostgreSQL's catalogs and views for the library and the command line.
+
+In: the text of a query, the node's catalog. Out: a result with Python values: numbers, booleans and
+None where PostgreSQL has them, and PostgreSQL's text for everything else. The answers are the ones
+that sessions on the port get. Which process uses a slot is known to that process only: beside it,
+slots show no ``active_pid`` and ``pg_stat_replication`` is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.catalog import Catalog
+from penstock.commands.result import CommandResult
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.node.guc import Parameters
+from penstock.node.serving import ServingNode
+from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.services import SessionFacts
+from penstock.walsender.slots import Slots
+
+_OWNER: Final = "penstock"
+"""Whoever may write the node's folder is its superuser."""
+_PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
+    16: lambda text: text == "t",  # bool
+    **dict.fromkeys((20, 21, 23, 26, 28), int),  # int8, int2, int4, oid, xid
+    **dict.fromkeys((700, 701), float),
+}
+
+
+class CatalogQueries:
+    """Answers without a session."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        parameters: Parameters,
+        serving: ServingNode | None,
+    ) -> None:
+        """``serving``: the publishing half, where this process runs it."""
+        slots = Slots(catalog, Sequencer(catalog, warehouse), parameters.max_replication_slots)
+        self._catalogs = NodeCatalogs(
+            catalog,
+            warehouse,
+            slots if serving is None else serving.slots,
+            Senders(0) if serving is None else serving.senders,
+        )
+        self._parameters = parameters
+
+    def answers(self, text: str) -> bool:
+        """Whether the query reads nothing but catalogs."""
+        return self._catalogs.reads_catalog_only(text)
+
+    def query(self, text: str) -> CommandResult:
+        """Run one SELECT. Raises PostgreSQL's errors as PenstockError."""
+        found = self._catalogs.query(text, (), self._facts())
+        readers = [_PYTHON.get(field.type_oid, str) for field in found.fields]
+        rows = tuple(
+            tuple(
+                None if cell is None else read(bytes(cell).decode())
+                for read, cell in zip(readers, row, strict=True)
+            )
+            for row in found.rows
+        )
+        return CommandResult(
+            f"SELECT {len(rows)}", columns=tuple(field.name for field in found.fields), rows=rows
+        )
+
+    def _facts(self) -> SessionFacts:
+        version = self._parameters.server_version
+        return SessionFacts(
+            pid=0,
+            user=_OWNER,
+            superuser=True,
+            database=self._parameters.database,
+            version=version,
+            settings={"server_version": f"{version}.0"},
+            set_config=lambda name, value, is_local: value,
+        )

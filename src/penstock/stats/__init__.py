@@ -1,0 +1,1 @@
+"""The node in numbers: what it reports, and how Prometheus reads it."""

@@ -1,0 +1,153 @@
+"""A node's numbers for Prometheus, under names that stay (docs/operations.md, "Monitoring").
+
+In: a function that gives a report. Out: a collector, and a WSGI application that answers a scrape.
+Every scrape asks for one new report; nothing is kept between two of them. Opens no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.stats.report import NodeReport, SenderReport, SlotReport, SubscriptionReport
+
+_Field = tuple[str, str, str]
+"""Name behind the prefix, attribute of the report, help. Names with _total are counters."""
+
+_SLOT: Final[Sequence[_Field]] = (
+    ("active", "active", "Whether a client streams from the slot."),
+    ("lost", "lost", "Whether the slot is invalid and its subscriber must be copied anew."),
+    ("confirmed_flush_lsn", "confirmed_flush_lsn", "Position that the client has confirmed."),
+    ("lag_bytes", "lag_bytes", "From the confirmed position to the end of the node's log."),
+    ("waiting_transactions", "waiting_transactions", "Transactions that are not confirmed."),
+    ("oldest_waiting_seconds", "oldest_waiting_seconds", "Age of the first of them; 0: none."),
+    ("inactive_seconds", "inactive_seconds", "How long nobody has used the slot; 0: in use."),
+    ("transactions_total", "transactions", "Transactions sent since the node started."),
+    ("bytes_total", "bytes", "Bytes of changes sent since the node started."),
+)
+_SENDER: Final[Sequence[_Field]] = (
+    ("sent_lsn", "sent_lsn", "Position up to which was sent."),
+    ("flush_lsn", "flush_lsn", "Position that the client has on disk."),
+    ("lag_bytes", "lag_bytes", "From the flushed position to the end of the node's log."),
+    ("lag_seconds", "lag_seconds", "Age of the first transaction that is not flushed; 0: none."),
+)
+_SUBSCRIPTION: Final[Sequence[_Field]] = (
+    ("enabled", "enabled", "Whether the subscription shall run."),
+    ("stopped", "stopped", "Whether an error has stopped it for good."),
+    ("received_lsn", "received_lsn", "The publisher's position up to which was received."),
+    ("cut_lsn", "cut_lsn", "The publisher's position of the last cut: durable and acknowledged."),
+    ("publisher_lsn", "publisher_lsn", "The publisher's position that it told last."),
+    ("lag_bytes", "lag_bytes", "From the last cut to the publisher's position."),
+    ("lag_seconds", "lag_seconds", "Age of the newest transaction in a cut while others wait."),
+    ("retained_wal_bytes", "retained_wal_bytes", "WAL that the slot keeps on the publisher."),
+    ("transactions_total", "transactions", "Transactions applied since the node started."),
+    ("changes_total", "changes", "Changes applied since the node started."),
+    ("errors_total", "errors", "Errors of the apply worker since the node started."),
+    ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
+    ("tables", "tables", "Tables of the subscription."),
+)
+
+
+class NodeCollector(Collector):
+    """``prometheus_client.registry.Collector``."""
+
+    def __init__(self, report: Callable[[], NodeReport]) -> None:
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, also those without samples."""
+        report = self._report()
+        info = GaugeMetricFamily("penstock_build_info", "Always 1.", labels=["version"])
+        info.add_metric([report.version], 1)
+        yield info
+        yield from _node(report)
+        yield from _families("penstock_replication_slot", _SLOT, report.slots, _slot_labels)
+        yield from _families("penstock_walsender", _SENDER, report.senders, _sender_labels)
+        yield from _families(
+            "penstock_subscription", _SUBSCRIPTION, report.subscriptions, _subscription_labels
+        )
+        state = GaugeMetricFamily(
+            "penstock_subscription_state",
+            "1 for what the subscription does at the moment, in words.",
+            labels=["subscription", "state"],
+        )
+        for subscription in report.subscriptions:
+            state.add_metric([subscription.name, subscription.state], 1)
+        yield state
+
+
+def application(report: Callable[[], NodeReport]) -> WSGIApplication:
+    """Answers GET /metrics, in a registry of its own; everything else is not found."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(report))
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != "/metrics":
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"metrics are at /metrics\n"]
+        found: Iterable[bytes] = metrics(environ, start_response)
+        return found
+
+    return answer
+
+
+def _node(report: NodeReport) -> Iterator[Metric]:
+    log = report.sequencer
+    if log is None:
+        return
+    yield _gauge("penstock_sequencer_lsn", "End of the node's log.", log.lsn)
+    yield _gauge(
+        "penstock_sequencer_transactions", "Transactions that the log keeps.", log.transactions
+    )
+    yield _gauge("penstock_sequencer_tables", "Tables of the lake that are followed.", log.tables)
+    yield _gauge("penstock_max_wal_senders", "Parameter max_wal_senders.", report.wal_senders_limit)
+    yield _gauge(
+        "penstock_max_replication_slots", "Parameter max_replication_slots.", report.slots_limit
+    )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _families(
+    prefix: str,
+    fields: Sequence[_Field],
+    reports: Sequence[Any],
+    labels: Callable[[Any], dict[str, str]],
+) -> Iterator[Metric]:
+    names = list(_LABELS[prefix])
+    for name, attribute, text in fields:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(f"{prefix}_{name}", text, labels=names)
+        for report in reports:
+            value = getattr(report, attribute)
+            if value is not None:
+                found = labels(report)
+                family.add_metric([found[label] for label in names], float(value))
+        yield family
+
+
+_LABELS: Final = {
+    "penstock_replication_slot": ("slot_name",),
+    "penstock_walsender": ("slot_name", "application_name"),
+    "penstock_subscription": ("subscription",),
+}
+
+
+def _slot_labels(slot: SlotReport) -> dict[str, str]:
+    return {"slot_name": slot.name}
+
+
+def _sender_labels(sender: SenderReport) -> dict[str, str]:
+    return {"slot_name": sender.slot, "application_name": sender.application_name}
+
+
+def _subscription_labels(subscription: SubscriptionReport) -> dict[str, str]:
+    return {"subscription": subscription.name}

@@ -1,0 +1,85 @@
+"""A node at one moment, in numbers.
+
+In: what the node puts together. Out: frozen values for whoever shows them. LSNs are positions in
+bytes; of the node's own log for slots and walsenders, of the publisher's for subscriptions. Ages
+and lags are seconds; None: not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """A replication slot. ``waiting_transactions``: in the log and not confirmed; some of them may
+    hold nothing that is published. ``oldest_waiting_seconds``: age of the first of them, 0 when
+    none waits. ``transactions``, ``bytes``: sent since the node started.
+    """
+
+    name: str
+    active: bool
+    temporary: bool
+    lost: bool
+    confirmed_flush_lsn: int
+    lag_bytes: int
+    waiting_transactions: int
+    oldest_waiting_seconds: float
+    inactive_seconds: float
+    transactions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SenderReport:
+    """A running stream; ``lag_bytes`` and ``lag_seconds`` behind the end of the log."""
+
+    slot: str
+    application_name: str
+    sent_lsn: int
+    flush_lsn: int | None
+    lag_bytes: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerReport:
+    """The log: its end, the transactions that it keeps, the tables that are followed."""
+
+    lsn: int
+    transactions: int
+    tables: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionReport:
+    """A subscription, as ``penstock status`` shows it. Counts are since the node started."""
+
+    name: str
+    state: str
+    enabled: bool
+    stopped: bool
+    received_lsn: int | None
+    cut_lsn: int | None
+    publisher_lsn: int | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    retained_wal_bytes: int | None
+    transactions: int
+    changes: int
+    errors: int
+    tables_ready: int
+    tables: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Everything. ``sequencer``: None for a node that does not publish."""
+
+    version: str
+    subscriptions: tuple[SubscriptionReport, ...] = ()
+    sequencer: SequencerReport | None = None
+    slots: tuple[SlotReport, ...] = ()
+    senders: tuple[SenderReport, ...] = ()
+    wal_senders_limit: int = 0
+    slots_limit: int = 0

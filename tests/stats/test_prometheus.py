@@ -1,0 +1,68 @@
+"""What a scrape gets: names, labels and values; the names are a promise."""
+
+from __future__ import annotations
+
+from wsgiref.util import setup_testing_defaults
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.stats.prometheus import application
+from penstock.stats.report import (
+    NodeReport,
+    SenderReport,
+    SequencerReport,
+    SlotReport,
+    SubscriptionReport,
+)
+
+SLOT = SlotReport("s", True, False, False, 100, 20, 2, 1.5, 0.0, 7, 900)
+SENDER = SenderReport("s", "app", 110, None, 0, 0.0)
+SUBSCRIPTION = SubscriptionReport(
+    "sub", "streaming", True, False, 5, 4, 6, 2, None, None, 3, 30, 1, 2, 2
+)
+REPORT = NodeReport("1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10)
+
+
+def scrape(report: NodeReport, path: str = "/metrics") -> tuple[str, str]:
+    """Status line and body."""
+    environ: dict[str, object] = {}
+    setup_testing_defaults(environ)
+    environ["PATH_INFO"] = path
+    status: list[str] = []
+    body = application(lambda: report)(environ, lambda line, _: status.append(line))  # type: ignore[arg-type,func-returns-value,return-value]
+    return status[0], b"".join(body).decode()
+
+
+def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """(name, label values in the order of the labels' names) -> value."""
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_values_stand_under_their_names() -> None:
+    found = samples(scrape(REPORT)[1])
+    assert found[("penstock_build_info", ("1.2",))] == 1
+    assert found[("penstock_sequencer_lsn", ())] == 120
+    assert found[("penstock_replication_slot_waiting_transactions", ("s",))] == 2
+    assert found[("penstock_replication_slot_transactions_total", ("s",))] == 7
+    assert found[("penstock_walsender_sent_lsn", ("app", "s"))] == 110
+    assert found[("penstock_subscription_cut_lsn", ("sub",))] == 4
+    assert found[("penstock_subscription_state", ("streaming", "sub"))] == 1
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    found = samples(scrape(REPORT)[1])
+    assert ("penstock_walsender_flush_lsn", ("app", "s")) not in found
+    assert ("penstock_subscription_lag_seconds", ("sub",)) not in found
+
+
+def test_a_node_that_publishes_nothing_has_no_sequencer() -> None:
+    assert "penstock_sequencer" not in scrape(NodeReport("1"))[1]
+
+
+def test_metrics_have_one_address() -> None:
+    assert scrape(REPORT, "/")[0].startswith("404")
+    assert scrape(REPORT)[0].startswith("200")
