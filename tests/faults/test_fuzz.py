@@ -168,8 +168,11 @@ def lake_queries(text: str) -> None:
 
     for statement in parse_script(text):
         if isinstance(statement, Query):
-            run = query_for_spark if statement.kind in ("select", "with") else change_for_spark
-            assert "${" not in run(statement.text, locate)
+            if statement.kind in ("select", "with"):
+                found = query_for_spark(statement.text, locate)
+            else:
+                found = change_for_spark(statement.text, locate, locate).on("t")
+            assert "${" not in found
 
 
 def mutations(corpus: list[str]) -> Callable[[Random], str]:

@@ -91,7 +91,9 @@ def test_tables_by_their_names_in_spark() -> None:
 
 def test_nothing_is_substituted_in_strings_and_no_comment_goes_along() -> None:
     text = query_for_spark("SELECT '${env:HOME}', 'a\\' /* ${x} */ FROM t -- ${y}", locate)
-    assert text.startswith("SELECT '\\u0024{env:HOME}' AS ") and "/*" not in text and "--" not in text
+    assert text.startswith("SELECT '\\u0024{env:HOME}' AS ")
+    assert "/*" not in text
+    assert "--" not in text
     change = change_for_spark("INSERT INTO t VALUES (1, '${spark.secret}')", locate, locate)
     text = change.on("t")
     assert "${" not in text and "\\u0024{spark.secret}" in text

@@ -15,7 +15,7 @@ from penstock.catalog import Catalog
 from penstock.commands.result import CommandResult
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
-from penstock.node.serving import ServingNode
+from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -48,6 +48,7 @@ class CatalogQueries:
             warehouse,
             slots if serving is None else serving.slots,
             Senders(0) if serving is None else serving.senders,
+            DATABASE_OID,
         )
         self._parameters = parameters
 
@@ -76,6 +77,7 @@ class CatalogQueries:
             pid=0,
             user=_OWNER,
             superuser=True,
+            replication=True,
             database=self._parameters.database,
             version=version,
             settings={"server_version": f"{version}.0"},

@@ -44,9 +44,7 @@ def _series(table: exp.Table) -> exp.Expr:
         f"SELECT CAST(id AS {kind}) FROM RANGE({start}, {behind}, {step})", read="spark"
     )
     query.set("expressions", [exp.alias_(query.expressions[0], column)])
-    return exp.Subquery(
-        this=query, alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True))
-    )
+    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
 
 
 def _number(value: exp.Expr | None) -> int:
