@@ -8,34 +8,26 @@ are those that Spark reads. What is decoded comes from ``Decoding``, as for a st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTransaction, Member
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.session_commands import SessionCommands
-from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, RelationMessage, Update
+from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
-from penstock.pgtypes.binary_output import binary_output, has_binary_output
-from penstock.pgtypes.of_arrow import pg_type
-from penstock.pgtypes.text_output import text_output
-from penstock.protocol.copy_both import XLogData, decode_sender_message
-from penstock.protocol.framing import FrameReader
+from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.decoding import Decoding
 from penstock.walsender.feed import Piece
 from penstock.walsender.sequencer import Sequencer
+from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
-Cells = tuple[Cell, ...]
 _NO_LIMIT = 1 << 40
 _ROLE = LoginRole(10, "lake", True, True, True, None)
 
@@ -76,12 +68,6 @@ class PublishingLake:
         if key is not None:
             self.sql(f"ALTER TABLE {name} ADD PRIMARY KEY ({key})")
         return table
-
-    def read(self, uri: str, version: int | None = None) -> pa.Table:
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(uri).toArrow()
 
 
 class PublishedTable:
@@ -218,7 +204,7 @@ class Subscriber:
             assert len(messages) == piece.changes
             for message in messages:
                 sent.append(self._change(relation, message, touched))
-        kinds = list(map(_kind, sent))
+        kinds = list(map(kind_of, sent))
         assert kinds == sorted(kinds, key="DUI".index), f"out of order: {sent}"
         self._check_minimal(before, sent, touched)
         return sent
@@ -229,7 +215,7 @@ class Subscriber:
             if self.relations:  # the subscriber's table has got the new columns, too
                 old = [a.name for a in self.relations[-1].attributes]
                 sources = [self._renamed.pop(name, name) for name in names]
-                self.rows = _with_columns(self.rows, old, sources)
+                self.rows = with_columns(self.rows, old, sources)
             self.relations.append(relation)
         self.columns = names
 
@@ -245,9 +231,9 @@ class Subscriber:
         if self.relations[-1].replica_identity is not ReplicaIdentity.FULL:
             assert max(touched.values(), default=1) == 1, touched
             return
-        if len(next(iter(before), ())) == len(self.columns or ()) and "U" not in map(_kind, sent):
+        if len(next(iter(before), ())) == len(self.columns or ()) and "U" not in map(kind_of, sent):
             gone, new = before - self.rows, self.rows - before
-            assert Counter(map(_kind, sent)) == +Counter({"D": gone.total(), "I": new.total()})
+            assert Counter(map(kind_of, sent)) == +Counter({"D": gone.total(), "I": new.total()})
 
     def _change(self, relation: Relation, message: Message, touched: Counter[object]) -> str:
         match message:
@@ -255,7 +241,7 @@ class Subscriber:
                 touched[self._key(relation, new)] += 1
                 if relation.key and relation.replica_identity is not ReplicaIdentity.FULL:
                     assert not self._find(relation, new, OldTuple.KEY), f"duplicate: {new}"
-                self.rows[_whole(new)] += 1
+                self.rows[whole(new)] += 1
                 return f"I {shown(new)}"
             case Delete(old=old, old_kind=kind):
                 touched[self._key(relation, old)] += 1
@@ -265,7 +251,7 @@ class Subscriber:
                 touched[self._key(relation, new)] += 1
                 taken = self._take(relation, old or new, kind or OldTuple.KEY)
                 assert taken != new, f"nothing changed: {new}"
-                self.rows[_whole(new)] += 1
+                self.rows[whole(new)] += 1
                 return f"U {shown(new)}" + ("" if old is None else f" was {shown(old)}")
         raise AssertionError(f"unexpected {message}")
 
@@ -302,69 +288,3 @@ def vacuum(spark: SparkSession, uri: str, *, hours: int = 0) -> None:
     finally:
         for name in settings:
             spark.conf.unset(name)
-
-
-def messages_of(piece: Piece) -> Iterator[Message]:
-    """As a client reads them."""
-    reader, decoder = FrameReader(), Decoder(4)
-    reader.feed(piece.data)
-    while (frame := reader.next_frame(lambda _: 1 << 30)) is not None:
-        data = decode_sender_message(frame.payload)
-        assert isinstance(data, XLogData)
-        message = decoder.decode(data.payload)
-        assert not isinstance(message, RelationMessage)
-        yield message
-    assert reader.buffered == 0
-
-
-def cells_of(rows: pa.Table, *, binary: bool = False) -> Counter[Cells]:
-    """What a subscriber has of these rows."""
-    columns: list[list[Cell]] = []
-    for column in rows.columns:
-        array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0)
-        array = array.cast(_plain(array.type))
-        oid, typmod = pg_type(array.type)
-        sent_binary = binary and has_binary_output(oid, array.type)
-        output, kind = (binary_output, Binary) if sent_binary else (text_output, Text)
-        raw = _out(output, array, oid, typmod)
-        columns.append([NULL if cell is None else kind(cell) for cell in raw])
-    return Counter(zip(*columns, strict=True))
-
-
-def _out(output: Any, array: pa.Array, oid: int, typmod: int) -> list[bytes | None]:
-    found: list[bytes | None] = output(array, oid, typmod).to_pylist()
-    return found
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    return kind
-
-
-def _with_columns(rows: Counter[Cells], old: Sequence[str], new: Sequence[str]) -> Counter[Cells]:
-    """ALTER TABLE at the subscriber: columns that are new are NULL."""
-    found: Counter[Cells] = Counter()
-    for row, count in rows.items():
-        values = dict(zip(old, row, strict=True))
-        found[tuple(values.get(name, NULL) for name in new)] += count
-    return found
-
-
-def _whole(row: TupleData) -> Cells:
-    assert all(isinstance(cell, Text | Binary) or cell is NULL for cell in row)
-    return tuple(row)
-
-
-def shown(row: TupleData) -> str:
-    """Cells by their text; binary ones as bytes."""
-    return ",".join(
-        cell.raw.decode() if isinstance(cell, Text) else "" if cell is NULL else repr(cell.raw)
-        for cell in row
-    )
-
-
-def _kind(change: str) -> str:
-    return change[0]

@@ -88,3 +88,4 @@ def test_a_slot_that_nobody_reads_is_given_up(lake: Lake) -> None:
     assert lake.reason() is None
     checked.check()
     assert lake.reason() == "wal_removed"
+    assert lake.slots.oldest() is None, "a lost slot keeps no transactions"

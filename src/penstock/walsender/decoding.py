@@ -8,57 +8,38 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
-from penstock.catalog import ReplicaIdentity as LakeIdentity
+from penstock.catalog import Catalog, LakeTransaction, Member
 from penstock.errors import (
-    FeatureNotSupported,
-    NotInPrerequisiteState,
     PenstockError,
     RequiredChangesRemoved,
     VersionGone,
 )
-from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Truncate
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
-from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Action
-from penstock.publication.row_filter import FilterColumn
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
-from penstock.walsender.lake_columns import LakeColumn, columns_of
-from penstock.walsender.published import Published, Publishing
+from penstock.walsender.lake_columns import filter_column
+from penstock.walsender.published import Publishing
+from penstock.walsender.published_table import columns_at, published_table, scan_file
 
 _SHARE_BYTES: Final = 128 << 20
 """Bytes of data files that one task reads and keeps in DuckDB, about."""
 _ORIGIN_NONE: Final = "none"
-_IDENTITY: Final = {
-    LakeIdentity.DEFAULT: ReplicaIdentity.DEFAULT,
-    LakeIdentity.NOTHING: ReplicaIdentity.NOTHING,
-    LakeIdentity.FULL: ReplicaIdentity.FULL,
-    LakeIdentity.KEY: ReplicaIdentity.INDEX,
-}
-
-_OPERATIONS: Final = {
-    Action.INSERT: Operation.INSERT,
-    Action.UPDATE: Operation.UPDATE,
-    Action.DELETE: Operation.DELETE,
-}
 
 
 @dataclass(frozen=True)
@@ -185,11 +166,11 @@ class Decoding:
             raise _removed(error) from error
         if not changes.removed and not changes.added and not changes.truncated:
             return None
-        columns = _columns(table, changes.after)
-        published = self._publishing.of(table, tuple(map(_filter_column, columns)))
+        columns = columns_at(table, changes.after)
+        published = self._publishing.of(table, tuple(map(filter_column, columns)))
         if published is None:
             return None
-        found = _published_table(table, published, columns)
+        found = published_table(table, published, columns)
         removed, truncated = changes.removed, changes.truncated
         if truncated and (
             Action.TRUNCATE not in published.rule.actions or published.target.oid != table.oid
@@ -205,8 +186,8 @@ class Decoding:
         self, number: int, work: _Work, header: XLogDataHeader, xid: int | None
     ) -> Iterator[ChangeItem]:
         changes = work.changes
-        removed = tuple(map(_scan_file, work.removed))
-        added = tuple(map(_scan_file, changes.added))
+        removed = tuple(map(scan_file, work.removed))
+        added = tuple(map(scan_file, changes.added))
         if not removed:
             for file in added:
                 yield ChangeItem(
@@ -238,74 +219,6 @@ def _truncates(
     message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
     data = xlog_data(header.lsn, header.send_time, encode(message))
     return Piece(tuple(relations), data, len(relations))
-
-
-def _columns(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
-    """Raises FeatureNotSupported, NotInPrerequisiteState with the table's name."""
-    try:
-        columns = columns_of(state)
-    except FeatureNotSupported as error:
-        raise FeatureNotSupported(
-            f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint
-        ) from None
-    names = Counter(column.name.lower() for column in columns)
-    twice = [column.name for column in columns if names[column.name.lower()] > 1]
-    if twice:
-        raise FeatureNotSupported(
-            f'cannot publish changes of table "{table.name}"',
-            detail=f"Names of columns differ in case only: {', '.join(twice)}.",
-        )
-    held = {column.name for column in columns}
-    for name in table.identity or table.primary_key:
-        if name not in held:
-            raise NotInPrerequisiteState(
-                f'table "{table.name}" no longer has the column "{name}" of its key',
-                hint="Choose another key with ALTER TABLE ... REPLICA IDENTITY, then drop the slot "
-                "and copy the table again.",
-            )
-    return columns
-
-
-def _published_table(
-    table: LakeTable, published: Published, columns: Sequence[LakeColumn]
-) -> PublishedTable:
-    rule, target = published.rule, published.target
-    full = table.replica_identity is LakeIdentity.FULL
-    wanted = [c for c in columns if rule.columns is None or c.name in rule.columns]
-    attributes = tuple(
-        Attribute(c.name, *_type(c), key=full or c.name in (table.identity or ())) for c in wanted
-    )
-    published_names = {c.name for c in wanted}
-    needed = [c.name for c in columns if not c.generated] if full else table.identity or ()
-    return PublishedTable(
-        relation=Relation(
-            target.oid,
-            target.schema,
-            target.name,
-            _IDENTITY[table.replica_identity],
-            attributes,
-        ),
-        name=table.qualified_name,
-        columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
-        key=table.identity or table.primary_key,
-        identity=table.identity,
-        filters={_OPERATIONS[action]: text for action, text in rule.filters.items()},
-        published=frozenset(_OPERATIONS[a] for a in rule.actions if a in _OPERATIONS),
-        covered=published_names.issuperset(needed),
-    )
-
-
-def _filter_column(column: LakeColumn) -> FilterColumn:
-    return FilterColumn(column.name, *_type(column), generated=column.generated)
-
-
-def _type(column: LakeColumn) -> tuple[int, int]:
-    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
-
-
-def _scan_file(part: FilePart) -> ScanFile:
-    file = part.file
-    return ScanFile(file.path, file.size, file.rows, part.gone, part.only, file.partition_values)
 
 
 def _translated(error: PenstockError) -> PenstockError:

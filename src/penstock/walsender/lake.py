@@ -27,7 +27,7 @@ from penstock.sql.spark_dialect import query_for_spark
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_changes import LakeChanges
-from penstock.walsender.lake_columns import LakeColumn, filter_column
+from penstock.walsender.lake_columns import LakeColumn, column_type, filter_column
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
@@ -93,7 +93,7 @@ class SparkLake:
             tuple(
                 CopyColumn(
                     ScanColumn(name, by_name[name].stored, by_name[name].type),
-                    *_type(by_name[name]),
+                    *column_type(by_name[name]),
                     sent,
                 )
                 for name, sent in wanted
@@ -116,10 +116,6 @@ class SparkLake:
         """TRUNCATE: one commit a table."""
         with spark_errors():
             return self._changes.truncate(relations, role)
-
-
-def _type(column: LakeColumn) -> tuple[int, int]:
-    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
 
 
 def _rows(result: pa.Table) -> Rows:

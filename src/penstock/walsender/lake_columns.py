@@ -68,6 +68,9 @@ def spark_type(kind: pa.DataType) -> str:
 
 def filter_column(column: LakeColumn) -> FilterColumn:
     """As row filters and column lists see it."""
-    if column.type_oid:
-        return FilterColumn(column.name, column.type_oid, column.typmod)
-    return FilterColumn(column.name, *pg_type(column.type))
+    return FilterColumn(column.name, *column_type(column), generated=column.generated)
+
+
+def column_type(column: LakeColumn) -> tuple[int, int]:
+    """(oid, typmod): the one that it came with, or what its Arrow type is in PostgreSQL."""
+    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)

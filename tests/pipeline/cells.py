@@ -1,0 +1,87 @@
+"""Rows as cells of pgoutput: decoded from pieces of a stream, or made of what Spark reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.pgoutput.decoder import Decoder
+from penstock.pgoutput.messages import Message, RelationMessage
+from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
+from penstock.pgtypes.binary_output import binary_output, has_binary_output
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.text_output import text_output
+from penstock.protocol.copy_both import XLogData, decode_sender_message
+from penstock.protocol.framing import FrameReader
+from penstock.walsender.feed import Piece
+
+Cells = tuple[Cell, ...]
+
+
+def messages_of(piece: Piece) -> Iterator[Message]:
+    """As a client reads them."""
+    reader, decoder = FrameReader(), Decoder(4)
+    reader.feed(piece.data)
+    while (frame := reader.next_frame(lambda _: 1 << 30)) is not None:
+        data = decode_sender_message(frame.payload)
+        assert isinstance(data, XLogData)
+        message = decoder.decode(data.payload)
+        assert not isinstance(message, RelationMessage)
+        yield message
+    assert reader.buffered == 0
+
+
+def cells_of(rows: pa.Table, *, binary: bool = False) -> Counter[Cells]:
+    """What a subscriber has of these rows."""
+    columns: list[list[Cell]] = []
+    for column in rows.columns:
+        array = column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0)
+        array = array.cast(_plain(array.type))
+        oid, typmod = pg_type(array.type)
+        sent_binary = binary and has_binary_output(oid, array.type)
+        output, kind = (binary_output, Binary) if sent_binary else (text_output, Text)
+        raw = _out(output, array, oid, typmod)
+        columns.append([NULL if cell is None else kind(cell) for cell in raw])
+    return Counter(zip(*columns, strict=True))
+
+
+def _out(output: Any, array: pa.Array, oid: int, typmod: int) -> list[bytes | None]:
+    found: list[bytes | None] = output(array, oid, typmod).to_pylist()
+    return found
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return kind
+
+
+def with_columns(rows: Counter[Cells], old: Sequence[str], new: Sequence[str]) -> Counter[Cells]:
+    """ALTER TABLE at the subscriber: columns that are new are NULL."""
+    found: Counter[Cells] = Counter()
+    for row, count in rows.items():
+        values = dict(zip(old, row, strict=True))
+        found[tuple(values.get(name, NULL) for name in new)] += count
+    return found
+
+
+def whole(row: TupleData) -> Cells:
+    assert all(isinstance(cell, Text | Binary) or cell is NULL for cell in row)
+    return tuple(row)
+
+
+def shown(row: TupleData) -> str:
+    """Cells by their text; binary ones as bytes."""
+    return ",".join(
+        cell.raw.decode() if isinstance(cell, Text) else "" if cell is NULL else repr(cell.raw)
+        for cell in row
+    )
+
+
+def kind_of(change: str) -> str:
+    return change[0]
