@@ -87,8 +87,8 @@ class SessionRunner:
         match statement:
             case ShowVariable(name):
                 return Description((), (FieldDescription(name or "name", _TEXT),))
-            case Select() | Query():
-                return self._services.catalog_queries.describe(text, self._facts())
+            case Select() | Query() if _reads(statement):
+                return self._describe_query(text)
         return Description((), None)
 
     def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
@@ -184,6 +184,12 @@ class SessionRunner:
                 outcome = services.run_command(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+
+    def _describe_query(self, text: str) -> Description:
+        if self._services.catalog_queries.reads_catalog_only(text):
+            return self._services.catalog_queries.describe(text, self._facts())
+        fields = self._services.lake.describe(text, self._block.now(), self._context.role)
+        return Description((), fields)
 
     def _query(self, text: str, parameters: Sequence[bytes | None]) -> Rows:
         if self._services.catalog_queries.reads_catalog_only(text):
