@@ -36,7 +36,7 @@ from penstock.sql import (
 )
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Rows
 from penstock.walsender.backend import SessionContext
-from penstock.walsender.copy_statement import copy_request
+from penstock.walsender.copy_statement import copy_of_rows, copy_request
 from penstock.walsender.replication import Replication
 from penstock.walsender.services import SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
@@ -164,6 +164,9 @@ class SessionRunner:
     ) -> Iterator[Answer]:
         services, role = self._services, self._context.role
         match statement:
+            case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
+                rows = services.catalog_queries.query(query, (), self._facts())
+                yield copy_of_rows(rows, statement)
             case Copy():
                 request = copy_request(statement)
                 yield services.lake.copy(request, self._block.snapshot(), role)
