@@ -66,4 +66,5 @@ def normal(printed: str) -> str:
         if not _NOT_OURS.match(line)
     ]
     text = re.sub(r"(minimum is) [0-9A-F/]+", r"\1 ...", "\n".join(kept))
+    text = text.replace("| penstock |", "| postgres |")  # what the node itself owns
     return text.replace("| heap ", "| delta").replace("method: heap", "method: delta")

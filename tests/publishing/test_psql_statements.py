@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from publishing.lake_node import LakeNode
-from publishing.psql_pair import psql
+from publishing.psql_pair import Pair, psql
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -91,3 +91,52 @@ def test_what_is_not_supported_says_so(plain: LakeNode, statement: str, named: s
         plain.execute(statement)
     assert (caught.value.sqlstate, named in str(caught.value)) == ("0A000", True), caught.value
     assert plain.rows("SELECT 1 AS one") == [(1,)]
+
+
+def test_subscriptions_are_shown_as_by_a_server(pair: Pair) -> None:
+    """Subscriptions of a node are its own; a default that it has not is spelled out."""
+    shown = pair.both(
+        r"""
+CREATE SUBSCRIPTION shown CONNECTION 'user=u dbname=x host=nowhere.invalid' PUBLICATION a, b
+  WITH (connect = false, streaming = on);
+CREATE SUBSCRIPTION other CONNECTION 'dbname=x host=nowhere.invalid' PUBLICATION c
+  WITH (connect = false, slot_name = 'one', binary = true, streaming = off,
+        disable_on_error = true);
+CREATE SUBSCRIPTION shown CONNECTION 'host=nowhere.invalid' PUBLICATION a WITH (connect = false);
+\dRs
+\dRs+
+\dRs o*
+ALTER SUBSCRIPTION shown ENABLE;
+ALTER SUBSCRIPTION shown DISABLE;
+ALTER SUBSCRIPTION shown SET (slot_name = NONE);
+ALTER SUBSCRIPTION other SET (slot_name = NONE);
+DROP SUBSCRIPTION shown;
+DROP SUBSCRIPTION other;
+DROP SUBSCRIPTION other;
+"""
+    )
+    assert "{a,b}" in shown
+
+
+def test_results_are_named_and_typed_as_by_a_server(pair: Pair) -> None:
+    pair.both(
+        r"""
+CREATE TABLE named (id int PRIMARY KEY, t text, n numeric(8,2), d date, b boolean);
+INSERT INTO Named (ID, T) VALUES (1, 'one'), (2, NULL);
+INSERT INTO named (id, id) VALUES (1, 2);
+INSERT INTO named (id, nothing) VALUES (1, 2);
+INSERT INTO named VALUES (1, 2, 3, NULL, NULL, 6);
+INSERT INTO named (id, t) VALUES (1);
+INSERT INTO named (id) VALUES (1, 2);
+UPDATE named SET nothing = 1;
+UPDATE named SET n = 1.5, d = '2024-02-29', b = true WHERE id = 1;
+SELECT count(*), max(id), sum(n), coalesce(t, '-') , upper(t), 1 + id, 'x', t AS "A b"
+FROM named GROUP BY t, id ORDER BY id;
+SELECT id::bigint, CASE WHEN b THEN 1 END, lower(t) FROM named ORDER BY t DESC;
+SELECT ID, T Tee FROM NAMED n WHERE n.t IS NULL;
+SELECT * FROM named ORDER BY t;
+SELECT count(*) FROM nowhere;
+SELECT nothing FROM named;
+DELETE FROM named WHERE id > 5;
+"""
+    )

@@ -26,8 +26,7 @@ from penstock.pipeline.duck import connection
 from penstock.pipeline.job import run_job
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
-from penstock.protocol.backend_messages import copy_data
-from penstock.protocol.copy_columns import BINARY_HEADER, BINARY_TRAILER, binary_rows, text_rows
+from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 
 _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
@@ -103,11 +102,8 @@ def copy_to(
         for table in tables
         for file in load_at(storage, table.uri, table.version).files.values()
     ]
-    if binary:
-        yield 0, copy_data(BINARY_HEADER)
-    yield from _waves(spark, storage, items)
-    if binary:
-        yield 0, copy_data(BINARY_TRAILER)
+    waves = _waves(spark, storage, items)
+    yield from binary_copy(waves) if binary else waves
 
 
 def _waves(

@@ -7,13 +7,14 @@ bytes that go to the client as they are. ``copy_rows`` is the readable form for 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.protocol.copy_rows import BINARY_END, with_binary_header
 from penstock.wire_rows import counted_prefix, data_of, framed, joined, lengths
 
 _NULL: Final = b"\\N"
@@ -28,9 +29,6 @@ _ESCAPES: Final = (
     (b"\r", b"\\r"),
 )
 """Backslash first, since the others bring some."""
-BINARY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-"""Signature, flags, length of the header's extension; in front of the first row."""
-BINARY_TRAILER: Final = b"\xff\xff"
 _HEAD: Final = b"d\0\0\0\0"
 _LENGTH_AT: Final = 1
 _BINARY_NULL: Final = b"\xff\xff\xff\xff"
@@ -66,6 +64,17 @@ def binary_rows(columns: Sequence[pa.Array], rows: int) -> bytes:
         parts += [prefix, cells]
         sizes += size
     return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts]))
+
+
+def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Portions of ``binary_rows`` with header and trailer, in the messages that PostgreSQL makes:
+    the header is in the first row's, or in the trailer's where there is no row."""
+    begun = False
+    for rows, messages in portions:
+        if messages and not begun:
+            begun, messages = True, with_binary_header(messages)
+        yield rows, messages
+    yield 0, BINARY_END if begun else with_binary_header(BINARY_END)
 
 
 def _escaped(cells: pa.Array) -> pa.Array:

@@ -92,10 +92,12 @@ class FromClause:
                 return self._table(node)
             case exp.Lateral() if isinstance(node.this, exp.Subquery):
                 return "LATERAL " + self._subquery(node.this.this, node, self._scope)
+            case exp.Lateral() if isinstance(node.this, exp.Unnest):
+                return self._unnest(node.this, node)
             case exp.Lateral():
                 return self._function(node.this, node)
             case exp.Unnest():
-                return self._unnest(node)
+                return self._unnest(node, node)
             case exp.Values():
                 return self._values(node)
             case exp.Subquery() if isinstance(node.this, exp.Table):
@@ -188,8 +190,8 @@ class FromClause:
         )
         return f"LATERAL ({sql}) AS {source}"
 
-    def _unnest(self, node: exp.Unnest) -> str:
-        alias, names = _alias(node)
+    def _unnest(self, node: exp.Unnest, named: Any) -> str:
+        alias, names = _alias(named)
         (argument,) = node.expressions
         array = self._expressions.translate(argument)
         element = element_type(array.type)

@@ -98,7 +98,7 @@ class SelectTranslator:
             for value in values
         ]
         targets = ", ".join(f"{value.sql} AS o{n}" for n, value in enumerate(outputs, 1))
-        sql = f"SELECT {self._distinct(node, expressions)}{targets}{from_text}"
+        sql = f"SELECT {self._distinct(node, expressions)}{targets or '1'}{from_text}"
         sql += self._rest(node, expressions, names, outputs)
         ordered = any(node.args.get(word) for word in ("order", "group", "distinct", "limit"))
         if scope.counted is not None and not scope.aggregated and not ordered:

@@ -6,14 +6,15 @@ when it is executed, and to its end: there are no cursors that stay open.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.protocol import frontend_messages as m
-from penstock.protocol.backend_messages import TEXT_FORMAT
+from penstock.protocol.backend_messages import BINARY_FORMAT, TEXT_FORMAT
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
-from penstock.walsender.answers import StatementRunner
+from penstock.walsender.answers import Rows, StatementRunner
+from penstock.walsender.binary_results import binary_row, check_binary
 from penstock.walsender.message_pump import MessagePump
 from penstock.walsender.query_answers import send_answer
 
@@ -22,6 +23,7 @@ from penstock.walsender.query_answers import send_answer
 class _Portal:
     text: str
     parameters: tuple[bytes | None, ...]
+    binary: bool
 
 
 class ExtendedQuery:
@@ -67,10 +69,11 @@ class ExtendedQuery:
     def _bind(self, message: m.Bind) -> None:
         if any(code != TEXT_FORMAT for code in message.parameter_formats):
             raise FeatureNotSupported("binary parameters are not supported")
-        if any(code != TEXT_FORMAT for code in message.result_formats):
-            raise FeatureNotSupported("binary results are not supported")
+        formats = set(message.result_formats)
+        if len(formats) > 1:
+            raise FeatureNotSupported("columns of a result in several formats are not supported")
         text = self._statement(message.statement)
-        self._portals[message.portal] = _Portal(text, message.values)
+        self._portals[message.portal] = _Portal(text, message.values, BINARY_FORMAT in formats)
         self._pump.send(self._session.bind_complete())
 
     def _describe(self, message: m.Describe) -> None:
@@ -78,7 +81,12 @@ class ExtendedQuery:
             description = self._runner.describe(self._statement(message.name))
             self._pump.send(self._session.parameter_description(description.parameters))
         else:
-            description = self._runner.describe(self._portal(message.name).text)
+            portal = self._portal(message.name)
+            description = self._runner.describe(portal.text)
+            if portal.binary and description.fields is not None:
+                check_binary(description.fields)
+                fields = tuple(replace(f, format=BINARY_FORMAT) for f in description.fields)
+                description = replace(description, fields=fields)
         if description.fields is None:
             self._pump.send(self._session.no_data())
         else:
@@ -89,6 +97,8 @@ class ExtendedQuery:
             raise FeatureNotSupported("portals cannot be executed in parts")
         portal = self._portal(message.portal)
         for answer in self._runner.execute(portal.text, portal.parameters):
+            if portal.binary and isinstance(answer, Rows):
+                answer = _in_binary(answer)
             send_answer(self._session, self._pump, answer, described=True)
 
     def _statement(self, name: str) -> str:
@@ -103,3 +113,8 @@ class ExtendedQuery:
         if portal is None:
             raise PenstockError(f'portal "{name}" does not exist', sqlstate="34000")
         return portal
+
+
+def _in_binary(answer: Rows) -> Rows:
+    check_binary(answer.fields)
+    return replace(answer, rows=(binary_row(row, answer.fields) for row in answer.rows))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
@@ -23,6 +24,7 @@ from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
+from penstock.sql.copy_query import parse_copy_query
 from penstock.sql.spark_dialect import query_for_spark
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
@@ -107,6 +109,20 @@ class SparkLake:
         with self._tables.views(self._spark, at, role) as locate, spark_errors():
             return _rows(self._spark.sql(query_for_spark(text, locate)).toArrow())
 
+    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
+        """The columns of a query; of one as COPY takes it, with the table's own types."""
+        query = parse_copy_query(text)
+        if query is None:
+            with self._tables.views(self._spark, at, role) as locate, spark_errors():
+                frame = self._spark.sql(query_for_spark(text, locate))
+                return _fields(to_arrow_schema(frame.schema))
+        columns = {c.name: c for c in self._tables.columns(self._tables.find(query.relation, role))}
+        for name in query.columns or ():
+            if name not in columns:
+                raise UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
+        types = {name: _type(columns[name]) for name in query.columns or columns}
+        return tuple(FieldDescription(n, oid, typmod=typmod) for n, (oid, typmod) in types.items())
+
     def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
         with spark_errors():
@@ -119,16 +135,17 @@ class SparkLake:
 
 
 def _rows(result: pa.Table) -> Rows:
-    fields = tuple(
-        FieldDescription(field.name, *_field_type(field.type)) for field in result.schema
-    )
 
     def cells() -> Iterator[list[bytes | None]]:
         for batch in result.to_batches():
             columns = [text_output(column).to_pylist() for column in batch.columns]
             yield from map(list, zip(*columns, strict=True))
 
-    return Rows(fields, cells())
+    return Rows(_fields(result.schema), cells())
+
+
+def _fields(schema: pa.Schema) -> tuple[FieldDescription, ...]:
+    return tuple(FieldDescription(field.name, *_field_type(field.type)) for field in schema)
 
 
 def _field_type(kind: pa.DataType) -> tuple[int]:
@@ -141,7 +158,17 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
+        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+            name = error.getMessageParameters().get("objectName", "").replace("`", "")
+            raise UndefinedObject(
+                f"column {_shown(name)} does not exist", sqlstate="42703"
+            ) from None
         text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenstockError(
             f"the query failed: {text}", sqlstate=error.getSqlState() or "XX000"
         ) from None
+
+
+def _shown(name: str) -> str:
+    """As errorMissingColumn prints it: with its table, or quoted."""
+    return name if "." in name else f'"{name}"'

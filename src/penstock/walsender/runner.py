@@ -36,7 +36,7 @@ from penstock.sql import (
 )
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Rows
 from penstock.walsender.backend import SessionContext
-from penstock.walsender.copy_statement import copy_request
+from penstock.walsender.copy_statement import copy_of_rows, copy_request
 from penstock.walsender.replication import Replication
 from penstock.walsender.services import SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
@@ -87,8 +87,8 @@ class SessionRunner:
         match statement:
             case ShowVariable(name):
                 return Description((), (FieldDescription(name or "name", _TEXT),))
-            case Select() | Query():
-                return self._services.catalog_queries.describe(text, self._facts())
+            case Select() | Query() if _reads(statement):
+                return self._describe_query(text)
         return Description((), None)
 
     def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
@@ -164,6 +164,9 @@ class SessionRunner:
     ) -> Iterator[Answer]:
         services, role = self._services, self._context.role
         match statement:
+            case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
+                rows = services.catalog_queries.query(query, (), self._facts())
+                yield copy_of_rows(rows, statement)
             case Copy():
                 request = copy_request(statement)
                 yield services.lake.copy(request, self._block.snapshot(), role)
@@ -184,6 +187,12 @@ class SessionRunner:
                 outcome = services.run_command(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+
+    def _describe_query(self, text: str) -> Description:
+        if self._services.catalog_queries.reads_catalog_only(text):
+            return self._services.catalog_queries.describe(text, self._facts())
+        fields = self._services.lake.describe(text, self._block.now(), self._context.role)
+        return Description((), fields)
 
     def _query(self, text: str, parameters: Sequence[bytes | None]) -> Rows:
         if self._services.catalog_queries.reads_catalog_only(text):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from penstock.catalog import Catalog
 from penstock.pgoutput.options import PgoutputOptions
+from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
 from penstock.walsender.answers import CopyOut, Description, Notice, Rows
 from penstock.walsender.authentication import LoginRole
@@ -74,6 +75,9 @@ class Lake(Protocol):
         """Raises PenstockError (42P01, 42501, 42703)."""
 
     def query(self, text: str, at: Position, role: LoginRole) -> Rows: ...
+
+    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
+        """The columns of a query, without running it."""
 
     def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
         """INSERT, UPDATE, DELETE: one commit."""

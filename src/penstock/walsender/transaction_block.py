@@ -148,6 +148,10 @@ class TransactionBlock:
             )
         self.use(take())
 
+    def now(self) -> Position:
+        """What a query would read; without reading."""
+        return self._block.snapshot if self._block and self._block.snapshot else self._now()
+
     def snapshot(self) -> Position:
         """What a query reads: the block's snapshot where it keeps one, else the end of the log."""
         block = self._block

@@ -50,7 +50,7 @@ def _columns(text: str) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """One of PostgreSQL's own types; fields are columns of pg_type."""
+    """One of PostgreSQL's own types; fields are columns of pg_type, functions by name."""
 
     typname: str
     oid: int
@@ -67,6 +67,8 @@ class TypeRow:
     typcollation: int
     typinput: str
     typoutput: str
+    typreceive: str
+    typreceive_oid: int
 
 
 @functools.cache
@@ -91,6 +93,8 @@ def types() -> Mapping[int, TypeRow]:
             int(f[11]),
             f[12],
             f[13],
+            f[14],
+            int(f[15]),
         )
         out[row.oid] = row
     return out

@@ -80,10 +80,13 @@ pg_current_wal_lsn() pg_lsn
 pg_current_wal_flush_lsn() pg_lsn
 pg_current_wal_insert_lsn() pg_lsn
 pg_wal_lsn_diff(pg_lsn,pg_lsn) numeric
+pg_last_wal_receive_lsn() pg_lsn
+pg_last_wal_replay_lsn() pg_lsn
 has_table_privilege(any,any,text) bool 1
 has_schema_privilege(any,any,text) bool 1
 has_database_privilege(any,any,text) bool 1
 has_column_privilege(any,any,any,text) bool 1
+has_any_column_privilege(any,any,text) bool 1
 pg_has_role(any,any,text) bool 1
 version() text
 current_database() name

@@ -7,6 +7,7 @@ and ``<type>out`` are the input and output functions of the reg types.
 from __future__ import annotations
 
 from penstock.errors import PenstockError, UndefinedObject
+from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.format_type import format_type, type_oid
 from penstock.walsender.pg_catalog.identifiers import quote_identifier, split_qualified
 from penstock.walsender.pg_catalog.relations import indexes, schema_oids
@@ -135,7 +136,15 @@ class NameFunctions:
     def regprocin(self, text: str) -> int:
         if text.strip().isdigit():
             return int(text)
+        name = split_qualified(text)[-1]
+        for row in types().values():
+            if row.typreceive == name:
+                return row.typreceive_oid
         raise PenstockError(f'function "{text}" does not exist', sqlstate="42883")
 
     def regprocout(self, oid: int) -> str:
-        return "-" if oid == 0 else str(oid)
+        """The receive functions of types are those that there are rows for."""
+        if oid == 0:
+            return "-"
+        found = (row.typreceive for row in types().values() if row.typreceive_oid == oid)
+        return next(found, str(oid))

@@ -142,6 +142,8 @@ class RelationFunctions(NameFunctions):
         )
         return has_privilege(self._snapshot, role, self.regclassin(table), privilege)
 
+    has_any_column_privilege = has_table_privilege
+
 
 def _names(index: Index) -> str:
     return ", ".join(quote_identifier(column) for column in index.columns)

@@ -121,6 +121,11 @@ class SessionFunctions:
     pg_current_wal_flush_lsn = pg_current_wal_lsn
     pg_current_wal_insert_lsn = pg_current_wal_lsn
 
+    def pg_last_wal_receive_lsn(self) -> int | None:
+        return None  # no standby
+
+    pg_last_wal_replay_lsn = pg_last_wal_receive_lsn
+
     def pg_wal_lsn_diff(self, left: int, right: int | None) -> decimal.Decimal | None:
         return None if right is None else decimal.Decimal(left - right)
 

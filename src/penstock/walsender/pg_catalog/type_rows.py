@@ -34,6 +34,7 @@ def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
             "typdelim": row.typdelim,
             "typelem": row.typelem,
             "typarray": row.typarray,
+            "typreceive": row.typreceive_oid,
             "typalign": row.typalign,
             "typstorage": row.typstorage,
             "typtypmod": -1,
