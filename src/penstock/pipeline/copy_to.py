@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
 """Bytes of data files in a wave; as COPY's rows they are two to five times as many. The first wave
 is small, so that the client has work soon, each further one twice as large as the one before."""
+_SHARE_BYTES: Final = 8 << 20
+"""Bytes of a data file that one task copies, about."""
 _PORTION: Final = 1 << 20
 """Bytes that are handed to the client at a time."""
 
@@ -93,7 +95,7 @@ def copy_to(
         CopyItem(
             storage,
             table.uri,
-            ScanFile.of(file),
+            share,
             table.columns,
             predicate,
             binary,
@@ -101,9 +103,17 @@ def copy_to(
         )
         for table in tables
         for file in load_at(storage, table.uri, table.version).files.values()
+        for share in _shares(ScanFile.of(file))
     ]
     waves = _waves(spark, storage, items)
     yield from binary_copy(waves) if binary else waves
+
+
+def _shares(file: ScanFile) -> Iterator[ScanFile]:
+    """A large file by its row groups."""
+    shares = max(1, file.size // _SHARE_BYTES)
+    for share in range(shares):
+        yield replace(file, size=file.size // shares, share=share, shares=shares)
 
 
 def _waves(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.errors import NotInPrerequisiteState, StorageError, VersionGone
@@ -52,6 +53,7 @@ class ScanFile:
 
     Both are deletion vectors as the log describes them: ``gone`` those of the version that is
     read; ``only``: rows that this vector deletes, None for all. ``rows``: physical rows, or -1.
+    Of the file's row groups, in turns, this is share ``share`` of ``shares``.
     """
 
     path: str
@@ -60,6 +62,8 @@ class ScanFile:
     gone: Mapping[str, Any] | None = field(default=None, repr=False)
     only: Mapping[str, Any] | None = field(default=None, repr=False)
     partition_values: Mapping[str, str | None] | None = None
+    share: int = 0
+    shares: int = 1
 
     @classmethod
     def of(cls, file: DataFile) -> ScanFile:
@@ -98,18 +102,34 @@ def _scan(
 ) -> Iterator[pa.RecordBatch]:
     gone = _positions(storage, table_uri, file.gone) or BitMap()
     only = _positions(storage, table_uri, file.only)
-    start = 0
     with open_parquet(table_uri, file.path) as parquet:
         held = set(parquet.schema_arrow.names)
         read = [column.delta for column in columns if column.delta in held]
-        for batch in parquet.iter_batches(_ROWS_AT_A_TIME, columns=read, use_threads=False):
-            end = start + batch.num_rows
-            kept = _kept(gone, only, start, end)
-            if kept is not None:
-                batch = batch.filter(pa.array(kept))
-            if batch.num_rows:
-                yield _named(batch, file, columns)
-            start = end
+        for group, start in _row_groups(parquet.metadata, file, only):
+            for batch in parquet.iter_batches(
+                _ROWS_AT_A_TIME, row_groups=[group], columns=read, use_threads=False
+            ):
+                end = start + batch.num_rows
+                kept = _kept(gone, only, start, end)
+                if kept is not None:
+                    batch = batch.filter(pa.array(kept))
+                if batch.num_rows:
+                    yield _named(batch, file, columns)
+                start = end
+
+
+def _row_groups(
+    metadata: pq.FileMetaData, file: ScanFile, only: BitMap | None
+) -> Iterator[tuple[int, int]]:
+    """(row group, its first row) of the share, without those that have no wanted row."""
+    start = 0
+    for group in range(metadata.num_row_groups):
+        end = start + metadata.row_group(group).num_rows
+        if group % file.shares == file.share and (
+            only is None or only.range_cardinality(start, end)
+        ):
+            yield group, start
+        start = end
 
 
 def _positions(

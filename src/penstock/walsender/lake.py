@@ -120,7 +120,7 @@ class SparkLake:
         for name in query.columns or ():
             if name not in columns:
                 raise UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
-        types = {name: _type(columns[name]) for name in query.columns or columns}
+        types = {name: column_type(columns[name]) for name in query.columns or columns}
         return tuple(FieldDescription(n, oid, typmod=typmod) for n, (oid, typmod) in types.items())
 
     def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
