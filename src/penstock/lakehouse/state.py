@@ -61,6 +61,10 @@ class TableState:
         """The table's properties."""
         return self.metadata.get("configuration") or {}
 
+    def copy(self) -> TableState:
+        """One that ``apply`` changes without this."""
+        return replace(self, files=dict(self.files), transactions=dict(self.transactions))
+
     def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
         """Go from ``version - 1`` to ``version``. Vectors are left unread (``load_vectors``)."""
         added: list[DataFile] = []

@@ -67,11 +67,23 @@ class _Walk:
 
 
 def table_changes(
-    storage: Storage, table_uri: str, from_version: int, to_version: int
+    storage: Storage,
+    table_uri: str,
+    from_version: int,
+    to_version: int,
+    known: TableState | None = None,
 ) -> TableChanges:
-    """``from_version`` -1: the table was not there. Raises VersionGone, StorageError."""
-    before = TableState() if from_version < 0 else load_at(storage, table_uri, from_version)
-    state = TableState() if from_version < 0 else load_at(storage, table_uri, from_version)
+    """``from_version`` -1: the table was not there. ``known``: a version that is loaded already.
+
+    Raises VersionGone, StorageError.
+    """
+    if known is not None and known.version == from_version:
+        before = known
+    elif from_version < 0:
+        before = TableState()
+    else:
+        before = load_at(storage, table_uri, from_version)
+    state = before.copy()
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
         actions = read_entry(storage, table_uri, version)

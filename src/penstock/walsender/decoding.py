@@ -20,6 +20,7 @@ from penstock.errors import (
     RequiredChangesRemoved,
     VersionGone,
 )
+from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -84,6 +85,7 @@ class Decoding:
         self._warehouse = warehouse
         self._catalog = catalog
         self._options = options
+        self._states: dict[str, TableState] = {}  # as the last transaction left them
         self._publishing = Publishing(catalog, options.publication_names, version)
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
@@ -160,10 +162,15 @@ class Decoding:
             return None  # what is not published may be of any kind, and gone
         try:
             changes = table_changes(
-                self._warehouse.storage, member.uri, member.from_version, member.to_version
+                self._warehouse.storage,
+                member.uri,
+                member.from_version,
+                member.to_version,
+                self._states.get(member.uri),
             )
         except VersionGone as error:
             raise _removed(error) from error
+        self._states[member.uri] = changes.after
         if not changes.removed and not changes.added and not changes.truncated:
             return None
         columns = columns_at(table, changes.after)
