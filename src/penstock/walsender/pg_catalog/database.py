@@ -38,6 +38,7 @@ from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.walsender.pg_catalog.text_output import text_output
 
 _CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
+_VIEWS: Final = frozenset(("pg_shadow",))
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ class CatalogDatabase:
         translation = translate(sql, self._columns, self._signatures, self._table_functions)
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
-                raise PenstockError(f"permission denied for table {table}", sqlstate="42501")
+                kind = "view" if table in _VIEWS else "table"
+                raise PenstockError(f"permission denied for {kind} {table}", sqlstate="42501")
         return translation
 
     def _is_secret(self, table: str, translation: Translation) -> bool:
