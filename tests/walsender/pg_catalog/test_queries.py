@@ -258,7 +258,7 @@ def test_who_may_see_secrets() -> None:
         "SELECT subconninfo FROM pg_subscription",
         "SELECT * FROM pg_subscription",
     ):
-        with pytest.raises(PenstockError, match="permission denied for (table|view) pg_") as error:
+        with pytest.raises(PenstockError, match=r"permission denied for (table|view) pg_") as error:
             plain.query(sql)
         assert error.value.sqlstate == "42501"
     assert plain.query("SELECT subname FROM pg_subscription")[1] == [[b"s1"]]
