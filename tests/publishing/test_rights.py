@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import pq
 
 from fix_postgres import Database
 from publishing.lake_node import PASSWORD, LakeNode
@@ -65,6 +68,35 @@ STATEMENTS: list[tuple[str, str, str]] = [
     ("SELECT subname FROM pg_subscription WHERE subconninfo LIKE 'h%'", "42501",
      "permission denied for table pg_subscription"),
 ]  # fmt: skip
+ALSO_REFUSED = [
+    "SELECT passwd FROM pg_shadow",
+    "TABLE pg_subscription",
+    "SELECT x.subname FROM (SELECT * FROM pg_subscription) x",
+    "SELECT subname FROM pg_subscription ORDER BY subconninfo",
+    "SELECT subname FROM pg_subscription GROUP BY subname, subconninfo",
+    "SELECT (SELECT max(subconninfo) FROM pg_subscription)",
+    "SELECT 1 FROM pg_class WHERE EXISTS (SELECT 1 FROM pg_subscription WHERE subconninfo > '')",
+    "WITH q AS (SELECT subconninfo AS c FROM pg_subscription) SELECT 1 FROM q",
+    "SELECT a.rolname FROM pg_authid a JOIN pg_roles r ON r.oid = a.oid",
+    "SELECT 1 FROM pg_class WHERE relname IN (SELECT rolpassword FROM pg_authid)",
+    "GRANT SELECT ON secret TO reader",
+    "CREATE ROLE more LOGIN",
+    "ALTER ROLE reader SUPERUSER",
+    "ALTER ROLE reader REPLICATION",
+    "ALTER ROLE receiver PASSWORD 'x'",
+    "ALTER ROLE receiver RENAME TO r",
+    "DROP ROLE receiver",
+    "CREATE PUBLICATION mine FOR TABLE secret",
+    "CREATE PUBLICATION mine FOR TABLE open_table",
+    "CREATE PUBLICATION mine FOR ALL TABLES",
+    "CREATE SUBSCRIPTION s CONNECTION 'host=nowhere' PUBLICATION p WITH (connect = false)",
+    "CREATE TABLE public.mine (a int)",
+    "CREATE SCHEMA mine",
+    "ALTER TABLE secret OWNER TO reader",
+    "ALTER PUBLICATION everything ADD TABLE secret",
+    "ALTER PUBLICATION everything DROP TABLE secret",
+    "DROP TABLE secret, open_table",
+]
 SAME_FOR_ALL = [
     "SELECT relname, relkind FROM pg_class WHERE relname IN ('secret', 'open_table') ORDER BY 1",
     "SELECT attname FROM pg_attribute WHERE attrelid = 'secret'::regclass AND attnum > 0"
@@ -122,6 +154,22 @@ def test_what_may_not_be_read_is_refused_as_postgresql_refuses_it(
             assert refusal(ours, statement) == (sqlstate, message), statement
     assert kept.rows("SELECT * FROM secret") == [(1, SECRET)]
     assert kept.rows("SELECT * FROM open_table") == [(1, "for all")]
+
+
+def test_what_else_is_refused_as_postgresql_refuses_it(kept: LakeNode, server: Database) -> None:
+    wrong = []
+    with kept.connect("reader") as ours, as_reader(server) as theirs:
+        for statement in ALSO_REFUSED:
+            sqlstate, message = refusal(theirs, statement)
+            expected = sqlstate, (message or "").replace(server.name, "lake")
+            assert sqlstate == "42501", (statement, message)
+            try:
+                found = refusal(ours, statement)
+            except pytest.fail.Exception:
+                found = None, "done"
+            if found != expected:
+                wrong.append(f"{statement}\n  {expected}\n  {found}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_names_are_public_as_in_postgresql(kept: LakeNode, server: Database) -> None:
@@ -191,3 +239,44 @@ def test_replication_commands_are_none_to_a_plain_session(kept: LakeNode, server
             expected = refusal(theirs, statement)
             assert expected[0] == "42601"
             assert refusal(ours, statement) == expected
+
+
+def start_streaming(session: psycopg.Connection[Any]) -> None:
+    """Until the first bytes of the stream are there."""
+    session.execute("CREATE_REPLICATION_SLOT rights TEMPORARY LOGICAL pgoutput")
+    session.pgconn.send_query(
+        b"START_REPLICATION SLOT rights LOGICAL 0/0"
+        b" (proto_version '1', publication_names 'everything')"
+    )
+    while session.pgconn.is_busy():
+        select.select([session.pgconn.socket], [], [], 20)
+        session.pgconn.consume_input()
+    result = session.pgconn.get_result()
+    assert result is not None and result.status == pq.ExecStatus.COPY_BOTH
+
+
+def test_who_streams_is_public_and_how_far_is_not(kept: LakeNode, server: Database) -> None:
+    query = (
+        "SELECT pid IS NULL, usename, application_name, client_addr IS NULL, state,"
+        " sent_lsn IS NULL, sync_state FROM pg_stat_replication WHERE usename = 'receiver'"
+    )
+    theirs_info = psycopg.conninfo.make_conninfo(
+        server.conninfo, user="receiver", password=PASSWORD, replication="database"
+    )
+    seen = []
+    for stream, reader, owner in (
+        (psycopg.connect(theirs_info, autocommit=True), as_reader(server), server.connect()),
+        (kept.connect("receiver", replication="database"), kept.connect("reader"), kept.connect()),
+    ):
+        with reader, owner, contextlib.closing(stream):
+            start_streaming(stream)
+            seen.append(
+                [
+                    reader.execute(query).fetchall(),
+                    owner.execute(
+                        query.replace("client_addr IS NULL, state", "true, ''")
+                    ).fetchall(),
+                ]
+            )
+    assert seen[1] == seen[0]
+    assert seen[0][0] == [(False, "receiver", "", True, None, True, None)]

@@ -112,6 +112,8 @@ BUILT_IN: Final[Mapping[str, Function]] = {
     for function in (*map(_read, _TEXT_FUNCTIONS.strip().splitlines()), *_AGGREGATES)
 }
 
+_LONGEST_SERIES: Final = 1_000_000
+SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 TABLE_FUNCTIONS: Final[Mapping[str, TableFunction]] = {
     function.name: function
     for function in (
@@ -119,7 +121,10 @@ TABLE_FUNCTIONS: Final[Mapping[str, TableFunction]] = {
             "generate_series",
             ("int4", "int4", "int4"),
             (("generate_series", "int4"),),
-            "SELECT CAST(unnest(generate_series({0},{1},coalesce({2},1))) AS INTEGER) AS o1",
+            # A list, which DuckDB makes as a whole and without a limit of memory.
+            "SELECT CAST(unnest(generate_series({0},"
+            f"CASE WHEN abs(CAST({{1}} AS BIGINT)-{{0}})<={_LONGEST_SERIES} THEN {{1}} "
+            f"ELSE error('{SERIES_TOO_LONG}') END,coalesce({{2}},1))) AS INTEGER) AS o1",
             optional=1,
             named=False,
         ),

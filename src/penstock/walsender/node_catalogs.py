@@ -21,7 +21,7 @@ from penstock.walsender.answers import Description, Rows
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import columns_of
 from penstock.walsender.pg_catalog import CatalogColumn, CatalogDatabase, CatalogTable
-from penstock.walsender.senders import Senders
+from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.services import SessionFacts
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
@@ -108,7 +108,7 @@ class NodeCatalogs:
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
                 views={
-                    "pg_stat_replication": self._stat_replication(),
+                    "pg_stat_replication": self._stat_replication(facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },
@@ -143,25 +143,40 @@ class NodeCatalogs:
             for name in names
         ]
 
-    def _stat_replication(self) -> list[Mapping[str, object]]:
+    def _stat_replication(self, facts: SessionFacts) -> list[Mapping[str, object]]:
+        """All see pid, user and application; the rest superusers, and partly that user."""
         return [
             {
                 "pid": sender.pid,
                 "usename": sender.user,
                 "application_name": sender.application_name,
-                "client_addr": sender.address,
-                "client_port": sender.port,
-                "backend_start": datetime.fromtimestamp(sender.started, UTC),
-                "state": "streaming",
-                "sent_lsn": sender.state.sent,
-                "write_lsn": sender.state.write,
-                "flush_lsn": sender.state.flush,
-                "replay_lsn": sender.state.apply,
-                "sync_priority": 0,
-                "sync_state": "async",
+                **(_activity(sender) if facts.superuser or facts.user == sender.user else {}),
+                **(_progress(sender) if facts.superuser else {}),
             }
             for sender in self._senders.all()
         ]
+
+
+def _activity(sender: Sender) -> Mapping[str, object]:
+    """pg_stat_get_activity, HAS_PGSTAT_PERMISSIONS"""
+    return {
+        "client_addr": sender.address,
+        "client_port": sender.port,
+        "backend_start": datetime.fromtimestamp(sender.started, UTC),
+    }
+
+
+def _progress(sender: Sender) -> Mapping[str, object]:
+    """pg_stat_get_wal_senders, for pg_read_all_stats"""
+    return {
+        "state": "streaming",
+        "sent_lsn": sender.state.sent,
+        "write_lsn": sender.state.write,
+        "flush_lsn": sender.state.flush,
+        "replay_lsn": sender.state.apply,
+        "sync_priority": 0,
+        "sync_state": "async",
+    }
 
 
 def _catalog_columns(state: TableState) -> tuple[CatalogColumn, ...]:

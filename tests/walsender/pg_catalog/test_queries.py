@@ -258,7 +258,7 @@ def test_who_may_see_secrets() -> None:
         "SELECT subconninfo FROM pg_subscription",
         "SELECT * FROM pg_subscription",
     ):
-        with pytest.raises(PenstockError, match="permission denied for table") as error:
+        with pytest.raises(PenstockError, match=r"permission denied for (table|view) pg_") as error:
             plain.query(sql)
         assert error.value.sqlstate == "42501"
     assert plain.query("SELECT subname FROM pg_subscription")[1] == [[b"s1"]]
@@ -362,4 +362,26 @@ def test_views_of_the_running_node() -> None:
     database = CatalogDatabase(snapshot, objects.session())
     sql = "SELECT pid, usename, sent_lsn, write_lag, backend_start FROM pg_stat_replication"
     assert database.query(sql)[1] == [[b"12", b"alice", b"0/10", None, None]]
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate"),
+    [
+        ("SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b",
+         "57014"),
+        ("SELECT * FROM generate_series(1, 1000000000) a", "0A000"),
+        ("SELECT * FROM generate_series(2147483647, -2147483648, -1) a", "0A000"),
+    ],
+)  # fmt: skip
+def test_no_query_occupies_the_node(
+    monkeypatch: pytest.MonkeyPatch, sql: str, sqlstate: str
+) -> None:
+    if sqlstate == "57014":
+        monkeypatch.setattr("penstock.walsender.pg_catalog.database._LONGEST_S", 0.3)
+    database = CatalogDatabase(objects.snapshot(), objects.session())
+    with pytest.raises(PenstockError) as error:
+        database.query(sql)
+    assert error.value.sqlstate == sqlstate
+    assert database.query("SELECT 1")[1] == [[b"1"]]
     database.close()

@@ -22,7 +22,7 @@ from penstock.errors import (
     InvalidParameterValue,
     PenstockError,
 )
-from penstock.sql.catalog_functions import TableFunction
+from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
 from penstock.sql.catalog_types import catalog_type
 from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
@@ -38,7 +38,15 @@ from penstock.walsender.pg_catalog.rows import table_rows
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.walsender.pg_catalog.text_output import text_output
 
-_CONFIG: Final = {"threads": "1", "enable_external_access": "false"}
+_CONFIG: Final = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "memory_limit": "512MB",
+    "temp_directory": "",
+}
+_LONGEST_S: Final = 60.0
+"""Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
+_VIEWS: Final = frozenset(("pg_shadow",))
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
 
 log = logging.getLogger(__name__)
@@ -123,7 +131,8 @@ class CatalogDatabase:
         translation = translate(sql, self._columns, self._signatures, self._table_functions)
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
-                raise PenstockError(f"permission denied for table {table}", sqlstate="42501")
+                kind = "view" if table in _VIEWS else "table"
+                raise PenstockError(f"permission denied for {kind} {table}", sqlstate="42501")
         return translation
 
     def _is_secret(self, table: str, translation: Translation) -> bool:
@@ -152,15 +161,30 @@ class CatalogDatabase:
         for name in sorted(translation.functions - self._registered):
             self._register(name, self._functions[name])
         self._errors.clear()
+        timer = threading.Timer(_LONGEST_S, self._connection.interrupt)
+        timer.daemon = True
+        timer.start()
         try:
             return self._connection.execute(translation.sql, values).fetchall()  # type: ignore[no-any-return]
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
+        finally:
+            timer.cancel()
 
     def _as_postgresql(self, error: Exception) -> PenstockError:
         if self._errors:
             return self._errors[0]
         text = str(error)
+        if isinstance(error, duckdb.InterruptException):
+            return PenstockError(
+                "canceling statement due to statement timeout",
+                detail=f"Queries of the catalogs take {_LONGEST_S:g} s at most.",
+                sqlstate="57014",
+            )
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return PenstockError("out of memory", sqlstate="53200")
+        if SERIES_TOO_LONG in text:
+            return FeatureNotSupported(SERIES_TOO_LONG)
         if "GROUP BY" in text:
             return PenstockError(
                 "column must appear in the GROUP BY clause or be used in an aggregate function",
