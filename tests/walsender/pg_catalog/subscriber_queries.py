@@ -120,3 +120,33 @@ SYNC_SLOTS = (
     "SELECT slot_name, plugin, slot_type, database, temporary, two_phase "
     "FROM pg_catalog.pg_replication_slots ORDER BY 1"
 )
+
+
+def without_identity(names: Sequence[str]) -> str:
+    """What a node asks that subscribes: tables whose updates would be refused."""
+    return f"""\
+SELECT DISTINCT n.nspname, c.relname
+FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_publication p USING (pubname)
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE p.pubname IN ( {literals(names)} ) AND (p.pubupdate OR p.pubdelete)
+  AND c.relkind = 'r' AND c.relreplident <> 'f'
+  AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)
+ORDER BY 1, 2
+"""
+
+
+def primary_key(oid: int) -> str:
+    """What a node asks that subscribes."""
+    return (
+        "SELECT a.attname FROM pg_catalog.pg_index i"
+        " CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, position)"
+        " JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        f" WHERE i.indrelid = {oid} AND i.indisprimary AND i.indimmediate"
+        " AND k.position <= i.indnkeyatts"
+        " ORDER BY k.position"
+    )

@@ -49,6 +49,7 @@ def queries(snapshot: CatalogSnapshot, version: int) -> Iterator[str]:
     for names in sets:
         yield ask.check_publications(names)
         yield ask.table_list_14(names)
+        yield ask.without_identity(names)
         yield ask.check_publications_origin(names)
         yield ask.check_publications_origin(names, ancestors=False)
         yield ask.without_known_table(ask.check_publications_origin(names), "public", "t1")
@@ -62,6 +63,7 @@ def queries(snapshot: CatalogSnapshot, version: int) -> Iterator[str]:
         oid = oids.get((schema, table))
         if oid is None:
             continue
+        yield ask.primary_key(oid)
         yield ask.columns(oid, subscriber=15, publisher=version)
         yield ask.columns(oid, subscriber=18, publisher=version)
         if version >= 15:

@@ -6,6 +6,7 @@ In: a snapshot and who asks. Out: rows by column name. Passwords: pg_roles and p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +16,9 @@ from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, 
 
 HIDDEN: Final = "********"
 _UTF8: Final = 6
+_MILLISECONDS: Final = frozenset(("wal_sender_timeout",))
+_TIME: Final = re.compile(r"([0-9.]+)\s*(ms|s|min|h|d)?")
+_UNITS: Final = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _role(role: Role) -> Row:
@@ -78,11 +82,15 @@ def pg_database(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
 
 
 def pg_settings(facts: SessionFacts) -> Iterator[Row]:
-    """Settings of the session."""
+    """Settings of the session; times as numbers of their unit, as SHOW does not tell them."""
     for name, value in sorted(facts.settings.items()):
+        unit = None
+        if name in _MILLISECONDS:
+            value, unit = _in_milliseconds(value), "ms"
         yield {
             "name": name,
             "setting": value,
+            "unit": unit,
             "category": "Preset Options",
             "context": "user",
             "vartype": "string",
@@ -90,6 +98,13 @@ def pg_settings(facts: SessionFacts) -> Iterator[Row]:
             "reset_val": value,
             "boot_val": value,
         }
+
+
+def _in_milliseconds(value: str) -> str:
+    found = _TIME.fullmatch(value)
+    if found is None:
+        return value
+    return str(round(float(found[1]) * _UNITS[found[2] or "ms"]))
 
 
 def pg_stat_activity(snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterator[Row]:
