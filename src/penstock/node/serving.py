@@ -53,9 +53,11 @@ class ServingNode:
         self._catalog = catalog
         self._parameters = parameters
         self.sequencer = Sequencer(catalog, warehouse)
-        self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
+        self.slots = Slots(
+            catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
+        )
         self.max_wal_senders = parameters.max_wal_senders
         self.max_replication_slots = parameters.max_replication_slots
         self._services = self._session_services(spark, warehouse)
