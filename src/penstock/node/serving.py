@@ -176,6 +176,7 @@ def _login_role(role: Role) -> LoginRole:
         superuser=role.superuser,
         verifier=role.verifier,
         valid_until=role.valid_until,
+        connection_limit=role.connection_limit,
     )
 
 
