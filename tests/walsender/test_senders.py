@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from fix_lake import LakeServer
 from penstock.lsn import Lsn
 from penstock.walsender.senders import Senders, Totals
+from penstock.walsender.slots import Slots
 from penstock.walsender.stream import SenderState
 
 
@@ -21,3 +25,15 @@ def test_totals_are_of_all_streams_of_a_slot_until_it_is_made_anew() -> None:
     senders.forget("a")
     assert senders.totals("a") == Totals()
     assert senders.totals("b") == Totals(2, 20)
+
+
+def test_a_slot_that_is_made_is_told(tmp_path: Path) -> None:
+    server = LakeServer(tmp_path)
+    try:
+        made: list[str] = []
+        slots = Slots(server.catalog, server.sequencer, 4, made.append)
+        slots.create("a", "pgoutput", pid=1, database=5)
+        slots.create("b", "pgoutput", pid=1, database=5, temporary=True)
+        assert made == ["a", "b"]
+    finally:
+        server.close()
