@@ -17,6 +17,7 @@ test does with the block; readers do not see it:
 ``python spark``       the same, with a SparkSession called ``spark``
 ``ini postgresql.conf``  the publisher of the tests has these settings
 ``text pg_hba.conf``   and these lines
+``yaml``               shown only
 ``text output``        what the block before it prints; ``...`` stands for anything
 ``text example``       shown only; so is a block without any language
 ``X not-run: reason``  not run, for the reason given
@@ -50,6 +51,7 @@ _KNOWN = {
     "python spark",
     "ini postgresql.conf",
     "text pg_hba.conf",
+    "yaml",
     "text output",
     "text example",
 }
@@ -73,7 +75,7 @@ class Block:
     @property
     def runs(self) -> bool:
         """Whether a test runs it."""
-        shown = self.kind == "" or self.kind.startswith(("text", "ini"))
+        shown = self.kind == "" or self.kind.startswith(("text", "ini", "yaml"))
         return self.known and not shown and not self.skipped
 
     @property

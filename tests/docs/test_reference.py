@@ -22,6 +22,14 @@ from penstock.lakehouse.names import column_names, folder_name
 from penstock.node import guc
 from penstock.node.status import SubscriptionStatus, TableStatus
 from penstock.pgtypes import arrow_type
+from penstock.stats.prometheus import NodeCollector
+from penstock.stats.report import (
+    NodeReport,
+    SenderReport,
+    SequencerReport,
+    SlotReport,
+    SubscriptionReport,
+)
 from penstock.subscription.retry import most_tries
 
 _SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
@@ -168,6 +176,20 @@ def test_status_fields() -> None:
     told = [code(name) for name, _ in rows("docs/operations.md", "| field |")]
     known = [f.name for kind in (SubscriptionStatus, TableStatus) for f in dataclasses.fields(kind)]
     assert told == known
+
+
+def test_metrics() -> None:
+    told = {
+        (code(name), tuple(re.findall(r"`([^`]*)`", labels)))
+        for name, labels, _ in rows("docs/operations.md", "| metric |")
+    }
+    slot = SlotReport("s", True, False, False, 1, 1, 1, 1.0, 1.0, 1, 1)
+    sender = SenderReport("s", "a", 1, 1, 1, 1.0)
+    subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, 1, 1, 1, 1, 1, 1)
+    report = NodeReport("1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,))
+    families = NodeCollector(lambda: report).collect()
+    samples = [sample for family in families for sample in family.samples]
+    assert told == {(sample.name, tuple(sample.labels)) for sample in samples}
 
 
 def test_tries() -> None:

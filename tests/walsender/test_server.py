@@ -292,6 +292,20 @@ def test_too_many_clients(node: Node) -> None:
         other.server.stop()
 
 
+def test_a_role_has_so_many_sessions(node: Node) -> None:
+    node.roles["reader"] = replace(node.roles["reader"], connection_limit=1)
+    with connected(node):
+        assert 'too many connections for role "reader"' in node.refused()
+        with connected(node, "repl"):
+            pass
+    assert node.server is not None
+    wait_for(lambda: node.server is not None and node.server.sessions == 0)
+    with connected(node):
+        pass
+    node.roles["reader"] = replace(node.roles["reader"], connection_limit=0)
+    assert "too many connections" in node.refused()
+
+
 def test_a_cancel_request_ends_the_statement_and_not_the_session(node: Node) -> None:
     with connected(node) as connection:
         failed: list[BaseException] = []

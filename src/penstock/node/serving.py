@@ -54,10 +54,12 @@ class ServingNode:
         self._catalog = catalog
         self._parameters = parameters
         self.sequencer = Sequencer(catalog, warehouse)
-        self.slots = Slots(catalog, self.sequencer, parameters.max_replication_slots)
-        self._retention = Retention(catalog, warehouse, self.slots, parameters.max_slot_keep_age)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
+        self.slots = Slots(
+            catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
+        )
+        self._retention = Retention(catalog, warehouse, self.slots, parameters.max_slot_keep_age)
         self.max_wal_senders = parameters.max_wal_senders
         self.max_replication_slots = parameters.max_replication_slots
         self._services = self._session_services(spark, warehouse)
@@ -184,6 +186,7 @@ def _login_role(role: Role) -> LoginRole:
         superuser=role.superuser,
         verifier=role.verifier,
         valid_until=role.valid_until,
+        connection_limit=role.connection_limit,
     )
 
 

@@ -31,6 +31,7 @@ class LoginRole:
     """A role as logging in needs it. ``verifier`` None: no password fits.
 
     ``valid_until``: seconds since 1970 until which the password is good, None: for ever.
+    ``connection_limit``: sessions at once, -1 for any number.
     """
 
     oid: int
@@ -40,6 +41,7 @@ class LoginRole:
     superuser: bool
     verifier: str | None = field(repr=False)
     valid_until: float | None = None
+    connection_limit: int = -1
 
 
 Exchange = Callable[[bytes], Event]

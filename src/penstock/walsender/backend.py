@@ -88,6 +88,8 @@ class Services:
     has_database: Callable[[str], bool]
     open_session: Callable[[SessionContext], StatementRunner]
     cancel: Callable[[CancelRequest], None]
+    sessions_of: Callable[[int], int] = lambda _: 0
+    """How many sessions a role has, by its oid."""
 
 
 class Backend:
@@ -107,6 +109,7 @@ class Backend:
         self.pid = pid
         self.key = key
         self.runner: StatementRunner | None = None
+        self.role_oid: int | None = None
         self._socket = sock
         self._options = options
         self._services = services
@@ -223,6 +226,11 @@ class Backend:
 
     def _check(self, parameters: StartupParameters, role: LoginRole) -> None:
         require_database(parameters)
+        self.role_oid = role.oid  # counts from here on
+        if not role.superuser and (
+            0 <= role.connection_limit < self._services.sessions_of(role.oid)
+        ):
+            raise PenstockError(f'too many connections for role "{role.name}"', sqlstate="53300")
         if parameters.replication is not Replication.NONE and not (
             role.replication or role.superuser
         ):

@@ -82,7 +82,6 @@ class Replication:
                 self._services.slots.drop(
                     name, pid=self._context.pid, wait=wait, cancelled=self._cancelled
                 )
-                self._services.senders.forget(name)
                 yield Done("DROP_REPLICATION_SLOT")
             case c.ReadReplicationSlot(name):
                 yield self._read(name)
@@ -134,7 +133,6 @@ class Replication:
             two_phase=options.two_phase,
             failover=options.failover,
         )
-        services.senders.forget(command.slot_name)
         exported = None
         if options.snapshot is SnapshotAction.EXPORT:
             exported = services.snapshots.export(self._context.pid, position)

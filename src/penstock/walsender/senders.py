@@ -59,7 +59,7 @@ class Senders:
             return _sum(self._ended.get(slot, Totals()), states)
 
     def forget(self, slot: str) -> None:
-        """The slot is made anew, or has gone."""
+        """A slot of that name is made anew."""
         with self._lock:
             self._ended.pop(slot, None)
 

@@ -48,7 +48,7 @@ class Server:
     def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
         self._listen = listen
         self._options = backends
-        self._services = replace(services, cancel=self._cancel)
+        self._services = replace(services, cancel=self._cancel, sessions_of=self._sessions_of)
         self._lock = threading.Lock()
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
         self._next_pid = _FIRST_PID
@@ -148,6 +148,10 @@ class Server:
         finally:
             with self._lock:
                 del self._backends[backend.pid]
+
+    def _sessions_of(self, role_oid: int) -> int:
+        with self._lock:
+            return sum(backend.role_oid == role_oid for backend, _ in self._backends.values())
 
     def _cancel(self, request: CancelRequest) -> None:
         """Cancel what a session does, if the key is right; nothing tells whether it was."""

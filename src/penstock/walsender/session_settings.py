@@ -27,8 +27,11 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "bytea_output": ("hex",),
     "standard_conforming_strings": ("on", "true", "yes", "1"),
     "timezone": ("utc", "gmt", "etc/utc", "+00:00", "0", "default"),
+    "role": ("none",),
+    "session_authorization": (),
 }
-"""Settings with effects on what is printed, and the only values that there are here."""
+"""Settings with effects, and the only values that there are here."""
+_ROLES: Final = frozenset({"role", "session_authorization"})
 _ACCEPTED: Final = frozenset(
     """
     application_name client_encoding client_min_messages statement_timeout lock_timeout
@@ -39,7 +42,7 @@ _ACCEPTED: Final = frozenset(
     parallel_setup_cost work_mem check_function_bodies xmloption
     default_table_access_method default_tablespace restrict_nonsystem_relation_kind
     log_min_messages log_min_duration_statement options enable_seqscan enable_indexscan
-    timezone_abbreviations role session_authorization
+    timezone_abbreviations
     """.split()  # noqa: SIM905
 )
 _TOLD: Final[Mapping[str, str]] = {
@@ -143,6 +146,10 @@ class SessionSettings:
 def _checked(key: str, name: str, value: str) -> str:
     allowed = _ONLY.get(key)
     if allowed is not None:
+        if key in _ROLES and value.lower() not in allowed:
+            raise FeatureNotSupported(
+                f'parameter "{name}" is not supported: a session has one role'
+            )
         if value.lower() not in allowed:
             raise FeatureNotSupported(
                 f'parameter "{name}" cannot be set to "{value}"',

@@ -51,7 +51,15 @@ class SlotState:
 class Slots:
     """All slots of a node; for use by every session's thread."""
 
-    def __init__(self, catalog: Catalog, sequencer: Sequencer, max_replication_slots: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        max_replication_slots: int,
+        begin_anew: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """``begin_anew``: told the name of a slot that is made, for whoever counts by name."""
+        self._begin_anew = begin_anew
         self._catalog = catalog
         self._sequencer = sequencer
         self._most = max_replication_slots
@@ -117,6 +125,7 @@ class Slots:
                     t.slots.delete(name)
             if temporary:
                 self._temporary[name] = pid, slot
+            self._begin_anew(name)
         return position
 
     @contextmanager

@@ -1,0 +1,39 @@
+"""What has been sent from a slot, over its streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fix_lake import LakeServer
+from penstock.lsn import Lsn
+from penstock.walsender.senders import Senders, Totals
+from penstock.walsender.slots import Slots
+from penstock.walsender.stream import SenderState
+
+
+def test_totals_are_of_all_streams_of_a_slot_until_it_is_made_anew() -> None:
+    senders = Senders(2)
+    for pid, (slot, transactions) in enumerate([("a", 1), ("b", 2), ("a", 3)]):
+        state = SenderState(slot, Lsn(1))
+        with senders.running(
+            pid, state, user="u", application_name="", address="127.0.0.1", port=1
+        ):
+            state.transactions, state.bytes = transactions, transactions * 10
+            running = senders.totals(slot)
+        assert senders.totals(slot) == running
+    assert senders.totals("a") == Totals(4, 40)
+    senders.forget("a")
+    assert senders.totals("a") == Totals()
+    assert senders.totals("b") == Totals(2, 20)
+
+
+def test_a_slot_that_is_made_is_told(tmp_path: Path) -> None:
+    server = LakeServer(tmp_path)
+    try:
+        made: list[str] = []
+        slots = Slots(server.catalog, server.sequencer, 4, made.append)
+        slots.create("a", "pgoutput", pid=1, database=5)
+        slots.create("b", "pgoutput", pid=1, database=5, temporary=True)
+        assert made == ["a", "b"]
+    finally:
+        server.close()

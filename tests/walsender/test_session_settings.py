@@ -1,0 +1,20 @@
+"""Settings of a session that are refused, since to accept them would promise something."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import FeatureNotSupported
+from penstock.walsender.session_settings import SessionSettings
+
+
+@pytest.mark.parametrize("name", ["role", "session_authorization"])
+def test_a_session_has_one_role(name: str) -> None:
+    settings = SessionSettings({}, {})
+    with pytest.raises(FeatureNotSupported, match="a session has one role"):
+        settings.set(name, "reader")
+    settings.set(name, None)
+
+
+def test_no_role_is_what_it_has() -> None:
+    SessionSettings({}, {}).set("role", "none")
