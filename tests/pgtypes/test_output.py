@@ -23,12 +23,8 @@ from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.registry import array_oid
 from penstock.pgtypes.text_output import text_output
-from penstock.protocol.copy_columns import (
-    BINARY_HEADER,
-    BINARY_TRAILER,
-    binary_rows,
-    text_rows,
-)
+from penstock.protocol.copy_columns import binary_rows, text_rows
+from penstock.protocol.copy_rows import BINARY_HEADER
 
 VALUES: Final = 400
 _WIDE: Final = Context(prec=100)
@@ -260,7 +256,7 @@ def test_the_server_prints_and_sends_what_we_do(
             return
         bytes_ = rows_of(binary_rows([binary_output(array, oid)], len(array)))
         theirs = b"".join(sent(connection, "(FORMAT binary)"))
-        assert theirs == BINARY_HEADER + b"".join(bytes_) + BINARY_TRAILER
+        assert theirs == BINARY_HEADER + b"".join(bytes_) + b"\xff\xff"
         given(connection, theirs, "(FORMAT binary)")
         check(sent(connection, ""), ours)
     finally:

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocol.copy_columns import BINARY_HEADER, BINARY_TRAILER, binary_rows, text_rows
-from penstock.protocol.copy_rows import BINARY_END, binary_messages, text_messages
-from penstock.protocol.copy_rows import BINARY_HEADER as HEADER_OF_ROWS
+from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
+from penstock.protocol.copy_rows import (
+    BINARY_END,
+    binary_messages,
+    text_messages,
+    with_binary_header,
+)
 from penstock.wire_rows import counted_prefix, data_of, fixed, joined, lengths
 
 CELLS = st.none() | st.binary(max_size=6) | st.text("\\\b\t\n\v\f\rNé.", max_size=6).map(str.encode)
@@ -47,9 +51,14 @@ def test_every_byte_of_a_text() -> None:
     )
 
 
-def test_header_and_trailer_are_the_same() -> None:
-    assert BINARY_HEADER == HEADER_OF_ROWS
-    assert BINARY_END.endswith(BINARY_TRAILER)
+@pytest.mark.parametrize("portions", [[], [0], [2], [0, 1, 2]])
+def test_a_binary_copy_has_one_header_and_one_trailer(portions: list[int]) -> None:
+    """In front of the first message, wherever it is."""
+    rows = [[[b"x"]] * count for count in portions]
+    made = binary_copy((len(portion), binary_messages(portion)) for portion in rows)
+    whole = b"".join(messages for _, messages in made)
+    expected = b"".join(map(binary_messages, rows))
+    assert whole == with_binary_header(expected + BINARY_END)
 
 
 @pytest.mark.parametrize("rows", [0, 3])

@@ -181,6 +181,8 @@ def test_a_streamed_transaction_comes_in_blocks(lake: LakeServer) -> None:
         xids = {m.xid for m in (start, relation, row, commit)}  # type: ignore[union-attr]
         assert (len(xids), type(relation), type(row)) == (1, RelationMessage, Insert)
         assert (type(stop), type(commit)) == (StreamStop, StreamCommit)
+    totals = lake.services.senders.totals("s")
+    assert (totals.transactions, totals.streamed, totals.blocks) == (2, 2, 2)
     receiver.close()
 
 
@@ -247,6 +249,7 @@ def test_a_snapshot_is_used_in_its_own_transaction(lake: LakeServer) -> None:
         (["CREATE_REPLICATION_SLOT"], "42601", "syntax error"),
         ([CREATE, START.format("s").replace("'1'", "'9'")], "0A000", "protocol 4 or lower"),
         ([CREATE, START.format("s").replace("'1'", "'x'")], "22023", "invalid proto_version"),
+        ([CREATE, START.format("s").replace("0/0", "F/0")], "XX000", "is ahead of the WAL flush"),
         (["SHOW nothing"], "42704", 'unrecognized configuration parameter "nothing"'),
         ([CREATE, "READ_REPLICATION_SLOT s"], "0A000", "cannot use READ_REPLICATION_SLOT"),
     ],

@@ -26,10 +26,7 @@ from penstock.walsender.services import SessionFacts
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
 
-_NEVER = (
-    *("spill_txns", "spill_count", "spill_bytes"),
-    *("stream_txns", "stream_count", "stream_bytes"),
-)
+_NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots about what a node does not do."""
 
 
@@ -137,6 +134,9 @@ class NodeCatalogs:
             {
                 "slot_name": name,
                 **dict.fromkeys(_NEVER, 0),
+                "stream_txns": totals[name].streamed,
+                "stream_count": totals[name].blocks,
+                "stream_bytes": totals[name].streamed_bytes,
                 "total_txns": totals[name].transactions,
                 "total_bytes": totals[name].bytes,
             }

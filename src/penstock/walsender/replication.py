@@ -189,6 +189,15 @@ class Replication:
         # from the first moment of the stream.
         with self._services.slots.held(name, self._context.pid, version=self._services.version):
             options = parse_parameters(command.options, self._services.version)
+        end = self._services.sequencer.position().lsn
+        if command.start > end:
+            # The subscriber has what this log does not: it would skip what takes those positions.
+            raise PenstockError(
+                f"requested starting point {command.start} is ahead of the WAL flush position of "
+                f"this server {end}",
+                hint="The node's state store may be an older copy of itself: drop the slot and "
+                "the subscription and subscribe anew.",
+            )
         return Streaming(lambda wire: self._stream(wire, name, command.start, options))
 
     def _stream(self, wire: Duplex, name: str, requested: Lsn, options: PgoutputOptions) -> None:

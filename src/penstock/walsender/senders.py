@@ -31,10 +31,16 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What has been sent from a slot. ``bytes``: of changes, with their message headers."""
+    """What has been sent from a slot. ``bytes``: of changes, with their message headers.
+
+    ``streamed``, ``blocks``, ``streamed_bytes``: large transactions among them, sent in blocks.
+    """
 
     transactions: int = 0
     bytes: int = 0
+    streamed: int = 0
+    blocks: int = 0
+    streamed_bytes: int = 0
 
 
 class Senders:
@@ -95,5 +101,11 @@ class Senders:
 
 def _sum(totals: Totals, states: Iterable[SenderState]) -> Totals:
     for state in states:
-        totals = Totals(totals.transactions + state.transactions, totals.bytes + state.bytes)
+        totals = Totals(
+            totals.transactions + state.transactions,
+            totals.bytes + state.bytes,
+            totals.streamed + state.streamed,
+            totals.blocks + state.blocks,
+            totals.streamed_bytes + state.streamed_bytes,
+        )
     return totals

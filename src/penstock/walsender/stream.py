@@ -51,7 +51,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SenderState:
-    """What pg_stat_replication shows of one stream; written by its thread alone."""
+    """What the statistics show of one stream; written by its thread alone.
+
+    ``blocks``: of streamed transactions, which are counted among the others, too.
+    """
 
     slot: str
     sent: Lsn
@@ -60,6 +63,9 @@ class SenderState:
     apply: Lsn | None = None
     transactions: int = 0
     bytes: int = 0
+    streamed: int = 0
+    blocks: int = 0
+    streamed_bytes: int = 0
 
 
 class Stream:
@@ -131,6 +137,7 @@ class Stream:
         self.state.bytes += len(piece.data)
         if self._block is not None:
             self._block += len(piece.data)
+            self.state.streamed_bytes += len(piece.data)
             if self._block >= _BLOCK_BYTES:
                 self._close_block(transaction)
 
@@ -147,6 +154,7 @@ class Stream:
         if self._block is not None:
             return
         self._block = 0
+        self.state.blocks += 1
         self._send(StreamStart(transaction.xid, not self._begun), transaction.begin)
         if not self._begun and transaction.origin is not None:
             self._send(Origin(Lsn(0), transaction.origin), transaction.begin)
@@ -165,6 +173,7 @@ class Stream:
             self._send(commit, transaction.end)
             failpoint(AFTER_COMMIT_SENT)
             self.state.transactions += 1
+            self.state.streamed += self._streamed
         self._relations |= self._streamed_relations
         self._streamed_relations = {}
         self._transaction, self._begun, self._streamed = None, False, False
