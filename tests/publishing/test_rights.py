@@ -12,7 +12,7 @@ import pytest
 from psycopg import pq
 
 from fix_postgres import Database
-from publishing.lake_node import PASSWORD, LakeNode
+from publishing.lake_node import PASSWORD, LakeNode, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -270,6 +270,10 @@ def test_who_streams_is_public_and_how_far_is_not(kept: LakeNode, server: Databa
     ):
         with reader, owner, contextlib.closing(stream):
             start_streaming(stream)
+            eventually(
+                lambda owner=owner: bool(owner.execute(query).fetchall()),  # type: ignore[misc]
+                "the stream",
+            )
             seen.append(
                 [
                     reader.execute(query).fetchall(),

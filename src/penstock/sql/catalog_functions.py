@@ -123,8 +123,8 @@ TABLE_FUNCTIONS: Final[Mapping[str, TableFunction]] = {
             (("generate_series", "int4"),),
             # A list, which DuckDB makes as a whole and without a limit of memory.
             "SELECT CAST(unnest(generate_series({0},"
-            f"CASE WHEN abs(CAST({{1}} AS BIGINT)-{{0}})<={_LONGEST_SERIES} THEN {{1}} "
-            f"ELSE error('{SERIES_TOO_LONG}') END,coalesce({{2}},1))) AS INTEGER) AS o1",
+            f"CASE WHEN abs(CAST({{1}} AS BIGINT)-{{0}})>{_LONGEST_SERIES} "
+            f"THEN error('{SERIES_TOO_LONG}') ELSE {{1}} END,coalesce({{2}},1))) AS INTEGER) AS o1",
             optional=1,
             named=False,
         ),
