@@ -98,10 +98,9 @@ def test_subscriptions_are_shown_as_by_a_server(pair: Pair) -> None:
     shown = pair.both(
         r"""
 CREATE SUBSCRIPTION shown CONNECTION 'user=u dbname=x host=nowhere.invalid' PUBLICATION a, b
-  WITH (connect = false, streaming = on);
+  WITH (connect = false, streaming = off);
 CREATE SUBSCRIPTION other CONNECTION 'dbname=x host=nowhere.invalid' PUBLICATION c
-  WITH (connect = false, slot_name = 'one', binary = true, streaming = off,
-        disable_on_error = true);
+  WITH (connect = false, slot_name = 'one', binary = true, streaming = off);
 CREATE SUBSCRIPTION shown CONNECTION 'host=nowhere.invalid' PUBLICATION a WITH (connect = false);
 \dRs
 \dRs+

@@ -45,7 +45,7 @@ CREATE PUBLICATION p_root FOR TABLE part, part_1 WITH (publish_via_partition_roo
 CREATE PUBLICATION p_leaf FOR TABLE part_1;
 CREATE PUBLICATION "P 'Odd'";
 CREATE SUBSCRIPTION s1 CONNECTION 'host=nowhere' PUBLICATION pub1, "Pub 2"
-    WITH (connect = false, slot_name = s1_slot, streaming = on);
+    WITH (connect = false, slot_name = s1_slot, streaming = off);
 """
 SETUP_15 = """
 CREATE PUBLICATION p_f FOR TABLE t1 (b, a) WHERE (a > 5 AND c = 'NSW'),

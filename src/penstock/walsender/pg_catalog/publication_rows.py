@@ -119,7 +119,8 @@ def _without_secrets(conninfo: str) -> str:
 
 
 def _stream(_: Subscription, version: int) -> object:
-    return "t" if version >= 16 else True
+    """A node asks for whole transactions."""
+    return "f" if version >= 16 else False
 
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
