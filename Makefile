@@ -9,7 +9,7 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle faults bench lint format clean
+.PHONY: help setup demo test oracle faults bench bench-subscribing bench-publishing lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -17,7 +17,8 @@ help:
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
 	@echo 'make oracle      row filters beside PostgreSQL 18, 1 million pairs (PAIRS=1000000)'
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
-	@echo 'make bench       beside PostgreSQL 18 as the subscriber, as ratios (ARGS=--help)'
+	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
+	@echo '                 make bench-subscribing or make bench-publishing for one half'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
@@ -60,8 +61,13 @@ faults: setup
 		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
 		$(BIN)/python -m pytest tests/faults $(ARGS)
 
-bench: $(STAMPS)/jars
+bench: bench-subscribing bench-publishing
+
+bench-subscribing: $(STAMPS)/jars
 	$(BIN)/python bench/replication.py $(ARGS)
+
+bench-publishing: $(STAMPS)/jars
+	$(BIN)/python bench/publishing.py $(ARGS)
 
 lint: $(STAMPS)/python
 	$(BIN)/ruff check .
