@@ -113,6 +113,51 @@ def test_transactions_stay_whole(lake: LakeNode, subscriber: Callable[..., Datab
     lake.node.sql("DROP SUBSCRIPTION bank")
 
 
+_SUMS = (
+    "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM "
+    "pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), "
+    "0) FROM pgbench_history)"
+)
+"""Equal whenever transactions are whole (TPC-B)."""
+_PGBENCH = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+
+
+def test_pgbench_arrives_in_whole_transactions(
+    lake: LakeNode, subscriber: Callable[..., Database]
+) -> None:
+    """B is A at each pause and at the end, after a TRUNCATE as well; whole in between."""
+    source, target = subscriber(18), subscriber(18)
+    for database in (source, target):
+        database.server.pgbench("-i", "-q", "-s", "1", dbname=database.name)
+    target.execute(f"TRUNCATE {', '.join(_PGBENCH)}")
+    source.execute("CREATE PUBLICATION pgbench FOR ALL TABLES")
+    lake.node.sql(f"CREATE SUBSCRIPTION pgbench CONNECTION '{source.conninfo}' PUBLICATION pgbench")
+    follows(lake, source, "pgbench")
+    lake.execute(f"CREATE PUBLICATION pgbench FOR TABLE {', '.join(_PGBENCH)}")
+    lake.subscribe(target, "pgbench", "pgbench")
+    for number in range(3):
+        bench = threading.Thread(
+            target=source.server.pgbench,
+            args=("-n", "-c", "2", "-t", "150", "-R", "100"),
+            kwargs={"dbname": source.name},
+        )
+        bench.start()
+        while bench.is_alive():
+            ((accounts, *others),) = target.rows(_SUMS)
+            assert others == [accounts] * 3
+        bench.join()
+        if number == 1:
+            source.execute("TRUNCATE pgbench_history; UPDATE pgbench_accounts SET abalance = 0")
+            source.execute("UPDATE pgbench_branches SET bbalance = 0")
+            source.execute("UPDATE pgbench_tellers SET tbalance = 0")
+        caught_up(lake, source, "pgbench")
+        for table in _PGBENCH:
+            assert table_rows(target, table) == table_rows(source, table), table
+    assert target.value("SELECT count(*) FROM pgbench_history") == 300
+    target.execute("DROP SUBSCRIPTION pgbench")
+    lake.node.sql("DROP SUBSCRIPTION pgbench")
+
+
 def test_origin_none_stops_what_came_from_elsewhere(
     lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:
