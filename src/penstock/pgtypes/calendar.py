@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.civil import civil_from_days, date_text, days_from_civil, era_text
+
 EPOCH_DAYS: Final = 10_957
 """Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
 MICROSECONDS: Final = 1_000_000
@@ -63,7 +65,7 @@ def parse_timestamp(raw: bytes, zone: bool) -> int | None:
 def print_date(days: int) -> str:
     """Days since 1970-01-01 as date_out prints them."""
     year, month, day = civil_from_days(days)
-    return f"{_year(year)}-{month:02}-{day:02}{_era(year)}"
+    return date_text(year, month, day) + era_text(year)
 
 
 def print_timestamp(microseconds: int, zone: bool) -> str:
@@ -74,30 +76,5 @@ def print_timestamp(microseconds: int, zone: bool) -> str:
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     if fraction:
         clock += f".{fraction:06}".rstrip("0")
-    return f"{_year(year)}-{month:02}-{day:02} {clock}{'+00' if zone else ''}{_era(year)}"
-
-
-def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 of a proleptic Gregorian date; years start in March to end on leap."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-
-
-def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Year (0 is 1 BC), month, day of a number of days since 1970-01-01."""
-    era, of_era = divmod(days + 719_468, 146_097)
-    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    shifted = (5 * of_year + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    return era * 400 + year + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
-
-
-def _year(year: int) -> str:
-    return f"{year if year > 0 else 1 - year:04}"
-
-
-def _era(year: int) -> str:
-    return "" if year > 0 else " BC"
+    zone_text = "+00" if zone else ""
+    return f"{date_text(year, month, day)} {clock}{zone_text}{era_text(year)}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.civil import civil_from_days, date_text, days_from_civil, era_text
 from penstock.errors import FeatureNotSupported, PenstockError
 
 _MICROSECONDS: Final = 1_000_000
@@ -40,7 +41,7 @@ def read_date(text: str) -> str:
     if isinstance(fields, str):
         return fields
     year, month, day, _, _ = fields
-    return _print_date(year, month, day) + _era(year)
+    return date_text(year, month, day) + era_text(year)
 
 
 def read_timestamp(text: str, *, zone: bool) -> str:
@@ -50,14 +51,16 @@ def read_timestamp(text: str, *, zone: bool) -> str:
     if isinstance(fields, str):
         return fields
     year, month, day, clock, offset = fields
-    total = _days(year, month, day) * _DAY + clock - (offset * _MICROSECONDS if zone else 0)
+    total = (
+        days_from_civil(year, month, day) * _DAY + clock - (offset * _MICROSECONDS if zone else 0)
+    )
     days, rest = divmod(total, _DAY)
-    year, month, day = _civil(days)
+    year, month, day = civil_from_days(days)
     seconds, fraction = divmod(rest, _MICROSECONDS)
     printed = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     if fraction:
         printed += f".{fraction:06}".rstrip("0")
-    return f"{_print_date(year, month, day)} {printed}{'+00' if zone else ''}{_era(year)}"
+    return f"{date_text(year, month, day)} {printed}{'+00' if zone else ''}{era_text(year)}"
 
 
 def _fields(text: str, name: str) -> str | tuple[int, int, int, int, int]:
@@ -115,29 +118,3 @@ def _range_word(name: str) -> str:
 def _month_days(year: int, month: int) -> int:
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     return (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)[month - 1]
-
-
-def _print_date(year: int, month: int, day: int) -> str:
-    return f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}"
-
-
-def _era(year: int) -> str:
-    return "" if year > 0 else " BC"
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 of a proleptic Gregorian date."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-
-
-def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month, day of a number of days since 1970-01-01."""
-    era, of_era = divmod(days + 719_468, 146_097)
-    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    shifted = (5 * of_year + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    return era * 400 + year + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
