@@ -108,10 +108,8 @@ WITH (publish_via_partition_root=false);
 \dRp+ p4
 """
     )
-    target.execute("TRUNCATE parent")
     target.execute("ALTER SUBSCRIPTION s4 REFRESH PUBLICATION")
     lake.copied(target, "s4")
-    assert target.rows("SELECT * FROM child ORDER BY a") == [(5,), (6,), (7,)]
     pair.both(f"TRUNCATE TABLE parent;\n{_VALUES}\nSELECT * FROM child ORDER BY a;")
     lake.caught_up("s4")
     assert target.rows("SELECT * FROM child ORDER BY a") == [(5,), (6,), (7,)]
