@@ -24,6 +24,7 @@ from penstock.commands.subscription_options import (
     SubscriptionOptions,
     parse_subscription_options,
 )
+from penstock.commands.subscription_targets import check_targets
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
@@ -76,6 +77,8 @@ def create_subscription(
         if missing:
             notices.append(warning(_missing_message(missing), sqlstate="42704"))
         tables = publisher.tables(statement.publications)
+        with catalog.read() as transaction:
+            check_targets(transaction, tables)
         notices += _without_identity(
             publisher.tables_without_replica_identity(statement.publications)
         )
@@ -148,6 +151,7 @@ def alter_refresh(
             (rel.schema, rel.table): rel for rel in transaction.relations.all(subscription.oid)
         }
         new = [table for table in published if table not in known]
+        check_targets(transaction, new)
         transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
