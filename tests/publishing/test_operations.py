@@ -49,6 +49,24 @@ def stop(lake: LakeNode, database: Database, schema: str) -> None:
     )
 
 
+def test_a_marked_commit_is_truncate(
+    lake: LakeNode, subscriber: Callable[..., Database], spark: Any
+) -> None:
+    """The subscriber's own row goes, too, which deletes would have left."""
+    database = subscriber(18)
+    uri = made(lake, database, "marked")
+    database.execute("INSERT INTO marked.t VALUES (0, 'not of the lake')")
+    spark.sql('SET spark.databricks.delta.commitInfo.userMetadata = {"penstock.truncate": true}')
+    spark.sql(f"DELETE FROM delta.`{uri}`")
+    spark.sql("RESET spark.databricks.delta.commitInfo.userMetadata")
+    lake.execute("INSERT INTO marked.t VALUES (9, 'after')")
+    equal(lake, database, "marked")
+    database.execute("INSERT INTO marked.t VALUES (0, 'not of the lake')")
+    spark.sql(f"DELETE FROM delta.`{uri}`")
+    lake.caught_up("marked")
+    assert database.rows("SELECT * FROM marked.t") == [(0, "not of the lake")]
+
+
 def test_columns_and_files_change_while_a_subscriber_follows(
     lake: LakeNode, subscriber: Callable[..., Database], spark: Any
 ) -> None:
