@@ -32,6 +32,8 @@ class LakeNode:
             "port": free_port(),
             "sequencer_interval": "50ms",
             "wal_receiver_status_interval": "1s",
+            "max_wal_senders": 30,
+            "max_replication_slots": 30,
             **parameters,
         }
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

@@ -181,9 +181,10 @@ def test_a_streamed_transaction_comes_in_blocks(lake: LakeServer) -> None:
         xids = {m.xid for m in (start, relation, row, commit)}  # type: ignore[union-attr]
         assert (len(xids), type(relation), type(row)) == (1, RelationMessage, Insert)
         assert (type(stop), type(commit)) == (StreamStop, StreamCommit)
-    totals = lake.services.senders.totals("s")
-    assert (totals.transactions, totals.streamed, totals.blocks) == (2, 2, 2)
+    senders = lake.services.senders
+    wait_for(lambda: senders.totals("s").transactions == 2)
     receiver.close()
+    assert (senders.totals("s").streamed, senders.totals("s").blocks) == (2, 2)
 
 
 def test_one_consumer_at_a_time(lake: LakeServer) -> None:

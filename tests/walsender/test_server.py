@@ -258,7 +258,7 @@ def test_a_failed_login_costs_a_pause_and_is_logged_without_the_secret(
     began = time.monotonic()
     node.refused(password="wr0ng-secret")
     assert time.monotonic() - began >= 0.5
-    assert 'password authentication failed for user "reader" (127.0.0.1)' in caplog.text
+    assert 'password authentication failed for user "reader" (127.0.0.1)' in caplog.messages
     assert "wr0ng-secret" not in caplog.text
 
 

@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import ChangeItem, Operation, quoted
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.relation import ReplicaIdentity
 
 MATCHES: Final = '"penstock: row matches"'
 """Column: whether a row matches the row filter for updates."""
@@ -23,31 +24,48 @@ MATCHES: Final = '"penstock: row matches"'
 
 def load(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
     """Tables ``went`` and ``came``: this share's rows, without those that are equal."""
-    table = item.table
-    names = [column.name for column in table.columns]
+    table, columns = item.table, _needed(item)
+    names = [column.name for column in columns]
     mine = ""
     if item.shares > 1:
         by = ", ".join(quoted(name) for name in table.key or names)
         mine = f" WHERE hash({by}) % {item.shares} = {item.share}"
     for name, files in (("all_went", item.removed), ("all_came", item.added)):
-        schema = pa.schema([(column.name, column.type) for column in table.columns])
-        _read_into(duck, name, mine, schema, _scanned(storage, item, files))
+        schema = pa.schema([(column.name, column.type) for column in columns])
+        _read_into(duck, name, mine, schema, _scanned(storage, item, files, columns))
     predicate = table.filters.get(Operation.UPDATE)
     matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
-    row, signs = ", ".join(map(quoted, names)), _signs(table.columns)
+    row, signs = ", ".join(map(quoted, names)), _signs(columns)
     for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
+        source = of
+        if item.added:  # else nothing can be equal
+            source = f"(SELECT *{signs} FROM {of} EXCEPT ALL SELECT *{signs} FROM {other})"
         duck.execute(
             f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {row}, {matches} AS {MATCHES} "
-            f"FROM (SELECT *{signs} FROM {of} EXCEPT ALL SELECT *{signs} FROM {other})"
+            f"FROM {source}"
         )
     duck.execute("DROP TABLE all_went; DROP TABLE all_came")
 
 
+def _needed(item: ChangeItem) -> tuple[ScanColumn, ...]:
+    """Of rows that are only deleted, what identifies them and what filters read is enough."""
+    table = item.table
+    identity = frozenset((*table.key, *(table.identity or ())))
+    whole = table.relation.replica_identity is ReplicaIdentity.FULL
+    if item.added or whole or not identity:
+        return table.columns
+    filters = " ".join(text for text in table.filters.values() if text is not None)
+    return tuple(c for c in table.columns if c.name in identity or quoted(c.name) in filters)
+
+
 def _scanned(
-    storage: Storage, item: ChangeItem, files: Sequence[ScanFile]
+    storage: Storage,
+    item: ChangeItem,
+    files: Sequence[ScanFile],
+    columns: Sequence[ScanColumn],
 ) -> Iterator[pa.RecordBatch]:
     for file in files:
-        yield from scan(storage, item.table_uri, file, item.table.columns)
+        yield from scan(storage, item.table_uri, file, columns)
 
 
 def _read_into(

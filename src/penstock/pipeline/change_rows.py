@@ -174,10 +174,11 @@ def _tuple(
 ) -> Sequence[EncodedColumn]:
     columns = []
     for attribute in item.table.relation.attributes:
-        array = rows.column(prefix + attribute.name).combine_chunks()
         if only is not None and attribute.name not in only:
-            columns.append(EncodedColumn(pa.nulls(len(array), pa.binary())))
-        elif item.binary and has_binary_output(attribute.type_oid, array.type):
+            columns.append(EncodedColumn(pa.nulls(rows.num_rows, pa.binary())))
+            continue
+        array = rows.column(prefix + attribute.name).combine_chunks()
+        if item.binary and has_binary_output(attribute.type_oid, array.type):
             cells = binary_output(array, attribute.type_oid, attribute.typmod)
             columns.append(EncodedColumn(cells, binary=True))
         else:
