@@ -21,7 +21,7 @@ from penstock.lsn import Lsn
 from servers import PUBLICATION, SUBSCRIPTION, Server
 
 _START_S: Final = 180.0
-_DECODED: Final = re.compile(r"\bhanded out ((?:[a-z]+=[0-9.]+ ?)+)")
+_FIGURES: Final = r" ((?:[a-z]+=[0-9.]+ ?)+)"
 
 
 class Lake(Server):
@@ -44,14 +44,14 @@ class Lake(Server):
     def log_size(self) -> int:
         return self._process.log_path.stat().st_size
 
-    def transactions(self, since: int) -> list[dict[str, float]]:
-        """What the log says of each transaction decoded behind byte ``since``."""
+    def logged(self, what: str, since: int) -> list[dict[str, float]]:
+        """The figures behind ``what`` ("handed out", "copied") in the log from byte ``since``."""
         with self._process.log_path.open("rb") as file:
             file.seek(since)
             text = file.read().decode("utf-8", "replace")
         return [
             {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
-            for match in _DECODED.finditer(text)
+            for match in re.finditer(rf"\b{what}{_FIGURES}", text)
         ]
 
 

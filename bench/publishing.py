@@ -48,7 +48,7 @@ def main() -> int:
         streams: dict[str, list[float]] = {NAME: [], _LAKE: []}
         for _ in range(options.repeat):
             for side, publisher in zip(sides, (postgres, published), strict=True):
-                copies[side.name].append(side.copy())
+                copies[side.name].append(_copy(side, publisher))
                 _say(f"copy from {side.name}: {copies[side.name][-1]:.2f} s")
                 streams[side.name].append(_stream(options, side, publisher, next(runs) // 2))
                 _say(f"stream from {side.name}: {streams[side.name][-1]:.2f} s")
@@ -72,15 +72,24 @@ def _warm(side: NativeSubscriber, published: Server) -> None:
     """A node's first copy and first stream also start Spark's workers; no figure has that."""
     side.copy()
     side.disable()
-    published.execute("UPDATE pgbench_accounts SET abalance = abalance WHERE aid <= 1000")
+    published.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid <= 1000")
     behind = _end(published)
-    published.execute("UPDATE pgbench_accounts SET abalance = abalance WHERE aid = 1")
+    published.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1")
     side.catch_up(behind)
     side.drop()
 
 
 def _comparison(what: str, count: int, times: dict[str, list[float]]) -> Comparison:
     return Comparison(what, count, times[NAME], times[_LAKE])
+
+
+def _copy(side: NativeSubscriber, publisher: Server) -> float:
+    """A new subscription until its table is copied; seconds."""
+    logged = publisher.log_size() if isinstance(publisher, Lake) else 0
+    taken = side.copy()
+    if isinstance(publisher, Lake):
+        _say(_copy_profile(publisher.logged("copied", logged), taken))
+    return taken
 
 
 def _stream(
@@ -95,7 +104,7 @@ def _stream(
     logged = publisher.log_size() if isinstance(publisher, Lake) else 0
     taken = side.catch_up(behind)
     if isinstance(publisher, Lake):
-        _say(_profile(publisher.transactions(logged), taken))
+        _say(_stream_profile(publisher.logged("handed out", logged), taken))
     return taken
 
 
@@ -126,18 +135,37 @@ def _end(publisher: Server) -> int:
     return int(publisher.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
 
 
-def _profile(transactions: list[dict[str, float]], seconds: float) -> str:
-    """Where the stream's time went: the node's decoding, or the subscriber that it waited for."""
-    decoding = sum(t["decoding"] for t in transactions)
-    waiting = sum(t["waiting"] for t in transactions)
-    changes = int(sum(t["changes"] for t in transactions))
-    size = sum(t["bytes"] for t in transactions) / (1 << 20)
-    return (
-        f"stream: {len(transactions)} bundles of transactions, {changes} changes, {size:.0f} MiB, "
-        f"{seconds:.1f} s\n  decoding on Spark          {decoding:7.2f} s\n"
-        f"  waiting for the subscriber {waiting:7.2f} s\n"
-        f"  next bottleneck: {'the subscriber' if waiting > decoding else 'decoding on Spark'}"
+def _copy_profile(copies: list[dict[str, float]], seconds: float) -> str:
+    """Where the copy's time went; what is neither are queries, connections and the commit."""
+    spark = sum(copy["spark"] for copy in copies)
+    client = sum(copy["client"] for copy in copies)
+    rows = int(sum(copy["rows"] for copy in copies))
+    parts = {
+        "waiting for Spark": spark,
+        "the subscriber": client,
+        "the rest": max(0, seconds - spark - client),
+    }
+    return _parts(f"copy: {rows} rows, {seconds:.1f} s", parts)
+
+
+def _stream_profile(bundles: list[dict[str, float]], seconds: float) -> str:
+    """Where the stream's time went. Spark decodes one bundle ahead, beside the sending."""
+    changes = int(sum(bundle["changes"] for bundle in bundles))
+    size = sum(bundle["bytes"] for bundle in bundles) / (1 << 20)
+    client = sum(bundle["waiting"] for bundle in bundles)
+    parts = {"the subscriber": client, "the rest": max(0, seconds - client)}
+    decoding = sum(bundle["decoding"] for bundle in bundles)
+    return _parts(
+        f"stream: {len(bundles)} bundles of transactions, {changes} changes, {size:.0f} MiB, "
+        f"{seconds:.1f} s, of which Spark was decoding for {decoding:.1f} s",
+        parts,
     )
+
+
+def _parts(head: str, parts: dict[str, float]) -> str:
+    lines = [f"  {name:<18} {value:6.2f} s" for name, value in parts.items()]
+    worst = max(parts, key=lambda name: parts[name])
+    return "\n".join([head, *lines, f"  next bottleneck: {worst}"])
 
 
 def _options() -> argparse.Namespace:

@@ -37,7 +37,7 @@ class Comparison:
         native, ours = statistics.median(self.native), statistics.median(self.penstock)
         return (
             f"{self.what:<44} {native:8.1f} s {self.count / native / 1000:8.0f} k/s"
-            f" {ours:8.1f} s {self.count / ours / 1000:8.0f} k/s {native / ours:7.1f}x"
+            f" {ours:8.1f} s {self.count / ours / 1000:8.0f} k/s {native / ours:7.2f}x"
         )
 
 

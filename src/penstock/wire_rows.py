@@ -92,9 +92,15 @@ def joined(parts: Sequence[pa.Array | bytes]) -> pa.Array:
 
 def data_of(rows: pa.Array) -> bytes:
     """The bytes of all rows, one after another."""
-    if len(rows) == 0:
-        return b""
-    _, offsets, data = rows.buffers()
-    kind = np.int64 if pa.types.is_large_binary(rows.type) else np.int32
-    ends = np.frombuffer(offsets, kind, len(rows) + 1, rows.offset * np.dtype(kind).itemsize)
-    return bytes(memoryview(data)[int(ends[0]) : int(ends[-1])]) if data is not None else b""
+    return bytes_of(rows).tobytes()
+
+
+def bytes_of(cells: pa.Array) -> Bytes:
+    """The bytes of all cells, one after another, where they are; those of a null may be among
+    them."""
+    if len(cells) == 0:
+        return np.empty(0, np.uint8)
+    _, offsets, data = cells.buffers()
+    kind = np.int64 if pa.types.is_large_binary(cells.type) else np.int32
+    ends = np.frombuffer(offsets, kind, len(cells) + 1, cells.offset * np.dtype(kind).itemsize)
+    return np.frombuffer(data or b"", np.uint8)[int(ends[0]) : int(ends[-1])]

@@ -132,6 +132,24 @@ def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:
     thread.join()
 
 
+def test_who_stops_does_not_wait(catalog: Catalog, warehouse: Warehouse) -> None:
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    end = sequencer.position(discover=True).lsn
+    stopping, stopped = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        assert not sequencer.wait(end, 60, stopping)
+        stopped.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    stopping.set()
+    sequencer.wake()
+    assert stopped.wait(20)
+    thread.join()
+
+
 def catalog_tables(catalog: Catalog) -> tuple[LakeTable, ...]:
     with catalog.read() as t:
         return t.tables.all()

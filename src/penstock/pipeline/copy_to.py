@@ -8,10 +8,12 @@ memory nor the staging area holds more than two waves, however large the table a
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -22,20 +24,20 @@ from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.copy_waves import waves
 from penstock.pipeline.duck import connection
 from penstock.pipeline.job import run_job
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 
-_FIRST_WAVE_BYTES: Final = 8 << 20
-_WAVE_BYTES: Final = 256 << 20
-"""Bytes of data files in a wave; as COPY's rows they are two to five times as many. The first wave
-is small, so that the client has work soon, each further one twice as large as the one before."""
-_SHARE_BYTES: Final = 8 << 20
-"""Bytes of a data file that one task copies, about."""
+_CORES: Final = 0.5
+"""Part of the cluster that makes a wave. A client takes what a core or two make: the others are for
+who else has work, and the client itself where it is on the same machine."""
 _PORTION: Final = 1 << 20
 """Bytes that are handed to the client at a time."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,15 @@ class CopyTable:
 
 @dataclass(frozen=True)
 class CopyItem:
-    """One file of one table. ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all."""
+    """Rows of a file, ``size`` bytes to send, about.
+
+    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all.
+    """
 
     storage: Storage
     table_uri: str
     file: ScanFile
+    size: int
     columns: tuple[CopyColumn, ...]
     predicate: str | None
     binary: bool
@@ -91,72 +97,66 @@ def copy_to(
 
     Raises VersionGone, StorageError; closing the iterator early ends the work.
     """
-    items = [
-        CopyItem(
-            storage,
-            table.uri,
-            share,
-            table.columns,
-            predicate,
-            binary,
-            f"{staging}/{uuid.uuid4()}.copy",
-        )
-        for table in tables
+    files = [
+        (number, ScanFile.of(file), sum(column.sent for column in table.columns))
+        for number, table in enumerate(tables)
         for file in load_at(storage, table.uri, table.version).files.values()
-        for share in _shares(ScanFile.of(file))
     ]
-    waves = _waves(spark, storage, items)
-    yield from binary_copy(waves) if binary else waves
+    items = (
+        [
+            CopyItem(
+                storage,
+                tables[share.table].uri,
+                share.file,
+                share.size,
+                tables[share.table].columns,
+                predicate,
+                binary,
+                f"{staging}/{uuid.uuid4()}.copy",
+            )
+            for share in wave
+        ]
+        for wave in waves(files)
+    )
+    copied = _copied(spark, storage, items)
+    yield from binary_copy(copied) if binary else copied
 
 
-def _shares(file: ScanFile) -> Iterator[ScanFile]:
-    """A large file by its row groups."""
-    shares = max(1, file.size // _SHARE_BYTES)
-    for share in range(shares):
-        yield replace(file, size=file.size // shares, share=share, shares=shares)
-
-
-def _waves(
-    spark: SparkSession, storage: Storage, items: Sequence[CopyItem]
+def _copied(
+    spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]]
 ) -> Iterator[tuple[int, bytes]]:
-    waves = list(_in_waves(items))
+    """One wave is made while what the one before has made is sent."""
+    unsent: list[CopyItem] = []
+    began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
         running: Future[list[CopiedFile]] | None = None
         try:
-            for number in range(len(waves)):
-                running = running or pool.submit(_run_wave, spark, waves[number])
-                made = running.result()
+            while (wave := next(waves, None)) is not None or running is not None:
+                waiting = time.monotonic()
+                made = [] if running is None else running.result()
+                waited += time.monotonic() - waiting
                 running = None
-                if number + 1 < len(waves):
-                    running = pool.submit(_run_wave, spark, waves[number + 1])
+                if wave is not None:
+                    unsent += wave
+                    running = pool.submit(_run_wave, spark, wave)
                 for file in made:
+                    rows += file.rows
                     yield from _portions(storage, file)
+                unsent = wave or []
         finally:
             if running is not None:
                 running.cancel()
             pool.shutdown()
-            for item in items:
+            for item in unsent:
                 if storage.exists(item.target):
                     storage.remove(item.target)
-
-
-def _in_waves(items: Sequence[CopyItem]) -> Iterator[list[CopyItem]]:
-    wave: list[CopyItem] = []
-    size, most = 0, _FIRST_WAVE_BYTES
-    for item in items:
-        if wave and size + item.file.size > most:
-            yield wave
-            wave, size, most = [], 0, min(2 * most, _WAVE_BYTES)
-        wave.append(item)
-        size += item.file.size
-    if wave:
-        yield wave
+    total = time.monotonic() - began
+    log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
 def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
-    results = run_job(
-        spark, [(float(item.file.size), item) for item in wave], run_copies, "penstock: COPY"
-    )
+    work = [(float(item.size), item) for item in wave]
+    results = run_job(spark, work, run_copies, "penstock: COPY", cores=_CORES)
     made: list[CopiedFile] = []
     for result in results:
         if isinstance(result, Failed):

@@ -22,15 +22,19 @@ def run_job(
     items: Sequence[tuple[float, Item]],
     run: Callable[[Iterable[tuple[Item, ...]]], Iterator[Result]],
     name: str,
+    *,
+    cores: float = 1.0,
 ) -> list[Result]:
     """Run all items, pairs of cost (seconds) and work, in one job of the description ``name``.
 
     ``run``: an importable function that does the tuples of items which one task is given.
+    ``cores``: which part of the cluster's it may have; one at least.
     """
     if not items:
         return []
     context = spark.sparkContext
-    packed = pack(items, min(len(items), context.defaultParallelism))
+    tasks = max(1, int(context.defaultParallelism * cores))
+    packed = pack(items, min(len(items), tasks))
     context.setJobDescription(name)
     try:
         results = context.parallelize(packed, len(packed)).mapPartitions(run).collect()

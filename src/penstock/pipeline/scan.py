@@ -53,7 +53,7 @@ class ScanFile:
 
     Both are deletion vectors as the log describes them: ``gone`` those of the version that is
     read; ``only``: rows that this vector deletes, None for all. ``rows``: physical rows, or -1.
-    Of the file's row groups, in turns, this is share ``share`` of ``shares``.
+    Of the file's physical rows, those from ``start`` to ``stop`` (None: its end).
     """
 
     path: str
@@ -62,8 +62,8 @@ class ScanFile:
     gone: Mapping[str, Any] | None = field(default=None, repr=False)
     only: Mapping[str, Any] | None = field(default=None, repr=False)
     partition_values: Mapping[str, str | None] | None = None
-    share: int = 0
-    shares: int = 1
+    start: int = 0
+    stop: int | None = None
 
     @classmethod
     def of(cls, file: DataFile) -> ScanFile:
@@ -110,24 +110,26 @@ def _scan(
                 _ROWS_AT_A_TIME, row_groups=[group], columns=read, use_threads=False
             ):
                 end = start + batch.num_rows
-                kept = _kept(gone, only, start, end)
-                if kept is not None:
-                    batch = batch.filter(pa.array(kept))
-                if batch.num_rows:
-                    yield _named(batch, file, columns)
+                if end > file.start:
+                    kept = _kept(gone, only, start, end, file)
+                    if kept is not None:
+                        batch = batch.filter(pa.array(kept))
+                    if batch.num_rows:
+                        yield _named(batch, file, columns)
                 start = end
+                if file.stop is not None and start >= file.stop:
+                    return
 
 
 def _row_groups(
     metadata: pq.FileMetaData, file: ScanFile, only: BitMap | None
 ) -> Iterator[tuple[int, int]]:
-    """(row group, its first row) of the share, without those that have no wanted row."""
+    """(row group, its first row) of those that have a wanted row."""
     start = 0
     for group in range(metadata.num_row_groups):
         end = start + metadata.row_group(group).num_rows
-        if group % file.shares == file.share and (
-            only is None or only.range_cardinality(start, end)
-        ):
+        wanted = end > file.start and (file.stop is None or start < file.stop)
+        if wanted and (only is None or only.range_cardinality(start, end)):
             yield group, start
         start = end
 
@@ -140,9 +142,14 @@ def _positions(
     return deletion_vectors.read(storage, table_uri, dict(descriptor))
 
 
-def _kept(gone: BitMap, only: BitMap | None, start: int, end: int) -> np.ndarray | None:
+def _kept(
+    gone: BitMap, only: BitMap | None, start: int, end: int, file: ScanFile
+) -> np.ndarray | None:
     """A mask of the rows from ``start`` to ``end``; None: all of them."""
-    here = BitMap(range(start, end)) if only is None else only & BitMap(range(start, end))
+    stop = end if file.stop is None else min(end, file.stop)
+    here = BitMap(range(max(start, file.start), stop))
+    if only is not None:
+        here &= only
     here -= gone
     if len(here) == end - start:
         return None

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.protocol.copy_rows import BINARY_END, with_binary_header
-from penstock.wire_rows import counted_prefix, data_of, framed, joined, lengths
+from penstock.wire_rows import bytes_of, counted_prefix, data_of, framed, joined, lengths
 
 _NULL: Final = b"\\N"
-_SPECIAL: Final = rb"[\\\x08\t\n\v\f\r]"
+_CONTROLS: Final = (ord("\b"), ord("\r"))
+"""These and all between them are escaped."""
 _ESCAPES: Final = (
     (b"\\", b"\\\\"),
     (b"\b", b"\\b"),
@@ -78,7 +79,9 @@ def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, by
 
 
 def _escaped(cells: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring_regex(cells, _SPECIAL)).as_py():
+    found = bytes_of(cells)
+    first, last = _CONTROLS
+    if not ((found - first) <= last - first).any() and not (found == ord("\\")).any():
         return cells
     for plain, escape in _ESCAPES:
         cells = pc.replace_substring(cells, plain, escape)

@@ -27,8 +27,10 @@ _PIECES: Final = 8
 """Pieces that wait to be sent; a piece is a few megabytes at most."""
 _AT_ONCE: Final = 100
 """Transactions read from the catalog at a time."""
+_FIRST_BUNDLE_BYTES: Final = 512 << 10
 _BUNDLE_BYTES: Final = 4 << 20
-"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone."""
+"""Bytes of WAL that are decoded together, about; a larger transaction is decoded alone. The first
+of what waits are few, so that a client has work soon, then each time twice as many."""
 _WAIT_S: Final = 0.5
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,7 @@ class Feed:
         self._items: queue.Queue[Item] = queue.Queue(_PIECES)
         self._stopping = threading.Event()
         self._waited_s = 0.0
+        self._bundle_bytes = _FIRST_BUNDLE_BYTES
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     def start(self) -> None:
@@ -170,7 +173,8 @@ class Feed:
                 if current is not None:
                     self._hand_out(current.result())
                 elif coming is None:
-                    self._sequencer.wait(self._at, _WAIT_S)
+                    self._sequencer.wait(self._at, _WAIT_S, self._stopping)
+                    self._bundle_bytes = _FIRST_BUNDLE_BYTES
         finally:
             if coming is not None and _succeeded(coming):
                 coming.result().rest.close()
@@ -181,9 +185,10 @@ class Feed:
             waiting = t.transactions.after(position, _AT_ONCE)
         found: list[LakeTransaction] = []
         for transaction in waiting:
-            if found and transaction.end - found[0].begin > _BUNDLE_BYTES:
+            if found and transaction.end - found[0].begin > self._bundle_bytes:
                 break
             found.append(transaction)
+        self._bundle_bytes = min(2 * self._bundle_bytes, _BUNDLE_BYTES)
         return found
 
     def _hand_out(self, started: _Started) -> None:

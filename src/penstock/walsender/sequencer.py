@@ -98,10 +98,16 @@ class Sequencer:
         with self._catalog.read() as t:
             return Position(t.transactions.end(), t.transactions.versions())
 
-    def wait(self, beyond: Lsn, timeout_s: float) -> bool:
-        """Wait until the log reaches behind ``beyond``; whether it does."""
+    def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
+        """Wait until the log reaches behind ``beyond``; whether it does. ``stopping``: set before
+        ``wake``, it ends the wait."""
+
+        def over() -> bool:
+            return self._end > beyond or (stopping is not None and stopping.is_set())
+
         with self._grown:
-            return self._grown.wait_for(lambda: self._end > beyond, timeout_s)
+            self._grown.wait_for(over, timeout_s)
+            return self._end > beyond
 
     def prune(self, needed_from: Lsn | None) -> None:
         """Forget transactions that no slot needs; ``needed_from`` None: there are no slots."""

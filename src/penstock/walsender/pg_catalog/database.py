@@ -25,6 +25,7 @@ from penstock.errors import (
 from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
 from penstock.sql.catalog_types import catalog_type
 from penstock.sql.duckdb_dialect import Translation, translate
+from penstock.walsender.pg_catalog.connections import Connections
 from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
 from penstock.walsender.pg_catalog.functions import (
     PythonFunction,
@@ -38,16 +39,12 @@ from penstock.walsender.pg_catalog.rows import table_rows
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.walsender.pg_catalog.text_output import text_output
 
-_CONFIG: Final = {
-    "threads": "1",
-    "enable_external_access": "false",
-    "memory_limit": "512MB",
-    "temp_directory": "",
-}
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _VIEWS: Final = frozenset(("pg_shadow",))
 _SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
+
+_CONNECTIONS: Final = Connections()
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +82,7 @@ class CatalogDatabase:
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._connection: Any = None
+        self._reusable = True
         self._loaded: set[str] = set()
         self._registered: set[str] = set()
         self._errors: list[PenstockError] = []
@@ -123,9 +121,13 @@ class CatalogDatabase:
 
     def close(self) -> None:
         """Give the memory back."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._reusable:
+            _CONNECTIONS.give_back(connection, set(map(_held_name, self._registered)))
+        else:
+            connection.close()
 
     def _translate(self, sql: str) -> Translation:
         translation = translate(sql, self._columns, self._signatures, self._table_functions)
@@ -151,9 +153,9 @@ class CatalogDatabase:
     # DuckDB
 
     def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
+        self._reusable = False
         if self._connection is None:
-            self._connection = duckdb.connect(":memory:", config=_CONFIG)
-            self._connection.execute("CREATE SCHEMA cat")
+            self._connection = _CONNECTIONS.take()
             for name, function in self._internal.items():
                 self._register(name, function)
         for table in sorted(translation.tables - self._loaded):
@@ -165,11 +167,16 @@ class CatalogDatabase:
         timer.daemon = True
         timer.start()
         try:
-            return self._connection.execute(translation.sql, values).fetchall()  # type: ignore[no-any-return]
+            rows: list[tuple[Any, ...]] = self._connection.execute(
+                translation.sql, values
+            ).fetchall()
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
             timer.cancel()
+            timer.join()  # it must not interrupt who has the connection next
+        self._reusable = True
+        return rows
 
     def _as_postgresql(self, error: Exception) -> PenstockError:
         if self._errors:
@@ -213,7 +220,7 @@ class CatalogDatabase:
         ]
 
         self._connection.create_function(
-            f"pg__{name}",
+            _held_name(name),
             _callable(function, len(arguments), self._errors),
             arguments,
             catalog_type(function.signature.returns).held,
@@ -221,6 +228,11 @@ class CatalogDatabase:
             side_effects=True,
         )
         self._registered.add(name)
+
+
+def _held_name(function: str) -> str:
+    """Its name in DuckDB."""
+    return f"pg__{function}"
 
 
 def _callable(

@@ -1,0 +1,54 @@
+"""DuckDB instances for catalog queries, kept between queries: making one takes longer than most
+queries.
+
+In: nothing. Out: connections to instances in memory, without access to files, empty but for the
+schema ``cat``. Whoever takes one gives it back as empty as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import duckdb
+
+_CONFIG: Final = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "memory_limit": "512MB",
+    "temp_directory": "",
+}
+_IDLE: Final = 4
+"""Instances that are kept; each has a few megabytes."""
+
+
+class Connections:
+    """A pool; threads may share it."""
+
+    def __init__(self) -> None:
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> duckdb.DuckDBPyConnection:
+        """One for the caller alone."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = duckdb.connect(":memory:", config=_CONFIG)
+        connection.execute("CREATE SCHEMA cat")
+        return connection
+
+    def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
+        """Without the tables of ``cat`` and ``functions``; closed where that does not work."""
+        try:
+            connection.execute("DROP SCHEMA cat CASCADE; CREATE SCHEMA cat")
+            for name in functions:
+                connection.remove_function(name)
+        except duckdb.Error:
+            connection.close()
+            return
+        with self._lock:
+            if len(self._idle) < _IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
