@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ class VersionsAsRows:
             yield Ended(transaction)
 
 
+class NoJobs:
+    """There is no Spark here."""
+
+    def group(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def interrupt(self, name: str) -> None:
+        pass
+
+
 class LakeServer:
     """``stop`` and ``start`` again with the same catalog: a restart."""
 
@@ -75,6 +86,7 @@ class LakeServer:
                 "senders": Senders(2),
                 "catalog_queries": None,
                 "lake": None,
+                "jobs": NoJobs(),
                 "run_command": None,
                 "make_source": VersionsAsRows,
                 "settings": self.settings,

@@ -103,7 +103,9 @@ def _mutate(random: Random, pieces: list[str], corpus: Sequence[str]) -> None:
             pieces[at:end] = [opening * depth, *pieces[at:end], closing * depth]
         case 7:
             joint = random.choice([" AND ", " OR ", " + ", ", ", "::text", "; ", ".", " || "])
-            pieces[at:end] = [joint.join(pieces[at:end] * random.choice((2, 2, 3, 10, 30, 1000)))]
+            longest = _LONGEST // max(1, sum(map(len, pieces[at:end])))
+            repeated = pieces[at:end] * min(longest, random.choice((2, 2, 3, 10, 30, 1000)))
+            pieces[at:end] = [joint.join(repeated)]
         case 8:
             del pieces[at:]
         case 9:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.sql.spark_dialect import SparkTable, change_for_spark, query_for_spark
 
 TABLES = {"t": SparkTable("view_t", (("a", "int"), ("b", "string")))}
@@ -49,6 +49,7 @@ def locate(schema: str | None, name: str) -> SparkTable:
         ("SELECT a FROM t, (WITH q AS (SELECT 1) SELECT * FROM q) x,"
          " (WITH q AS (SELECT 2) SELECT * FROM q) y", "0A000"),
         ("SELECT " + "ARRAY[" * 20 + "1" + "]" * 20 + " FROM t", "54000"),
+        ("SELECT 1 FROM t" + " JOIN t x" * 40, "54001"),
         ("SELECT " + "(" * 500 + "1" + ")" * 500 + " FROM t", "54001"),
     ],
     ids=lambda value: str(value)[:60],
@@ -76,6 +77,37 @@ def test_what_a_change_does_not_reach(text: str, sqlstate: str) -> None:
     with pytest.raises(PenstockError) as error:
         change_for_spark(text, locate, locate)
     assert error.value.sqlstate == sqlstate
+
+
+def test_joins_of_any_number() -> None:
+    conditions = " JOIN t x ON true" * 30 + " NATURAL LEFT JOIN t y" * 30 + " CROSS JOIN t z" * 30
+    assert query_for_spark(f"SELECT 1 FROM t{conditions}", locate).count("JOIN") == 90
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "t JOIN t x JOIN t y ON x.a = y.a ON t.a = x.a",
+            "{t} AS t JOIN ({t} AS x JOIN {t} AS y ON x.a = y.a) ON t.a = x.a",
+        ),
+        ("(t x CROSS JOIN t) LEFT JOIN t y ON true",
+         "({t} AS x CROSS JOIN {t} AS t) LEFT JOIN {t} AS y ON TRUE"),
+        ("t CROSS JOIN (t x CROSS JOIN t y)",
+         "{t} AS t CROSS JOIN ({t} AS x CROSS JOIN {t} AS y)"),
+        ("t AS x(b, a)", "{t} AS x(b, a)"),
+    ],
+)  # fmt: skip
+def test_joins_and_aliases_stay(source: str, expected: str) -> None:
+    table = query_for_spark("SELECT 1 FROM t", locate).split(" FROM ")[1].removesuffix(" AS t")
+    found = query_for_spark(f"SELECT 1 FROM {source}", locate)
+    assert found.split(" FROM ")[1] == expected.format(t=table)
+
+
+@pytest.mark.parametrize("source", ["t TABLESAMPLE BERNOULLI (10)", "ONLY t"])
+def test_what_stands_with_a_table_is_refused(source: str) -> None:
+    with pytest.raises(FeatureNotSupported):
+        query_for_spark(f"SELECT 1 FROM {source}", locate)
 
 
 def test_tables_by_their_names_in_spark() -> None:

@@ -19,6 +19,7 @@ from penstock.errors import ConfigurationError
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
+from penstock.pipeline.job_groups import JobGroups
 from penstock.walsender.answers import StatementRunner
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import BackendOptions, Services, SessionContext
@@ -106,6 +107,7 @@ class ServingNode:
                 catalog, warehouse, self.slots, self.senders, DATABASE_OID
             ),
             lake=lake,
+            jobs=JobGroups(spark),
             run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
             make_source=lambda options: Decoding(
                 spark,

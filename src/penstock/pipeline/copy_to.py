@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pgtypes.binary_output import binary_output
@@ -34,8 +34,10 @@ from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 _CORES: Final = 0.5
 """Part of the cluster that makes a wave. A client takes what a core or two make: the others are for
 who else has work, and the client itself where it is on the same machine."""
+_PORTION_AT_MOST: Final = 4 << 20
+"""A single row may have more."""
 _PORTION: Final = 1 << 20
-"""Bytes that are handed to the client at a time."""
+"""Bytes that are handed to the client at a time, about."""
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +80,18 @@ class CopyItem:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """What a task has made: CopyData messages in a file of the staging area."""
+    """What a task has made: CopyData messages in a file of the staging area.
+
+    ``portions``: (rows, bytes) of those that are handed out together.
+    """
 
     uri: str
-    rows: int
+    portions: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        """In all portions."""
+        return sum(rows for rows, _ in self.portions)
 
 
 def copy_to(
@@ -95,7 +105,9 @@ def copy_to(
 ) -> Iterator[tuple[int, bytes]]:
     """(rows, CopyData messages) in portions. ``staging``: URI of a folder that there is.
 
-    Raises VersionGone, StorageError; closing the iterator early ends the work.
+    A portion without rows goes on with the message before, which is longer than a portion. Raises
+    VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
+    the iterator early ends the work.
     """
     files = [
         (number, ScanFile.of(file), sum(column.sent for column in table.columns))
@@ -166,14 +178,21 @@ def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]
 
 
 def _portions(storage: Storage, file: CopiedFile) -> Iterator[tuple[int, bytes]]:
-    rows = file.rows
     with storage_errors("read file", file.uri):
         filesystem, path = resolve(file.uri)
         with filesystem.open_input_stream(path) as source:
-            while portion := source.read(_PORTION):
-                yield rows, portion
-                rows = 0
+            for rows, size in file.portions:
+                yield rows, source.read(min(size, _PORTION_AT_MOST))
+                for start in range(_PORTION_AT_MOST, size, _PORTION_AT_MOST):
+                    yield 0, _rest(source, min(size - start, _PORTION_AT_MOST))
     storage.remove(file.uri)
+
+
+def _rest(source: pa.NativeFile, size: int) -> bytes:
+    try:
+        return bytes(source.read(size))
+    except OSError as error:
+        raise ConnectionFailure(f"could not read a row to its end: {error}") from error
 
 
 def run_copies(partitions: Iterable[tuple[CopyItem, ...]]) -> Iterator[CopiedFile | Failed]:
@@ -188,16 +207,24 @@ def run_copies(partitions: Iterable[tuple[CopyItem, ...]]) -> Iterator[CopiedFil
 
 
 def _copy(item: CopyItem) -> CopiedFile:
-    rows = 0
+    portions: list[tuple[int, int]] = []
     scanned = [column.scanned for column in item.columns]
     with storage_errors("write file", item.target):
         filesystem, path = resolve(item.target)
         with filesystem.open_output_stream(path) as target:
             for batch in scan(item.storage, item.table_uri, item.file, scanned):
-                kept = _filtered(batch, item.predicate)
-                rows += kept.num_rows
-                target.write(_encoded(kept, item))
-    return CopiedFile(item.target, rows)
+                for rows in _parts(_filtered(batch, item.predicate)):
+                    messages = _encoded(rows, item)
+                    target.write(messages)
+                    portions.append((rows.num_rows, len(messages)))
+    return CopiedFile(item.target, tuple(portions))
+
+
+def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Table]:
+    """Rows of about a portion."""
+    rows = max(1, batch.num_rows * _PORTION // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:

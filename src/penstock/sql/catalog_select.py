@@ -122,6 +122,8 @@ class SelectTranslator:
             starred = target if isinstance(target, exp.Star) else target.this
             if isinstance(starred, exp.Star) and isinstance(target, exp.Star | exp.Column):
                 table = None if isinstance(target, exp.Star) else target.table
+                if table is None and node.args.get("from_") is None:
+                    raise SqlSyntaxError("SELECT * with no tables specified is not valid")
                 for name, sql, kind in expressions.scope.star(table):
                     names.append(name)
                     values.append(Typed(sql, kind))

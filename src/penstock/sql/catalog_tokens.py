@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 from penstock.errors import SqlSyntaxError
 from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import Kind, Token, lex
-from penstock.sql.nesting import check_array_nesting
+from penstock.sql.nesting import check_nesting
 
 _QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
 _KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
@@ -47,7 +47,7 @@ def parse_select(text: str) -> exp.Query:
     for token in tokens:
         if token.error is not None:
             raise token.error
-    check_array_nesting(tokens)
+    check_nesting(tokens)
     try:
         with foreign_tree():
             trees = CatalogDialect().parse(_plain(tokens))

@@ -15,6 +15,9 @@ from penstock.sql.lexer import Kind, Token
 
 _MAX_DIMENSIONS: Final = 6
 """MAXDIM. sqlglot reads every ``ARRAY[`` twice at least, so each level doubles its time."""
+_MAX_OPEN_JOINS: Final = 8
+"""``a JOIN b JOIN c ... ON ... ON ...``: sqlglot reads what follows a JOIN without its condition
+twice, so each of them doubles its time."""
 
 
 @contextmanager
@@ -28,8 +31,33 @@ def limited_depth() -> Iterator[None]:
         ) from None
 
 
-def check_array_nesting(tokens: Sequence[Token]) -> None:
-    """Raises PenstockError (54000) where brackets are within brackets too often."""
+def check_nesting(tokens: Sequence[Token]) -> None:
+    """Raises PenstockError (54000, 54001) for arrays and joins that are nested too deeply."""
+    _check_arrays(tokens)
+    _check_joins(tokens)
+
+
+def _check_joins(tokens: Sequence[Token]) -> None:
+    open_joins, unconditional = 0, False
+    for token in tokens:
+        if token.kind is not Kind.WORD:
+            continue
+        if token.value in ("cross", "natural"):
+            unconditional = True
+        elif token.value == "join":
+            open_joins += not unconditional
+            unconditional = False
+        elif token.value in ("on", "using"):
+            open_joins = max(0, open_joins - 1)
+        if open_joins > _MAX_OPEN_JOINS:
+            raise PenstockError(
+                "stack depth limit exceeded",
+                hint="Write each join's condition behind its table.",
+                sqlstate="54001",
+            )
+
+
+def _check_arrays(tokens: Sequence[Token]) -> None:
     depth = 0
     for token in tokens:
         if token.kind is Kind.SYMBOL and token.value in ("[", "]"):

@@ -54,7 +54,7 @@ def _strong(column: exp.Expr) -> str | None:
     match column:
         case exp.Column() | exp.Alias():
             return column.alias_or_name
-        case exp.Paren() | exp.Cast() | exp.Collate():
+        case exp.Paren() | exp.Cast() | exp.Collate() | exp.Filter() | exp.Window():
             return _strong(column.this)
         case exp.Subquery():
             query = column.this

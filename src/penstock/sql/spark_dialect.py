@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import sqlglot
 from sqlglot import exp
@@ -22,10 +23,13 @@ from penstock.errors import (
 )
 from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
-from penstock.sql.nesting import check_array_nesting
+from penstock.sql.nesting import check_nesting
 from penstock.sql.result_names import name_columns
 from penstock.sql.series import series_for_spark
 from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
+
+_UNDERSTOOD: Final = frozenset(("this", "db", "catalog", "alias", "joins"))
+"""Of what may stand with a table; TABLESAMPLE and ONLY do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ def _no_column(name: str, table: str) -> UndefinedObject:
 
 
 def _parse(text: str) -> exp.Expr:
-    check_array_nesting(lex(text))
+    check_nesting(lex(text))
     try:
         with foreign_tree():
             tree = sqlglot.parse_one(text, read="postgres")
@@ -216,18 +220,30 @@ def _with_tables(tree: exp.Expr, locate: Locate) -> exp.Expr:
     """Every table of the lake by its name in Spark; those of WITH stay."""
     tables = [t for t in tree.find_all(exp.Table) if not isinstance(t.this, exp.Func)]
     for table in [table for table in tables if not is_of_with(table)]:
-        found = _located(table, locate)
-        alias = table.alias or table.name
-        replacement = exp.alias_(exp.to_table(found.name, dialect="spark"), alias, table=True)
+        replacement = _in_spark(table, _located(table, locate).name)
         if table is tree:
             return replacement
         table.replace(replacement)
     return tree
 
 
+def _in_spark(table: exp.Table, name: str) -> exp.Expr:
+    """With its aliases, and with what is joined to it in front of the others."""
+    joins, alias = table.args.get("joins"), table.args.get("alias")
+    found = exp.to_table(name, dialect="spark")
+    found.set("alias", alias or exp.TableAlias(this=exp.to_identifier(table.name)))
+    if not joins:
+        return found
+    found.set("joins", joins)
+    return found if isinstance(table.parent, exp.Subquery) else exp.Subquery(this=found)
+
+
 def _located(table: exp.Expr, locate: Locate) -> SparkTable:
     if not isinstance(table, exp.Table):
         raise FeatureNotSupported("only tables can be changed")
+    for word, value in table.args.items():
+        if value and word not in _UNDERSTOOD:
+            raise FeatureNotSupported(f"{word.upper()} of a table is not supported")
     return locate(table.db or None, table.name)
 
 

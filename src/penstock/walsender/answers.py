@@ -60,7 +60,9 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """COPY TO STDOUT. ``chunks``: (rows, CopyData messages ready to be sent) at a time."""
+    """COPY TO STDOUT. ``chunks``: (rows, CopyData messages ready to be sent) at a time; where there
+    are rows a message begins, without rows one may go on.
+    """
 
     columns: int
     binary: bool

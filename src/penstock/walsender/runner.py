@@ -6,8 +6,8 @@ session itself is done here; commands, catalog queries and the lake's rows are t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
@@ -36,6 +36,7 @@ from penstock.sql import (
 )
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Rows
 from penstock.walsender.backend import SessionContext
+from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.copy_statement import copy_of_rows, copy_request
 from penstock.walsender.replication import Replication
 from penstock.walsender.services import SessionFacts, SessionServices
@@ -52,21 +53,21 @@ class SessionRunner:
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
         self._services = services
-        self._cancelled = threading.Event()
+        self._cancellation = Cancellation(services.jobs, context.pid)
         self._settings = SessionSettings(
             {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
             context.parameters.settings,
         )
         self._block = TransactionBlock(services.sequencer.position)
         self._replication = Replication(
-            context, services, self._block, self._settings.show, self._cancelled.is_set
+            context, services, self._block, self._settings.show, self._cancellation.requested
         )
 
     # StatementRunner
 
     def simple(self, text: str) -> Iterator[Answer]:
         """Run a query string."""
-        self._cancelled.clear()
+        self._cancellation.begin()
         walsender = self._context.parameters.replication is not ReplicationMode.NONE
         version = self._services.version
         if walsender and is_replication_command(text, version):
@@ -93,7 +94,7 @@ class SessionRunner:
 
     def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one prepared statement."""
-        self._cancelled.clear()
+        self._cancellation.begin()
         if not text.strip():
             return [Empty()]
         return self._run(parse(text), text, parameters)
@@ -110,7 +111,7 @@ class SessionRunner:
 
     def cancel(self) -> None:
         """End the running statement soon."""
-        self._cancelled.set()
+        self._cancellation.request()
 
     def close(self) -> None:
         """The session ends."""
@@ -169,17 +170,20 @@ class SessionRunner:
                 yield copy_of_rows(rows, statement)
             case Copy():
                 request = copy_request(statement)
-                yield services.lake.copy(request, self._block.snapshot(), role)
+                copied = services.lake.copy(request, self._block.snapshot(), role)
+                yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Select() | Query() if _reads(statement):
                 yield self._query(text, parameters)
             case Query(kind=kind):
                 self._not_in_a_block(kind.upper())
-                outcome = services.lake.change(text, kind, role)
+                with self._cancellation.running():
+                    outcome = services.lake.change(text, kind, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case Truncate(relations=relations):
                 self._not_in_a_block("TRUNCATE")
-                outcome = services.lake.truncate(relations, role)
+                with self._cancellation.running():
+                    outcome = services.lake.truncate(relations, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case _:
@@ -202,7 +206,9 @@ class SessionRunner:
                 "parameters are supported in queries on the catalogs only",
                 hint="Write the values into the query, as psql and the simple protocol do.",
             )
-        return self._services.lake.query(text, self._block.snapshot(), self._context.role)
+        with self._cancellation.running():
+            found = self._services.lake.query(text, self._block.snapshot(), self._context.role)
+        return replace(found, rows=self._cancellation.drawn(found.rows))
 
     def _show(self, name: str | None) -> Rows:
         if name is None:

@@ -15,6 +15,7 @@ from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
 from penstock.walsender.answers import CopyOut, Description, Notice, Rows
 from penstock.walsender.authentication import LoginRole
+from penstock.walsender.cancellation import Jobs
 from penstock.walsender.feed import ChangeSource
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Position, Sequencer
@@ -106,6 +107,7 @@ class SessionServices:
     senders: Senders
     catalog_queries: CatalogQueries
     lake: Lake
+    jobs: Jobs
     run_command: RunCommand
     make_source: MakeSource
     settings: Mapping[str, str]

@@ -135,6 +135,8 @@ QUERIES = [
 ERRORS = [
     "SELECT * FROM pg_nowhere",
     "SELECT nothing FROM pg_class",
+    "SELECT *",
+    "SELECT c.*",
     "SELECT c.nothing FROM pg_class c",
     "SELECT d.oid FROM pg_class c",
     "SELECT oid FROM pg_class, pg_type",

@@ -1,0 +1,67 @@
+"""A cancel request ends what a session waits for: queries, changes and copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from publishing.lake_node import LakeNode, eventually
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+
+_ENDLESS = "generate_series(1, 1000000000000) AS s(n)"
+
+
+@pytest.fixture(scope="module")
+def node(lake: LakeNode) -> Iterator[LakeNode]:
+    lake.execute(
+        "CREATE TABLE cancelled (id int PRIMARY KEY, note text)",
+        "INSERT INTO cancelled SELECT n, repeat('x', 90) FROM generate_series(1, 400000) AS s(n)",
+    )
+    return lake
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"SELECT count(*) FROM cancelled, {_ENDLESS}",
+        f"INSERT INTO cancelled SELECT n, 'new' FROM {_ENDLESS} WHERE n % 1000000007 = 5",
+    ],
+)
+def test_a_statement_is_cancelled(node: LakeNode, spark: Any, statement: str) -> None:
+    count = node.rows("SELECT count(*) FROM cancelled")
+    with node.connect() as connection:
+        errors: list[psycopg.Error] = []
+
+        def run() -> None:
+            try:
+                connection.execute(statement)  # type: ignore[call-overload]
+            except psycopg.Error as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        eventually(spark.sparkContext.statusTracker().getActiveJobsIds, "a Spark job")
+        connection.cancel_safe()
+        thread.join(60)
+        assert not thread.is_alive()
+        (error,) = errors
+        assert error.sqlstate == "57014", error
+        assert error.diag.message_primary == "canceling statement due to user request"
+        # The session goes on, and nothing was written.
+        assert connection.execute("SELECT count(*) FROM cancelled").fetchall() == count
+
+
+def test_a_copy_is_cancelled(node: LakeNode) -> None:
+    with node.connect() as connection, connection.cursor() as cursor:
+        copy = cursor.copy("COPY cancelled TO STDOUT")
+        with pytest.raises(psycopg.errors.QueryCanceled), copy as rows:
+            rows.read()
+            connection.cancel_safe()
+            while rows.read():
+                pass
+        assert connection.execute("SELECT count(*) FROM cancelled").fetchone() == (400000,)
