@@ -104,10 +104,18 @@ def test_joins_and_aliases_stay(source: str, expected: str) -> None:
     assert found.split(" FROM ")[1] == expected.format(t=table)
 
 
-@pytest.mark.parametrize("source", ["t TABLESAMPLE BERNOULLI (10)", "ONLY t"])
-def test_what_stands_with_a_table_is_refused(source: str) -> None:
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 FROM t TABLESAMPLE BERNOULLI (10)",
+        "SELECT 1 FROM ONLY t",
+        "SELECT DISTINCT ON (a) a, b FROM t ORDER BY a, b DESC",
+        "SELECT a FROM t WHERE (a, b) IS NULL",
+    ],
+)
+def test_what_spark_reads_otherwise_is_refused(query: str) -> None:
     with pytest.raises(FeatureNotSupported):
-        query_for_spark(f"SELECT 1 FROM {source}", locate)
+        query_for_spark(query, locate)
 
 
 def test_tables_by_their_names_in_spark() -> None:

@@ -22,6 +22,11 @@ _NAMED: Final[dict[type[exp.Expr], str]] = {
     exp.ArrayAgg: "array_agg",
     exp.CurrentDate: "current_date",
     exp.Boolean: "bool",
+    exp.Trim: "btrim",
+    exp.StrPosition: "position",
+    exp.GroupConcat: "string_agg",
+    exp.LogicalAnd: "bool_and",
+    exp.LogicalOr: "bool_or",
 }
 
 

@@ -131,8 +131,14 @@ def _refuse(query: exp.Expr | None) -> None:
     for select in query.find_all(exp.Select):
         if select.args.get("into"):
             raise FeatureNotSupported("SELECT ... INTO is not supported")
+        distinct = select.args.get("distinct")
+        if distinct is not None and distinct.args.get("on"):
+            raise FeatureNotSupported("SELECT DISTINCT ON is not supported")
         if select.args.get("locks"):
             raise FeatureNotSupported("FOR UPDATE and FOR SHARE are not supported")
+    for test in query.find_all(exp.Is):
+        if isinstance(test.this, exp.Tuple):
+            raise FeatureNotSupported("IS of a row is not supported")
 
 
 def _insert(tree: exp.Expr, target: Locate, source: Locate) -> Change:

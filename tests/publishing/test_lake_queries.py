@@ -1,0 +1,106 @@
+"""SELECT on tables of the lake beside a server: what is not refused gives the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_postgres import Database
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+
+_TABLES = (
+    "CREATE TABLE goods (id int PRIMARY KEY, name text, price numeric(8,2), sold bigint,"
+    " ok boolean, added date, at timestamp)",
+    "CREATE TABLE stock (good int, place text, pieces int)",
+    "INSERT INTO goods VALUES (1, 'ink', 3.50, 7, true, '2024-02-29', '2024-02-29 10:00:00.5'),"
+    " (2, 'Pen', 12.00, NULL, false, '2023-12-31', '2023-12-31 23:59:59'),"
+    " (3, 'paper', NULL, -3, NULL, NULL, NULL), (4, '', 0.05, 0, true, '1970-01-01', '1970-01-01')",
+    "INSERT INTO stock VALUES (1, 'north', 5), (1, 'south', NULL), (2, 'north', 0), (9, 'x_y', 3)",
+)
+_QUERIES = [
+    "SELECT * FROM goods ORDER BY id",
+    "SELECT id, name FROM goods WHERE name <> 'ink' ORDER BY name",
+    "SELECT id FROM goods ORDER BY sold",
+    "SELECT id FROM goods ORDER BY sold DESC",
+    "SELECT id FROM goods ORDER BY sold DESC NULLS LAST LIMIT 2 OFFSET 1",
+    "SELECT count(*), count(sold), sum(sold), min(name), max(price) FROM goods",
+    "SELECT ok, count(*) FROM goods GROUP BY ok HAVING count(*) > 0 ORDER BY ok",
+    "SELECT g.name, s.place, s.pieces FROM goods g JOIN stock s ON g.id = s.good ORDER BY 1, 2",
+    "SELECT g.id, s.pieces FROM goods g LEFT JOIN stock s ON s.good = g.id ORDER BY 1, 2",
+    "SELECT g.id, s.good FROM goods g FULL JOIN stock s ON s.good = g.id ORDER BY 1, 2, s.place",
+    "SELECT count(*) FROM goods g JOIN stock s JOIN stock z ON s.good = z.good ON g.id = z.good",
+    "SELECT count(*) FROM goods CROSS JOIN (stock a JOIN stock b ON a.place = b.place)",
+    "SELECT a, c FROM stock AS x(c, a, b) ORDER BY a, c",
+    "SELECT id FROM goods WHERE id IN (SELECT good FROM stock) ORDER BY id",
+    "SELECT id FROM goods WHERE NOT EXISTS (SELECT 1 FROM stock WHERE good = id) ORDER BY id",
+    "SELECT id FROM goods WHERE id NOT IN (SELECT good FROM stock) ORDER BY id",
+    "WITH big AS (SELECT * FROM goods WHERE id > 1) SELECT name FROM big ORDER BY id",
+    "SELECT DISTINCT place FROM stock ORDER BY place",
+    "SELECT id FROM goods UNION SELECT good FROM stock ORDER BY 1",
+    "SELECT id FROM goods EXCEPT SELECT good FROM stock ORDER BY 1",
+    "SELECT id FROM goods INTERSECT SELECT good FROM stock ORDER BY 1",
+    "SELECT name FROM goods WHERE name LIKE 'p%' OR name ILIKE 'P%' ORDER BY id",
+    r"SELECT place FROM stock WHERE place LIKE 'x\_y'",
+    "SELECT place FROM stock WHERE place ~ '^[nx]' ORDER BY 1",
+    "SELECT id FROM goods WHERE sold IS DISTINCT FROM 7 ORDER BY id",
+    "SELECT id FROM goods WHERE id IS NOT NULL AND ok IS NOT FALSE ORDER BY id",
+    "SELECT coalesce(sold, 0), nullif(id, 2), greatest(id, sold), least(id, 2) FROM goods"
+    " ORDER BY id",
+    "SELECT CASE WHEN sold > 0 THEN 'some' WHEN sold = 0 THEN 'none' END FROM goods ORDER BY id",
+    "SELECT upper(name), lower(name), length(name), name || '!' FROM goods ORDER BY id",
+    "SELECT substring(name from 2 for 2), left(name, 2), right(name, 2) FROM goods ORDER BY id",
+    "SELECT trim(both 'i' from name), replace(name, 'p', 'q'), position('n' in name) FROM goods"
+    " ORDER BY id",
+    "SELECT abs(sold), sold % 2, -sold, sold + id, sold * 2, id - 5 FROM goods ORDER BY id",
+    "SELECT price * 2, price + 1, round(price), floor(price), ceil(price) FROM goods ORDER BY id",
+    "SELECT extract(year from added), extract(month from added) FROM goods ORDER BY id",
+    "SELECT added + 1, added - 1 FROM goods ORDER BY id",
+    "SELECT cast(id AS text), id::text, '7'::int, sold::int FROM goods ORDER BY id",
+    "SELECT id, row_number() OVER (ORDER BY id DESC) FROM goods ORDER BY id",
+    "SELECT id, sum(id) OVER (PARTITION BY ok ORDER BY id) FROM goods ORDER BY id",
+    "SELECT sum(pieces) FILTER (WHERE place = 'north') FROM stock",
+    "SELECT string_agg(place, ',' ORDER BY place) FROM stock",
+    "SELECT bool_and(ok), bool_or(ok) FROM goods",
+    "SELECT n FROM generate_series(1, 4) AS s(n) JOIN goods ON id = n WHERE ok ORDER BY n",
+    "SELECT id FROM goods WHERE added BETWEEN '2023-01-01' AND '2024-12-31' ORDER BY id",
+    "SELECT id FROM goods WHERE price > 3 AND NOT ok",
+    "SELECT id FROM goods WHERE name = ANY (ARRAY['ink', 'paper']) ORDER BY id",
+]
+
+
+@pytest.fixture
+def both(lake: LakeNode, database_on: Callable[..., Database]) -> Iterator[tuple[Any, Any]]:
+    """Sessions on the node and on a server with the same tables."""
+    lake.execute(*_TABLES)
+    database = database_on(18)
+    with (
+        lake.connect() as ours,
+        psycopg.connect(
+            database.conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
+        ) as server,
+    ):
+        for statement in _TABLES:
+            server.execute(statement)  # type: ignore[call-overload]
+        yield ours, server
+
+
+def test_queries_give_what_a_server_gives(both: tuple[Any, Any]) -> None:
+    ours, server = both
+    wrong = []
+    for query in _QUERIES:
+        expected = server.execute(query)
+        names, rows = [column.name for column in expected.description], expected.fetchall()
+        try:
+            found = ours.execute(query)
+            if (found_rows := found.fetchall()) != rows:
+                wrong.append(f"{query}\n    {rows}\n    {found_rows}")
+            elif [column.name for column in found.description] != names:
+                wrong.append(f"{query}\n    {names}\n    {[c.name for c in found.description]}")
+        except psycopg.Error as error:
+            wrong.append(f"{query}\n    {error}")
+    assert not wrong, "\n".join(wrong)
