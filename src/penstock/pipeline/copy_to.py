@@ -26,14 +26,11 @@ from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_waves import waves
 from penstock.pipeline.duck import connection
-from penstock.pipeline.job import run_job
+from penstock.pipeline.job import FOR_A_CLIENT, run_job
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 
-_CORES: Final = 0.5
-"""Part of the cluster that makes a wave. A client takes what a core or two make: the others are for
-who else has work, and the client itself where it is on the same machine."""
 _PORTION_AT_MOST: Final = 4 << 20
 """A single row may have more."""
 _PORTION: Final = 1 << 20
@@ -168,7 +165,7 @@ def _copied(
 
 def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
     work = [(float(item.size), item) for item in wave]
-    results = run_job(spark, work, run_copies, "penstock: COPY", cores=_CORES)
+    results = run_job(spark, work, run_copies, "penstock: COPY", cores=FOR_A_CLIENT)
     made: list[CopiedFile] = []
     for result in results:
         if isinstance(result, Failed):

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+FOR_A_CLIENT: Final = 0.5
+"""Part of the cluster that works for a client that reads. It takes what a core or two make: the
+others are for who else has work, and for the client itself where it is on the same machine."""
 
 
 def run_job(

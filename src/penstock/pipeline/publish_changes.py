@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pipeline.change_item import ChangeItem, Operation
 from penstock.pipeline.change_rows import encoded_changes
-from penstock.pipeline.job import run_job
+from penstock.pipeline.job import FOR_A_CLIENT, run_job
 from penstock.pipeline.tasks import Failed
 
 _INLINE_BYTES: Final = 1 << 20
@@ -61,7 +61,7 @@ def publish_changes(
     that failed. Closing the iterator early removes what waits. Raises StorageError.
     """
     tasks = [(item.cost, _Task(storage, item, f"{staging}/{uuid.uuid4()}")) for item in items]
-    found = run_job(spark, tasks, run_changes, "penstock: publish")
+    found = run_job(spark, tasks, run_changes, "penstock: publish", cores=FOR_A_CLIENT)
     try:
         for portion in sorted(found, key=_place):
             yield _read(portion) if isinstance(portion, _Stored) else portion

@@ -27,7 +27,7 @@ _PIECES: Final = 8
 """Pieces that wait to be sent; a piece is a few megabytes at most."""
 _AT_ONCE: Final = 100
 """Transactions read from the catalog at a time."""
-_FIRST_BUNDLE_BYTES: Final = 512 << 10
+_FIRST_BUNDLE_BYTES: Final = 64 << 10
 _BUNDLE_BYTES: Final = 4 << 20
 """Bytes of WAL that are decoded together, about; a larger transaction is decoded alone. The first
 of what waits are few, so that a client has work soon, then each time twice as many."""
