@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
@@ -31,9 +32,10 @@ class Jobs(Protocol):
 class Cancellation:
     """Of one session."""
 
-    def __init__(self, jobs: Jobs, pid: int) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._groups = (f"penstock session {pid} statement {n}" for n in itertools.count())
+        session = uuid.uuid4()  # others share the Spark context, and a cancelled name stays so
+        self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
         self._requested = threading.Event()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -163,10 +164,14 @@ def spark_errors() -> Iterator[None]:
             raise UndefinedObject(
                 f"column {_shown(name)} does not exist", sqlstate="42703"
             ) from None
-        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PenstockError(
-            f"the query failed: {text}", sqlstate=error.getSqlState() or "XX000"
-        ) from None
+        raise _failed(str(error), error.getSqlState()) from None
+    except Py4JJavaError as error:  # a job that Delta ran for itself
+        raise _failed(str(error.java_exception)) from None
+
+
+def _failed(text: str, sqlstate: str | None = None) -> PenstockError:
+    lines = text.strip().splitlines() or ["no message"]
+    return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")
 
 
 def _shown(name: str) -> str:

@@ -53,7 +53,7 @@ class SessionRunner:
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
         self._services = services
-        self._cancellation = Cancellation(services.jobs, context.pid)
+        self._cancellation = Cancellation(services.jobs)
         self._settings = SessionSettings(
             {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
             context.parameters.settings,
