@@ -16,6 +16,8 @@ from walsender.pg_catalog import objects
 from walsender.pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
 
 QUERIES = [
+    "SELECT",
+    "SELECT FROM pg_namespace WHERE nspname = 'public'",
     "SELECT 1, 'a', NULL, true AS t, 1.5, 3000000000, -2",
     "SELECT 1 AS a, 'x'::name AS b, '5'::oid, CAST('7' AS int8), 'c'::\"char\"",
     "SELECT 1 + 1, 7 / 2, 7 % 4, 2 * 3 - 1, -(3)",
