@@ -104,9 +104,17 @@ def test_joins_and_aliases_stay(source: str, expected: str) -> None:
     assert found.split(" FROM ")[1] == expected.format(t=table)
 
 
+def test_joins_of_a_series_stay() -> None:
+    for source in ("(generate_series(1, 3) AS s(n) JOIN t ON n = a) CROSS JOIN t u",
+                   "t u JOIN generate_series(1, 3) AS s(n) JOIN t ON n = a ON true"):  # fmt: skip
+        found = query_for_spark(f"SELECT 1 FROM {source}", locate)
+        assert found.count("JOIN") == 2, found
+
+
 @pytest.mark.parametrize(
     "query",
     [
+        "SELECT 1 FROM t, generate_series(1, 3) WITH ORDINALITY AS s(n, o)",
         "SELECT 1 FROM t TABLESAMPLE BERNOULLI (10)",
         "SELECT 1 FROM ONLY t",
         "SELECT DISTINCT ON (a) a, b FROM t ORDER BY a, b DESC",

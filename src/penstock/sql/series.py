@@ -13,6 +13,7 @@ import sqlglot
 from sqlglot import exp
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.sql.table_sources import replacement
 
 _NAME: Final = "generate_series"
 _INT4: Final = range(-(1 << 31), 1 << 31)
@@ -23,7 +24,7 @@ def series_for_spark(tree: exp.Expr) -> None:
     """Change the tree in place. Raises FeatureNotSupported, InvalidParameterValue."""
     for table in list(tree.find_all(exp.Table)):
         if isinstance(table.this, exp.GenerateSeries | exp.ExplodingGenerateSeries):
-            table.replace(_series(table))
+            table.replace(replacement(table, _series(table)))
 
 
 def _series(table: exp.Table) -> exp.Expr:

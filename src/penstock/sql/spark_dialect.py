@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import sqlglot
 from sqlglot import exp
@@ -27,9 +26,7 @@ from penstock.sql.nesting import check_nesting
 from penstock.sql.result_names import name_columns
 from penstock.sql.series import series_for_spark
 from penstock.sql.spark_guard import check_query, check_tree, is_of_with, without_variables
-
-_UNDERSTOOD: Final = frozenset(("this", "db", "catalog", "alias", "joins"))
-"""Of what may stand with a table; TABLESAMPLE and ONLY do not."""
+from penstock.sql.table_sources import check_table, replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,30 +223,20 @@ def _with_tables(tree: exp.Expr, locate: Locate) -> exp.Expr:
     """Every table of the lake by its name in Spark; those of WITH stay."""
     tables = [t for t in tree.find_all(exp.Table) if not isinstance(t.this, exp.Func)]
     for table in [table for table in tables if not is_of_with(table)]:
-        replacement = _in_spark(table, _located(table, locate).name)
+        in_spark = exp.to_table(_located(table, locate).name, dialect="spark")
+        alias = table.args.get("alias")
+        in_spark.set("alias", alias or exp.TableAlias(this=exp.to_identifier(table.name)))
+        found = replacement(table, in_spark)
         if table is tree:
-            return replacement
-        table.replace(replacement)
+            return found
+        table.replace(found)
     return tree
-
-
-def _in_spark(table: exp.Table, name: str) -> exp.Expr:
-    """With its aliases, and with what is joined to it in front of the others."""
-    joins, alias = table.args.get("joins"), table.args.get("alias")
-    found = exp.to_table(name, dialect="spark")
-    found.set("alias", alias or exp.TableAlias(this=exp.to_identifier(table.name)))
-    if not joins:
-        return found
-    found.set("joins", joins)
-    return found if isinstance(table.parent, exp.Subquery) else exp.Subquery(this=found)
 
 
 def _located(table: exp.Expr, locate: Locate) -> SparkTable:
     if not isinstance(table, exp.Table):
         raise FeatureNotSupported("only tables can be changed")
-    for word, value in table.args.items():
-        if value and word not in _UNDERSTOOD:
-            raise FeatureNotSupported(f"{word.upper()} of a table is not supported")
+    check_table(table)
     return locate(table.db or None, table.name)
 
 
