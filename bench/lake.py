@@ -6,7 +6,6 @@ statements by it.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +20,6 @@ from penstock.lsn import Lsn
 from servers import PUBLICATION, SUBSCRIPTION, Server
 
 _START_S: Final = 180.0
-_FIGURES: Final = r" ((?:[a-z]+=[0-9.]+ ?)+)"
 
 
 class Lake(Server):
@@ -29,7 +27,7 @@ class Lake(Server):
 
     def __init__(self, process: NodeProcess, conninfo: str) -> None:
         super().__init__(conninfo)
-        self._process = process
+        self.process = process
 
     def end(self) -> int:
         """The end of the node's WAL, by IDENTIFY_SYSTEM."""
@@ -40,19 +38,6 @@ class Lake(Server):
         ) as connection:
             row = connection.execute("IDENTIFY_SYSTEM").fetchone()
         return int(Lsn.parse(row[2])) if row else 0
-
-    def log_size(self) -> int:
-        return self._process.log_path.stat().st_size
-
-    def logged(self, what: str, since: int) -> list[dict[str, float]]:
-        """The figures behind ``what`` ("handed out", "copied") in the log from byte ``since``."""
-        with self._process.log_path.open("rb") as file:
-            file.seek(since)
-            text = file.read().decode("utf-8", "replace")
-        return [
-            {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
-            for match in re.finditer(rf"\b{what}{_FIGURES}", text)
-        ]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import IO, Any, Final
 
 from servers import wait_until
 
+_FIGURES: Final = r" ((?:[a-z]+=[0-9.]+ ?)+)"
 _PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 
 
@@ -62,6 +64,20 @@ class NodeProcess:
             return bool(condition())
 
         wait_until(alive, seconds, what, pause=0.005)
+
+    def log_size(self) -> int:
+        """Bytes."""
+        return self.log_path.stat().st_size
+
+    def logged(self, what: str, since: int) -> list[dict[str, float]]:
+        """The figures behind ``what`` ("batch", "copied") in the log from byte ``since`` on."""
+        with self.log_path.open("rb") as file:
+            file.seek(since)
+            text = file.read().decode("utf-8", "replace")
+        return [
+            {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
+            for match in re.finditer(rf"\b{what}{_FIGURES}", text)
+        ]
 
     def log_tail(self) -> str:
         return "\n".join(self.log_path.read_text("utf-8", "replace").splitlines()[-20:])

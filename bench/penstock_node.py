@@ -7,7 +7,6 @@ reader sees is taken from the log of the cuts table, never from the node.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ NAME: Final = "Penstock"
 _LONG: Final = 3600.0
 _START: Final = 180.0
 _WARM: Final = "warm"
-_BATCH_LINE: Final = re.compile(r"\bbatch ((?:[a-z]+=[0-9.]+ ?)+)")
 
 
 class PenstockSubscriber:
@@ -109,16 +107,10 @@ class PenstockSubscriber:
 
     def batches(self, since: int = 0) -> list[dict[str, float]]:
         """Phases of each batch in the log behind byte ``since``: seconds by name."""
-        with self._process.log_path.open("rb") as file:
-            file.seek(since)
-            text = file.read().decode("utf-8", "replace")
-        return [
-            {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
-            for match in _BATCH_LINE.finditer(text)
-        ]
+        return self._process.logged("batch", since)
 
     def log_size(self) -> int:
-        return self._process.log_path.stat().st_size
+        return self._process.log_size()
 
     def log_tail(self) -> str:
         return self._process.log_tail()

@@ -19,8 +19,9 @@ from typing import Final
 
 from lake import Lake, lake
 from native import NAME, NativeSubscriber, checksum
+from options import common_options, parsed
 from report import Comparison, comparison_table
-from servers import ROWS_PER_SCALE, Server, clusters
+from servers import Server, clusters
 
 _LAKE: Final = "Penstock"
 
@@ -85,10 +86,10 @@ def _comparison(what: str, count: int, times: dict[str, list[float]]) -> Compari
 
 def _copy(side: NativeSubscriber, publisher: Server) -> float:
     """A new subscription until its table is copied; seconds."""
-    logged = publisher.log_size() if isinstance(publisher, Lake) else 0
+    logged = publisher.process.log_size() if isinstance(publisher, Lake) else 0
     taken = side.copy()
     if isinstance(publisher, Lake):
-        _say(_copy_profile(publisher.logged("copied", logged), taken))
+        _say(_copy_profile(publisher.process.logged("copied", logged), taken))
     return taken
 
 
@@ -101,10 +102,10 @@ def _stream(
         publisher.execute(statement)
     behind = _end(publisher)
     publisher.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1")
-    logged = publisher.log_size() if isinstance(publisher, Lake) else 0
+    logged = publisher.process.log_size() if isinstance(publisher, Lake) else 0
     taken = side.catch_up(behind)
     if isinstance(publisher, Lake):
-        _say(_stream_profile(publisher.logged("handed out", logged), taken))
+        _say(_stream_profile(publisher.process.logged("handed out", logged), taken))
     return taken
 
 
@@ -169,20 +170,10 @@ def _parts(head: str, parts: dict[str, float]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of pgbench_accounts")
+    parser = common_options(__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000, help="changes of the stream")
     parser.add_argument("--transactions", type=int, default=20, help="transactions of the stream")
-    parser.add_argument("--repeat", type=int, default=1, help="runs (median)")
-    parser.add_argument(
-        "--fsync",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="force data to disk, on all sides alike",
-    )
-    options = parser.parse_args()
-    if options.rows % ROWS_PER_SCALE:
-        parser.error(f"--rows must be a multiple of {ROWS_PER_SCALE} (pgbench's scale)")
+    options = parsed(parser)
     if options.transactions % 4:
         parser.error("--transactions must be a multiple of 4")
     return options

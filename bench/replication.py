@@ -23,9 +23,10 @@ from typing import Final
 
 import latency
 from native import NativeSubscriber, checksum, follow
+from options import common_options, parsed
 from penstock_node import CutLog, PenstockSubscriber
 from report import Comparison, comparison_table, latency_table, phase_report
-from servers import PUBLICATION, ROWS_PER_SCALE, SUBSCRIPTION, Server, clusters
+from servers import PUBLICATION, SUBSCRIPTION, Server, clusters
 from workload import make_backlog, mark, read_raw
 
 _PACKAGES: Final = ("penstock", "pyspark", "deltalake", "duckdb", "pyarrow", "psycopg")
@@ -174,30 +175,19 @@ def _latencies(
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of pgbench_accounts")
+    parser = common_options(__doc__)
     parser.add_argument("--updates", type=int, default=1_000_000, help="updates in the backlog")
     parser.add_argument("--rate", type=float, default=100.0, help="transactions a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long; 0: not at all")
     parser.add_argument(
         "--shared-buffers", default="128MB", help="of both servers (128MB: PostgreSQL's default)"
     )
-    parser.add_argument("--repeat", type=int, default=1, help="runs of copy and backlog (median)")
     parser.add_argument(
         "--stream-backlog",
         action="store_true",
         help="Penstock streams the backlog from the walsender and does not fetch it by COPY",
     )
-    parser.add_argument(
-        "--fsync",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="force data to disk, on all sides alike",
-    )
-    options = parser.parse_args()
-    if options.rows % ROWS_PER_SCALE:
-        parser.error(f"--rows must be a multiple of {ROWS_PER_SCALE} (pgbench's scale)")
-    return options
+    return parsed(parser)
 
 
 def _machine(options: argparse.Namespace) -> str:
