@@ -230,6 +230,22 @@ def test_the_catalogs_of_publishing_come_with_version_2(
             assert t.roles.all() == t.tables.all() == t.publications.all() == t.slots.all() == ()
 
 
+def test_columns_that_came_with_version_4_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 3)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog:
+            subscription = subscribe(catalog)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE penstock_subscription DROP COLUMN suberrortime"))
+    engine.dispose()
+    for _ in range(2):
+        with Catalog.open(sqlite_url(tmp_path)) as catalog:
+            assert catalog.subscriptions() == (subscription,)
+
+
 def test_a_damaged_store_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"garbage" * 1000)
     with pytest.raises(StorageError, match="state store"):

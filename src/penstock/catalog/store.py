@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.schema import CreateColumn
 
 from penstock.catalog import (
     pg_authid,
@@ -38,12 +39,28 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
+
+
+def _add_what_is_missing(connection: Connection) -> None:
+    """Tables and columns that METADATA has and the store has not; added columns hold NULL."""
+    METADATA.create_all(connection)
+    found = inspect(connection)
+    quote = connection.dialect.identifier_preparer.format_table
+    for table in METADATA.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                definition = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {quote(table)} ADD COLUMN {definition}")
+
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     # Catalogs of publishing came, then the log of transactions: create_all makes what is missing.
     1: METADATA.create_all,
     2: METADATA.create_all,
+    # What tells things apart: identities of publishers, relations and Delta tables.
+    3: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 
