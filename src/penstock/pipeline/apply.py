@@ -30,7 +30,7 @@ from penstock.pipeline.tasks import (
     Result,
     SearchItem,
     Written,
-    run_partition,
+    run_item,
 )
 from penstock.pipeline.verify import positions_to_delete
 from penstock.pipeline.write import Completion, WriteItem
@@ -92,7 +92,7 @@ def run_batch(
         for number, work in enumerate(works):
             items += _items(number, work, area, options, cores)
         names = ", ".join(work.table.name for work in works)
-        results = run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+        results = run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
     try:
         deleted = _verify(works, results)
     except BaseException:

@@ -6,11 +6,16 @@ that to spend, and a connection must not be shared by threads.
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import uuid
+from pathlib import Path
 from typing import Final
 
 import duckdb
 
+MEMORY: Final = "1GiB"
+"""Of a connection; what is more goes to a folder for temporary files of this machine."""
 _local: Final = threading.local()
 
 
@@ -24,6 +29,8 @@ def connection() -> duckdb.DuckDBPyConnection:
         found = duckdb.connect(
             config={
                 "threads": 1,
+                "memory_limit": MEMORY,
+                "temp_directory": str(Path(tempfile.gettempdir(), f"penstock-{uuid.uuid4()}")),
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             }

@@ -7,7 +7,7 @@ without what the other tasks have written. How items become tasks is ``job``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyroaring import BitMap
@@ -67,7 +67,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Failed:
-    """A task's error; what its partition had yet to do was not done."""
+    """An item's error; what its task had yet to do was not done."""
 
     work: int
     error: PenstockError
@@ -76,16 +76,12 @@ class Failed:
 Result = Located | Candidates | Written | Failed
 
 
-def run_partition(partitions: Iterable[tuple[Item, ...]]) -> Iterator[Result]:
-    """One task: do the items one after the other, stop at the first error."""
-    for items in partitions:
-        for item in items:
-            work = item.work if isinstance(item, WriteItem) else item.locate.work
-            try:
-                yield from _run(item)
-            except PenstockError as error:
-                yield Failed(work, error)
-                return
+def run_item(item: Item) -> Iterator[Result]:
+    """In a task: do one item; an expected error is its last result."""
+    try:
+        yield from _run(item)
+    except PenstockError as error:
+        yield Failed(item.work if isinstance(item, WriteItem) else item.locate.work, error)
 
 
 def _run(item: Item) -> Iterator[Result]:
