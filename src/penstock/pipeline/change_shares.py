@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError, StorageError
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
 from penstock.pipeline.duck import connection
 from penstock.pipeline.scan import ScanFile, scan
@@ -131,9 +131,9 @@ def _divide(work: DivideItem) -> Divided:
     schema = pa.schema([(column.name, column.type) for column in columns])
     uri = f"{work.folder}/{uuid.uuid4()}.arrow"
     runs: list[tuple[int, int, int]] = []
+    make_folder(work.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
-        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             with pa.ipc.new_file(target, schema, options=options) as writer:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
 from penstock.lakehouse.batches import slices
 from penstock.lakehouse.state import load_at
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_waves import waves
@@ -107,7 +107,7 @@ def copy_to(
     predicate: str | None = None,
     binary: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
-    """(rows, CopyData messages) in portions. ``staging``: URI of a folder that there is.
+    """(rows, CopyData messages) in portions. ``staging``: URI of a folder.
 
     A portion without rows goes on with the message before, which is longer than a portion. Raises
     VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
@@ -213,9 +213,9 @@ def _copy(item: CopyItem) -> CopiedFile:
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
     scanned = [column.scanned for column in item.columns]
+    make_folder(item.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
-        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(path) as target:
             for batch in scan(item.storage, item.table_uri, item.file, scanned):
                 for rows in _parts(_filtered(batch, item.predicate)):

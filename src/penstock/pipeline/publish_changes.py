@@ -21,7 +21,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, StorageError
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pipeline.change_item import ChangeItem, Operation
 from penstock.pipeline.change_load import TooManyChanges
 from penstock.pipeline.change_rows import encoded_changes
@@ -218,9 +218,9 @@ def _stored(
     """The name is this attempt's own: Spark may run a task twice."""
     uri, start = f"{task.folder}/{uuid.uuid4()}", 0
     following: tuple[Operation, int, bytes] | None = first
+    make_folder(task.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
-        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(path) as target:
             while following is not None:
                 operation, changes, data = following

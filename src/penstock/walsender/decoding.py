@@ -94,7 +94,6 @@ class Decoding:
         plans, error = self._plans(transactions)
         items = [item for plan in plans for item in plan.items]
         staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
-        self._warehouse.storage.create_folder(staging)
         portions = publish_changes(
             self._spark,
             self._warehouse.storage,
