@@ -30,6 +30,7 @@ from penstock.lakehouse.batches import BATCH_BYTES
 from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.session import build_session
+from penstock.lakehouse.storage import make_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -138,6 +139,7 @@ def _many_files(options: argparse.Namespace, folder: Path, meter: Meter) -> None
     """One commit: as many inserts as updates, so that one table is divided by key."""
     warehouse = Warehouse(str(folder), fsync=False)
     uri = warehouse.table_uri("public", "many")
+    make_folder(uri)
     values = pa.array(["v" * 400] * 2000)
     written = []
     for number in range(options.files):

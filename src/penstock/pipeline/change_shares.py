@@ -1,9 +1,9 @@
 """The changes of one table divided by key, so that each share fits into a task's memory.
 
 In: a table's changes that are too many for one task. Out: the same as several items, each with
-whole keys: an old row and its new one are in the same share. Each file is read once: a task writes
-its rows by the hash of their key into a file of the staging area, and a share reads its runs of
-rows from those files, so that the work grows with the bytes and not with their square.
+whole keys: an old row and its new one are in the same share. Each file is read once: a few tasks
+write the rows by the hash of their key into a file each of the staging area, and a share reads its
+runs of rows from those files, so that the work grows with the bytes and not with their square.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
 from penstock.pipeline.duck import connection
+from penstock.pipeline.job import pack
 from penstock.pipeline.scan import ScanFile, scan
 from penstock.pipeline.tasks import Failed
 
@@ -34,11 +35,11 @@ _MOST_BUCKETS: Final = 1 << 12
 
 @dataclass(frozen=True)
 class DivideItem:
-    """A file of a table's changes: ``removed`` or added rows. ``folder``: in the staging area."""
+    """Files of a table's changes: ``removed`` or added rows. ``folder``: in the staging area."""
 
     storage: Storage
     item: ChangeItem
-    file: ScanFile
+    files: tuple[ScanFile, ...]
     removed: bool
     buckets: int
     folder: str
@@ -55,9 +56,12 @@ class Divided:
 
 
 def divide_items(
-    storage: Storage, item: ChangeItem, folder: str, share_bytes: int
+    storage: Storage, item: ChangeItem, folder: str, share_bytes: int, tasks: int
 ) -> list[tuple[float, DivideItem]]:
-    """What is to be run to divide ``item``, with costs."""
+    """What is to be run by about so many tasks to divide ``item``, with costs.
+
+    Each share opens all files that they write: those must not become more with the data.
+    """
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
     buckets = int(min(max(_LEAST_BUCKETS, shares * _BUCKETS_PER_SHARE), _MOST_BUCKETS))
@@ -65,10 +69,12 @@ def divide_items(
     columns = needed_columns(item)
     without = replace(without, table=replace(item.table, columns=columns))
     return [
-        (float(file.size), DivideItem(storage, without, file, removed, buckets, folder))
+        (
+            float(sum(file.size for file in part)),
+            DivideItem(storage, without, part, removed, buckets, folder),
+        )
         for files, removed in ((item.removed, True), (item.added, False))
-        for file in files
-        if isinstance(file, ScanFile)
+        for part in pack([(f.size, f) for f in files if isinstance(f, ScanFile)], tasks)
     ]
 
 
@@ -137,7 +143,11 @@ def _divide(work: DivideItem) -> Divided:
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             with pa.ipc.new_file(target, schema, options=options) as writer:
-                batches = scan(work.storage, work.item.table_uri, work.file, columns)
+                batches = (
+                    batch
+                    for file in work.files
+                    for batch in scan(work.storage, work.item.table_uri, file, columns)
+                )
                 for held in _held(batches):
                     for bucket, rows in _by_bucket(held, work):
                         runs.append((bucket, len(runs), rows.nbytes))
@@ -173,7 +183,7 @@ def _by_bucket(rows: pa.Table, work: DivideItem) -> Iterator[tuple[int, pa.Recor
     bucket = np.asarray(found["bucket"])
     order = np.argsort(bucket, kind="stable")
     bucket = bucket[order]
+    (ordered,) = rows.combine_chunks().take(pa.array(order)).combine_chunks().to_batches()
     starts = np.flatnonzero(np.diff(bucket, prepend=-1)).tolist()
     for start, stop in zip(starts, [*starts[1:], len(bucket)], strict=True):
-        part = rows.take(pa.array(order[start:stop])).combine_chunks()
-        yield int(bucket[start]), part.to_batches()[0]
+        yield int(bucket[start]), ordered.slice(start, stop - start)

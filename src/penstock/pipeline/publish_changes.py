@@ -137,7 +137,8 @@ class _Job:
 
     def _divided(self, item: ChangeItem) -> Iterator[Portion | Failed]:
         """The changes of one table that are too many for a task."""
-        work = divide_items(self.storage, item, self.folder, self.share_bytes)
+        tasks = self.spark.sparkContext.defaultParallelism
+        work = divide_items(self.storage, item, self.folder, self.share_bytes, tasks)
         parts: list[Divided] = []
         for result in run_job(self.spark, work, run_divide, _JOB, cores=FOR_A_CLIENT):
             if isinstance(result, Failed):
@@ -148,7 +149,7 @@ class _Job:
         log.debug(
             "divided table=%s files=%d read=%d staged=%d shares=%d",
             item.table.name,
-            len(work),
+            len(item.removed) + len(item.added),
             item.size,
             sum(part.size for part in parts),
             len(made),
