@@ -14,9 +14,21 @@ from typing import Final
 
 import duckdb
 
+from penstock.errors import PenstockError
+
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
 _local: Final = threading.local()
+
+
+def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
+    """What a user is told: some of DuckDB's work cannot go to its temporary files."""
+    return PenstockError(
+        "out of memory",
+        detail=f"DuckDB in a task: {error}",
+        hint="Lower logical_decoding_work_mem, or make smaller transactions.",
+        sqlstate="53200",
+    )
 
 
 def connection() -> duckdb.DuckDBPyConnection:

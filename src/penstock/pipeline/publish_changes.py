@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import duckdb
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, StorageError
@@ -26,6 +27,7 @@ from penstock.pipeline.change_item import ChangeItem, Operation
 from penstock.pipeline.change_load import TooManyChanges
 from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
+from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.job import FOR_A_CLIENT, run_job
 from penstock.pipeline.tasks import Failed
 
@@ -195,6 +197,8 @@ def run_changes(task: _Task) -> Iterator[_Result]:
         yield from _changes(task, task.item)
     except TooManyChanges:
         yield _TooLarge(task.item.work)
+    except duckdb.OutOfMemoryException as error:
+        yield Failed(task.item.work, out_of_memory(error))
     except PenstockError as error:
         yield Failed(task.item.work, error)
 

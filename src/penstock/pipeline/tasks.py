@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import duckdb
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
@@ -78,10 +80,13 @@ Result = Located | Candidates | Written | Failed
 
 def run_item(item: Item) -> Iterator[Result]:
     """In a task: do one item; an expected error is its last result."""
+    work = item.work if isinstance(item, WriteItem) else item.locate.work
     try:
         yield from _run(item)
+    except duckdb.OutOfMemoryException as error:
+        yield Failed(work, out_of_memory(error))
     except PenstockError as error:
-        yield Failed(item.work if isinstance(item, WriteItem) else item.locate.work, error)
+        yield Failed(work, error)
 
 
 def _run(item: Item) -> Iterator[Result]:

@@ -114,6 +114,8 @@ class Decoding:
                     yield Piece((relation,), waiting.data, waiting.changes)
                     waiting = next(portions, None)
                 yield Ended(plan.transaction)
+            if waiting is not None:
+                raise PenstockError(f"changes of table {waiting.work} belong to no transaction")
         finally:
             portions.close()
         if error is not None:
