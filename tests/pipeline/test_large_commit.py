@@ -30,11 +30,8 @@ def _fill(table: PublishedTable, rows: int, files: int) -> None:
 
 
 @pytest.mark.usefixtures("small_memory")
-@pytest.mark.parametrize("key", ["id", None])
-def test_shares_hold_whole_keys(published: PublishingLake, key: str | None) -> None:
-    table = published.table(f"divided_{key}".lower(), "id INT, v STRING", key=key)
-    if key is None:
-        published.sql(f"ALTER TABLE {table.name} REPLICA IDENTITY FULL")
+def test_shares_hold_whole_keys(published: PublishingLake) -> None:
+    table = published.table("divided", "id INT, v STRING")
     _fill(table, 4000, 3)
     subscriber = table.follow()
     table.run(
