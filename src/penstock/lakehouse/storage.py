@@ -155,6 +155,16 @@ class Storage:
             except OSError as error:
                 log.warning("could not remove file %s: %s", uri, error)
 
+    def discard_folder(self, uri: str) -> None:
+        """Remove a folder of passing files; a late task may still write there, so it is only logged
+        that something stays."""
+        try:
+            filesystem, path = resolve(uri)
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
+        except OSError as error:
+            log.warning("could not remove directory %s: %s", uri, error)
+
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
         with storage_errors("remove directory", uri):

@@ -161,7 +161,7 @@ def _copied(
             if running is not None:
                 running.cancel()
             pool.shutdown()
-            storage.remove_folder(folder)  # also of attempts whose results nobody was told
+            storage.discard_folder(folder)  # also of attempts whose results nobody was told
     total = time.monotonic() - began
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 

@@ -109,7 +109,7 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
         if info.is_file:
             storage.remove(uri)
         else:
-            storage.remove_folder(uri)
+            storage.discard_folder(uri)
     return len(left)
 
 

@@ -98,7 +98,7 @@ def publish_changes(
                 if isinstance(result, Failed):
                     return
     finally:
-        storage.remove_folder(job.folder)
+        storage.discard_folder(job.folder)
 
 
 def _waves(items: Sequence[ChangeItem]) -> Iterator[list[ChangeItem]]:
