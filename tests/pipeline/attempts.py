@@ -106,7 +106,7 @@ def main() -> None:
         conf={"spark.sql.warehouse.dir": str(_folder), "spark.log.level": "OFF"},
     )
     job.run_task = twice
-    published._NO_LIMIT = 4096  # changes are divided among tasks
+    published._NO_LIMIT = 1 << 14  # changes are divided among tasks
     publish_changes._INLINE_BYTES = 100
     lake = Lake(spark, _folder / "applied")
     found = apply_and_compact(lake)
