@@ -157,7 +157,7 @@ def catalog_tables(catalog: Catalog) -> tuple[LakeTable, ...]:
 
 def cut(warehouse: Warehouse, lsn: int, **versions: int) -> None:
     tables = {
-        f"public.{name}": CutTable(warehouse.table_uri("public", name), version)
+        ("public", name): CutTable(warehouse.table_uri("public", name), version)
         for name, version in versions.items()
     }
     warehouse.cuts.append("s", Lsn(lsn), None, tables)

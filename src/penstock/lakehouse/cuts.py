@@ -37,6 +37,7 @@ from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 __all__ = ["Cut", "CutTable", "Cuts"]
 
@@ -68,7 +69,7 @@ class Cuts:
         subscription: str,
         lsn: Lsn,
         commit_time_us: int | None,
-        tables: Mapping[str, CutTable],
+        tables: Mapping[TableName, CutTable],
     ) -> int:
         """Record a cut, durable on return; the cuts table's version. Raises StorageError.
 
