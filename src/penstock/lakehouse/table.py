@@ -100,6 +100,11 @@ class DeltaTable:
         self._seen = time.time()
 
     @property
+    def id(self) -> str:
+        """The table's own id (metaData.id), which no other table has."""
+        return str(self._state.metadata["id"])
+
+    @property
     def version(self) -> int:
         """The version that is loaded or was committed last."""
         return self._state.version
@@ -118,11 +123,6 @@ class DeltaTable:
     def rows(self) -> int:
         """Rows that readers of the next version will see."""
         return sum(file.live_rows for file in self.files.values())
-
-    @property
-    def id(self) -> str:
-        """metaData.id: made with the table, and the same for as long as it is this table."""
-        return str(self._state.metadata["id"])
 
     @property
     def properties(self) -> Mapping[str, str]:
