@@ -124,9 +124,9 @@ class Applier:
 
     def members_changed(self) -> bool:
         """Whether a cut at the place of the last one would hold other tables than that one."""
-        ready = {t.table.name for t in self._targets if t.ready}
+        ready = {t.rel.table_name for t in self._targets if t.ready}
         joining = () if self.last_cut is None else self._joining(self.last_cut)
-        return ready | {t.table.name for t in joining} != self._members
+        return ready | {t.rel.table_name for t in joining} != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
