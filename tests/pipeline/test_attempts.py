@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,7 @@ _PROGRAM = Path(__file__).with_name("attempts.py")
 def test_every_task_fails_after_its_work_and_runs_again(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(_PROGRAM), str(tmp_path)],
-        env=None,
-        cwd=_PROGRAM.parents[1],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_PROGRAM.parents[1]), *sys.path])},
         capture_output=True,
         text=True,
         timeout=600,
