@@ -51,7 +51,7 @@ def test_a_state_is_loaded_again_though_the_clock_was_set_back(
     """Entries that another process has cleaned up meanwhile would be written a second time."""
     storage = Storage(str(tmp_path), fsync=False)
     owner = CutOwner("s", "pg_1")
-    tables = {"public.t": CutTable("file:///t", 1)}
+    tables = {("public", "t"): CutTable("file:///t", 1)}
     sleeper, awake = (Cuts(storage, LocalLogStore(storage), f"{storage.uri}/cuts") for _ in "ab")
     clocks = _Clocks(monkeypatch)
     sleeper.append(owner, Lsn(1), None, tables)
