@@ -52,6 +52,7 @@ def newest_cut(warehouse: Path, subscription: str) -> NewestCut | None:
         tables={
             qualified(row["table_schema"], row["table_name"]): (row["uri"], row["version"])
             for row in rows
+            if row["uri"] is not None
         },
     )
 
