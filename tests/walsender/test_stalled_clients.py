@@ -1,0 +1,120 @@
+"""Clients that do not read, say nothing or leave: they harm themselves only, and not for long."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_lake import RELATION, LakeServer
+from penstock.catalog import LakeTransaction
+from penstock.lsn import Lsn
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import Insert
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.tuple_data import Text
+from penstock.protocol.copy_both import xlog_data
+from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from walsender.test_replication import CREATE, START, Receiver, wait_for
+
+_PIECES = 60
+_WIDE = b"x" * (1 << 20)
+
+
+class Large:
+    """More in a transaction than the buffers between a server and its client hold."""
+
+    def __init__(self, options: PgoutputOptions) -> None:
+        pass
+
+    def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
+        for transaction in transactions:
+            yield Begun(transaction)
+            for number in range(_PIECES):
+                row = Insert(RELATION.oid, (Text(b"%d " % number + _WIDE),))
+                yield Piece((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
+            yield Ended(transaction)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[LakeServer]:
+    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=1.0)
+    lake.write()
+    with lake.connect() as connection:
+        connection.execute(CREATE)
+    yield lake
+    lake.close()
+
+
+def active(lake: LakeServer) -> bool:
+    return lake.slots.all()[0].active_pid is not None
+
+
+def test_a_stream_that_nobody_reads_ends_after_wal_sender_timeout(lake: LakeServer) -> None:
+    receiver = Receiver(lake, START.format("s"))
+    lake.write()
+    began = time.monotonic()
+    wait_for(lambda: not active(lake))
+    wait_for(lambda: lake.server.sessions == 0)
+    assert 0.8 < time.monotonic() - began < 10
+    receiver.close()
+
+
+def test_a_client_that_is_busy_but_answers_stays(lake: LakeServer) -> None:
+    receiver = Receiver(lake, START.format("s"))
+    lake.write()
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        receiver.confirm(Lsn(0))
+        time.sleep(0.1)
+    assert active(lake), "2.5 times as long as a silent client would be waited for"
+    _, rows = receiver.transaction()
+    assert [int(row.split(b" ")[0]) for row in rows] == list(range(_PIECES))
+    assert {len(row.split(b" ")[1]) for row in rows} == {len(_WIDE)}
+    receiver.close()
+
+
+def test_a_stalled_stream_stops_nobody_else(tmp_path: Path) -> None:
+    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=0.0)
+    lake.write()
+    with lake.connect() as connection:
+        connection.execute(CREATE)
+    receiver = Receiver(lake, START.format("s"))
+    lake.write()
+    wait_for(lambda: lake.slots.all()[0].active_pid is not None)
+    with lake.connect() as connection:
+        connection.execute(CREATE.replace(" s ", " other "))
+        assert connection.execute("IDENTIFY_SYSTEM").fetchone()
+    other = Receiver(lake, START.format("other"))
+    end = lake.end()
+    lake.write()
+    assert lake.end() > end, "the sequencer goes on"
+    assert len(other.transaction()[1]) == _PIECES
+    began = time.monotonic()
+    lake.close()
+    assert time.monotonic() - began < 5, "and the node ends"
+    receiver.close()
+    other.close()
+
+
+def test_replication_connections_are_counted_from_their_start(tmp_path: Path) -> None:
+    lake = LakeServer(tmp_path, max_wal_senders=2)
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(lake.connect())
+            with pytest.raises(psycopg.OperationalError) as error:
+                lake.connect()
+            assert (
+                'FATAL:  number of requested standby connections exceeds "max_wal_senders" '
+                "(currently 2)"
+            ) in str(error.value)
+            lake.connect(replication="false").close()
+        wait_for(lambda: lake.server.sessions == 0)
+        lake.connect().close()
+    finally:
+        lake.close()
