@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fix_lake import RELATION, LakeServer
 from penstock.catalog import LakeTransaction
+from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Insert
@@ -19,6 +21,8 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from penstock.walsender.sequencer import Position, Sequencer
+from penstock.walsender.slots import Slots
 from walsender.test_replication import CREATE, START, Receiver, wait_for
 
 _PIECES = 60
@@ -116,5 +120,63 @@ def test_replication_connections_are_counted_from_their_start(tmp_path: Path) ->
             lake.connect(replication="false").close()
         wait_for(lambda: lake.server.sessions == 0)
         lake.connect().close()
+    finally:
+        lake.close()
+
+
+class SlowWarehouse(Sequencer):
+    """Looking for new tables takes until it may end."""
+
+    def __init__(self, lake: LakeServer) -> None:
+        super().__init__(lake.catalog, lake.warehouse)
+        self.looking, self.may_end = threading.Event(), threading.Event()
+
+    def step(self, *, discover: bool = False) -> None:
+        if discover:
+            self.looking.set()
+            self.may_end.wait(20)
+        super().step(discover=discover)
+
+
+def test_a_slot_in_the_making_holds_up_no_other(lake: LakeServer) -> None:
+    sequencer = SlowWarehouse(lake)
+    slots = Slots(lake.catalog, sequencer, 4)
+    made: list[Position] = []
+    thread = threading.Thread(
+        target=lambda: made.append(slots.create("new", "pgoutput", pid=2, database=5))
+    )
+    thread.start()
+    assert sequencer.looking.wait(20)
+    began = time.monotonic()
+    with slots.held("s", 1, version=18):
+        lake.write()
+        end = lake.end()
+        assert slots.confirm("s", end) == end
+    assert [state.slot.name for state in slots.all()] == ["s"]
+    assert time.monotonic() - began < 5
+    assert thread.is_alive()
+    sequencer.may_end.set()
+    thread.join()
+    assert made[0].lsn == end == slots.oldest(), "it begins where the log ends when it is made"
+
+
+def test_positions_beyond_all_wal_change_nothing(tmp_path: Path) -> None:
+    lake = LakeServer(tmp_path)
+    try:
+        lake.write()
+        with lake.connect() as connection:
+            connection.execute(CREATE)
+            with pytest.raises(psycopg.Error, match="80000000/0 is ahead of the WAL flush"):
+                connection.execute(START.format("s").replace("0/0", "80000000/0"))
+        receiver = Receiver(lake, START.format("s"))
+        lake.write()
+        end, _ = receiver.transaction()
+        receiver.confirm(Lsn((1 << 64) - 1))
+        wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end)
+        (sender,) = lake.services.senders.all()
+        assert (sender.state.write, sender.state.apply) == (end, end)
+        receiver.close()
+        with pytest.raises(FeatureNotSupported, match="80000000/0 is beyond what can be kept"):
+            lake.slots.confirm("s", Lsn(1 << 63))
     finally:
         lake.close()

@@ -97,7 +97,11 @@ class ServingNode:
             for state in self.slots.all():
                 self.slots.invalidate(state.slot.name, WAL_REMOVED)
         self._retention.check()
-        self.sequencer.prune(self.slots.oldest())
+        # The end comes first: a slot that is made meanwhile begins there, or later.
+        with self._catalog.read() as t:
+            end = t.transactions.end()
+        oldest = self.slots.oldest()
+        self.sequencer.prune(end if oldest is None else oldest)
 
     def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog

@@ -89,7 +89,7 @@ def create_slot(
             check_wal_level(connection)
         raise
     slot_name, consistent_point, snapshot_name = rows[0][:3]
-    return CreatedSlot(str(slot_name), Lsn.parse(str(consistent_point)), snapshot_name)
+    return CreatedSlot(str(slot_name), Lsn.parse(str(consistent_point)).storable(), snapshot_name)
 
 
 def drop_slot(

@@ -233,7 +233,10 @@ class Stream:
 
     def _reply(self, update: StandbyStatusUpdate) -> None:
         state = self.state
-        state.write, state.flush, state.apply = update.write, update.flush, update.apply
+        # Any 64 bits may come; shown is what can be true.
+        state.write, state.flush, state.apply = (
+            min(at, state.sent) for at in (update.write, update.flush, update.apply)
+        )
         # A client may know of a later position by keepalives only; never beyond what was sent.
         flush = min(update.flush, state.sent)
         if flush > self._confirmed:

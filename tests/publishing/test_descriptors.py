@@ -1,0 +1,106 @@
+"""Whatever a client does, the node has as many descriptors and threads afterwards as before."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_TIMES = 20
+_START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{}')"
+
+
+def held() -> tuple[int, int]:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
+def settled(before: tuple[int, int]) -> tuple[int, int]:
+    """What is held when it is no more than before, or what is left after some time."""
+    deadline = time.monotonic() + 20
+    while (now := held()) > before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return now
+
+
+@pytest.fixture(scope="module")
+def prepared(lake: LakeNode) -> LakeNode:
+    lake.execute(
+        "CREATE TABLE held (id integer PRIMARY KEY, v text)",
+        "CREATE PUBLICATION held FOR TABLE held",
+    )
+    with replication(lake) as connection:
+        connection.execute("CREATE_REPLICATION_SLOT held LOGICAL pgoutput")
+    lake.execute("INSERT INTO held SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+    return lake
+
+
+def replication(lake: LakeNode) -> psycopg.Connection:
+    return lake.connect(replication="database")
+
+
+def refused(lake: LakeNode) -> None:
+    with replication(lake) as connection, pytest.raises(psycopg.Error):
+        connection.execute(_START.format("missing", "held"))
+
+
+def without_publication(lake: LakeNode) -> None:
+    """It begins, and ends when the first transaction is looked at."""
+    with contextlib.closing(replication(lake)) as connection:
+        raw = connection.pgconn
+        raw.send_query(_START.format("held", "missing").encode())
+        while raw.is_busy():
+            raw.consume_input()
+        raw.get_result()
+        with pytest.raises(psycopg.Error):
+            while raw.get_copy_data(0)[0] > 0:
+                pass
+
+
+def left_in_the_stream(lake: LakeNode) -> None:
+    with contextlib.closing(replication(lake)) as connection:
+        raw = connection.pgconn
+        raw.send_query(_START.format("held", "held").encode())
+        raw.get_result()
+        raw.get_copy_data(0)
+
+
+def failed_copy(lake: LakeNode) -> None:
+    with lake.connect() as connection, pytest.raises(psycopg.Error):
+        connection.execute("COPY held (nothing) TO STDOUT")
+
+
+def left_in_the_copy(lake: LakeNode) -> None:
+    with contextlib.closing(lake.connect()) as connection:
+        raw = connection.pgconn
+        raw.send_query(b"COPY held TO STDOUT")
+        raw.get_result()
+        assert raw.get_copy_data(0)[0] > 0
+
+
+@pytest.mark.parametrize(
+    "act", [refused, without_publication, left_in_the_stream, failed_copy, left_in_the_copy]
+)
+def test_nothing_stays_behind(prepared: LakeNode, act: Callable[[LakeNode], None]) -> None:
+    for _ in range(3):
+        act(prepared)
+    time.sleep(1)
+    before = held()
+    for _ in range(_TIMES):
+        act(prepared)
+    descriptors, threads = settled(before)
+    assert (descriptors - before[0] <= 3, threads - before[1] <= 1) == (True, True), (
+        before,
+        descriptors,
+        threads,
+    )
