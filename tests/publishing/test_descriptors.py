@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from publishing.lake_node import LakeNode
+from walsender.test_replication import Receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -45,6 +46,13 @@ def prepared(lake: LakeNode) -> LakeNode:
     return lake
 
 
+class Replicated:
+    """What ``Receiver`` connects to."""
+
+    def __init__(self, lake: LakeNode) -> None:
+        self.connect = lambda: replication(lake)
+
+
 def replication(lake: LakeNode) -> psycopg.Connection:
     return lake.connect(replication="database")
 
@@ -56,23 +64,17 @@ def refused(lake: LakeNode) -> None:
 
 def without_publication(lake: LakeNode) -> None:
     """It begins, and ends when the first transaction is looked at."""
-    with contextlib.closing(replication(lake)) as connection:
-        raw = connection.pgconn
-        raw.send_query(_START.format("held", "missing").encode())
-        while raw.is_busy():
-            raw.consume_input()
-        raw.get_result()
-        with pytest.raises(psycopg.Error):
-            while raw.get_copy_data(0)[0] > 0:
-                pass
+    receiver = Receiver(Replicated(lake), _START.format("held", "missing"))
+    with pytest.raises(AssertionError, match='publication "missing" does not exist'):
+        while receiver.frame() is not None:
+            pass
+    receiver.close()
 
 
 def left_in_the_stream(lake: LakeNode) -> None:
-    with contextlib.closing(replication(lake)) as connection:
-        raw = connection.pgconn
-        raw.send_query(_START.format("held", "held").encode())
-        raw.get_result()
-        raw.get_copy_data(0)
+    receiver = Receiver(Replicated(lake), _START.format("held", "held"))
+    assert receiver.frame() is not None
+    receiver.close()
 
 
 def failed_copy(lake: LakeNode) -> None:
@@ -82,10 +84,9 @@ def failed_copy(lake: LakeNode) -> None:
 
 def left_in_the_copy(lake: LakeNode) -> None:
     with contextlib.closing(lake.connect()) as connection:
-        raw = connection.pgconn
-        raw.send_query(b"COPY held TO STDOUT")
-        raw.get_result()
-        assert raw.get_copy_data(0)[0] > 0
+        with connection.cursor().copy("COPY held TO STDOUT") as copy:
+            assert copy.read()
+            connection.close()
 
 
 @pytest.mark.parametrize(
