@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 import socket
 import ssl
@@ -128,3 +129,20 @@ def test_a_closed_socket_is_a_broken_connection(pair: tuple[ClientSocket, Client
         inside.send(b"x")
     with pytest.raises(ConnectionFailure):
         inside.receive(0.0)
+
+
+def test_a_client_that_leaves_in_the_handshake_leaves_nothing_behind() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n") * 10:
+            outside = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+            inside = ClientSocket(accepted, write_timeout_s=5)
+            del accepted
+            outside.sendall(sent)
+            outside.close()
+            with pytest.raises(ConnectionFailure, match="could not accept SSL connection"):
+                inside.start_tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 20)
+            inside.close()
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
