@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from publishing.lake_node import LakeNode
+from publishing.lake_node import LakeNode, eventually
 from walsender.test_replication import Receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -73,6 +73,8 @@ def left_in_the_stream(lake: LakeNode) -> None:
     receiver = Receiver(Replicated(lake), _START.format("held", "held"))
     assert receiver.frame() is not None
     receiver.close()
+    inactive = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
+    eventually(lambda: lake.rows(inactive) == [(False,)], "the end of the stream")
 
 
 def failed_copy(lake: LakeNode) -> None:
