@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -79,4 +80,14 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _plain(array.dictionary, wanted).take(array.indices)
     if isinstance(array, pa.RunEndEncodedArray):
         return _plain(pc.run_end_decode(array), wanted)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        return _list_of_view(array, wanted)
     return array if array.type == wanted else array.cast(wanted)
+
+
+def _list_of_view(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Arrow's own cast makes lists with an offset too few where some are NULL."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    values = _plain(array.flatten(), wanted.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=array.is_null())

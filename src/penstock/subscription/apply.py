@@ -22,10 +22,11 @@ from penstock.lakehouse.cuts import Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
 from penstock.pgtypes import find
-from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
 from penstock.pipeline.fold import fold
 from penstock.relation import Relation
 from penstock.subscription import origin
+from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
@@ -39,11 +40,14 @@ _OPERATION: Final = "REPLICATION"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it."""
+    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it.
+    ``outcomes``: of its tables, one or more for each.
+    """
 
     rows: int
     cut: Lsn | None
     joined: tuple[Target, ...]
+    outcomes: tuple[TableOutcome, ...] = ()
 
 
 class Applier:
@@ -69,6 +73,8 @@ class Applier:
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
+        self._outcomes: list[TableOutcome] = []
+        self._conflicts = Conflicts()
         self.last_cut = last_cut
 
     def close(self) -> None:
@@ -104,7 +110,8 @@ class Applier:
         self._phases.report(
             "batch", transactions=batch.transactions, rows=rows, pieces=len(batch.pieces)
         )
-        return Applied(rows, None if joined is None else batch.end_lsn, joined or ())
+        cut = None if joined is None else batch.end_lsn
+        return Applied(rows, cut, joined or (), tuple(self._outcomes))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined."""
@@ -125,6 +132,7 @@ class Applier:
     def _stage_and_commit(self, batch: Batch) -> int:
         touched: dict[str, Target] = {}
         rows = 0
+        self._outcomes = []
         try:
             for piece in batch.pieces:
                 open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
@@ -135,6 +143,7 @@ class Applier:
             raise
         with self._phases.phase("commit"):
             self._commit(list(touched.values()), batch.end_lsn)
+        self._conflicts.report(self._outcomes, batch.end_lsn)
         return rows
 
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
@@ -166,13 +175,12 @@ class Applier:
                     truncates=truncated,
                     from_sequence=first,
                 )
-            foreign = target.table.last_app_id != self._app_id
-            works.append(TableWork(target.table, net, check_absent=foreign))
+            works.append(TableWork(target.table, net))
             target.rows_applied += fresh
             rows += fresh
         if works:
             with self._phases.phase("job"):
-                run_batch(self._spark, works, self._options)
+                self._outcomes += run_batch(self._spark, works, self._options)
         return rows
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
