@@ -72,15 +72,22 @@ def _dictionaries(*names: str) -> pa.Table:
 
 LAYOUTS: dict[str, Callable[[], pa.Table]] = {
     "views": lambda: _as(k=pa.string_view(), b=pa.binary_view(), big=pa.string_view()),
-    "views in lists": lambda: _as(l=pa.list_(pa.string_view()), t=pa.timestamp("ns")),
+    "views in lists": lambda: _as(l=pa.list_(pa.string_view())),
     "large": lambda: _as(
         k=pa.large_string(), b=pa.large_binary(), l=pa.large_list(pa.large_string())
     ),
     "fixed": lambda: _as(b=pa.binary(2), l=pa.list_(pa.string(), 2), n=pa.uint8()),
     "narrow decimals": lambda: _as(d=pa.decimal64(10, 2), t=pa.timestamp("ms"), n=pa.int32()),
-    "wide decimals": lambda: _as(d=pa.decimal256(10, 2), n=pa.int64()),
+    "wide decimals": lambda: _as(d=pa.decimal256(10, 2)),
     "dictionaries": lambda: _dictionaries("k", "big"),
 }
+
+
+UNREADABLE_TO_SPARK: dict[str, Callable[[], pa.Table]] = {
+    "nanoseconds": lambda: _as(t=pa.timestamp("ns")),
+    "wide numbers": lambda: _as(n=pa.int64(), l=pa.list_(pa.large_string())),
+}
+"""Tables with such files are read by delta-rs alone; we read them as it does."""
 
 
 def _written(folder: Path, rows: pa.Table) -> WrittenFile:
@@ -134,9 +141,9 @@ def _delta_rs_rows(table: DeltaTable) -> int:
     return pa.table(query.execute("select k from t").read_all()).num_rows
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *UNREADABLE_TO_SPARK])
 def test_rows_of_a_layout_are_filtered_and_the_same(tmp_path: Path, layout: str) -> None:
-    file = _written(tmp_path, LAYOUTS[layout]())
+    file = _written(tmp_path, {**LAYOUTS, **UNREADABLE_TO_SPARK}[layout]())
     columns = [ScanColumn(name, name, kind) for name, kind in TYPES.items()]
     some = ScanFile(file.path, file.size, 8, start=2, stop=5)
     batches = list(scan(Storage(str(tmp_path)), str(tmp_path), some, columns))
