@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.lakehouse.layouts import plain_batch
+
 BATCH_BYTES: Final = 16 << 20
 """Arrow bytes that are read at a time."""
 _ROWS: Final = 1 << 16
@@ -89,10 +91,8 @@ def _read_group(
 def _iterate(
     parquet: pq.ParquetFile, group: int, columns: Sequence[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    found: Iterator[pa.RecordBatch] = parquet.iter_batches(
-        rows, row_groups=[group], columns=list(columns), use_threads=False
-    )
-    return found
+    found = parquet.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False)
+    return map(plain_batch, found)
 
 
 def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float, int]:

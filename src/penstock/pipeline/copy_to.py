@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -42,12 +42,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """A column that is read. ``sent``: it is part of the copy, not only of the filter."""
+    """A column that is read. ``sent``: it is part of the copy, not only of the filter.
+
+    ``printed``: makes the text that is sent in its place, in any format.
+    """
 
     scanned: ScanColumn
     type_oid: int = 0
     typmod: int = -1
     sent: bool = True
+    printed: Callable[[pa.Array, int, int], pa.Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def _copy(item: CopyItem) -> CopiedFile:
     """The file's name is this attempt's own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
-    scanned = [column.scanned for column in item.columns]
+    scanned = list(dict.fromkeys(column.scanned for column in item.columns))
     make_folder(item.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
@@ -252,7 +256,7 @@ def _encoded(rows: pa.RecordBatch, item: CopyItem) -> bytes:
         if not column.sent:
             continue
         array = rows.column(column.scanned.name)
-        output = binary_output if item.binary else text_output
+        output = column.printed or (binary_output if item.binary else text_output)
         cells.append(output(array, column.type_oid, column.typmod))
     encode = binary_rows if item.binary else text_rows
     return encode(cells, rows.num_rows)
