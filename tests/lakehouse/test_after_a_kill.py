@@ -142,9 +142,9 @@ def test_v2_checkpoints_are_read(tmp_path: Path, spark: SparkSession, format: st
     spark.sql(f"DELETE FROM {name} WHERE id = 1")
     spark.conf.unset("spark.databricks.delta.checkpointV2.topLevelFileFormat")
     folder = Path(local_path(log_folder(table.uri)))
-    newest = max(int(path.name[:20]) for path in folder.glob("*.checkpoint.*"))
+    newest = max(int(path.name[:20]) for path in folder.glob("0*.checkpoint.*"))
     expected = load(table.storage, table.uri)
-    for path in folder.glob("*.json"):
+    for path in folder.glob("0*.json"):
         if "checkpoint" not in path.name and int(path.name[:20]) < newest:
             path.unlink()
     assert list(folder.glob(f"{newest:020d}.checkpoint.*.{format}"))
