@@ -103,7 +103,12 @@ class ServingNode:
             snapshots=Snapshots(),
             senders=self.senders,
             catalog_queries=NodeCatalogs(
-                catalog, warehouse, self.slots, self.senders, DATABASE_OID
+                catalog,
+                warehouse,
+                self.slots,
+                self.senders,
+                DATABASE_OID,
+                self.sequencer.troubles,
             ),
             lake=lake,
             jobs=JobGroups(spark),

@@ -179,8 +179,9 @@ class Decoding:
         if table is None or not published or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
         changes = self._changes(member)
-        columns = self._columns(table, changes)
-        if columns is None or not (changes.removed or changes.added or changes.truncated):
+        moved = bool(changes.removed or changes.added or changes.truncated)
+        columns = self._columns(table, changes, moved)
+        if columns is None or not moved:
             return None
         rule = self._publishing.of(table, tuple(map(filter_column, columns)))
         if rule is None:
@@ -216,13 +217,23 @@ class Decoding:
             self._warehouse.storage, member.uri, member.from_version, member.to_version, known
         )
 
-    def _columns(self, table: LakeTable, changes: TableChanges) -> tuple[LakeColumn, ...] | None:
+    def _columns(
+        self, table: LakeTable, changes: TableChanges, moved: bool
+    ) -> tuple[LakeColumn, ...] | None:
         """None for a table that is left out: it is published with all others, and was of a kind
-        that cannot be published already before. One that becomes so stops the stream."""
+        that cannot be published already before. One that becomes so stops the stream, also where
+        no row has ``moved``: what comes after would be left out."""
         try:
             return columns_at(table, changes.after)
+        except NotInPrerequisiteState:
+            if moved:
+                raise
+            return None
         except FeatureNotSupported as error:
-            if self._publishing.names(table) or _publishable(table, changes.before):
+            named = self._publishing.names(table)
+            if named and not moved:
+                return None
+            if named or _publishable(table, changes.before):
                 raise
             if table.oid not in self._left_out:
                 self._left_out.add(table.oid)

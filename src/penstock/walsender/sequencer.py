@@ -29,7 +29,7 @@ from penstock.walsender.commit_order import Found, in_order
 from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.cut_commits import CutCommits, CutMember, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
-from penstock.walsender.troubles import Trouble, Troubles
+from penstock.walsender.troubles import Troubles
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
 _CUTS: Final = -1
@@ -59,8 +59,8 @@ class Sequencer:
         self._discovered = -_DISCOVERY_INTERVAL_S
         self._cuts = CutCommits(warehouse)
         self._times = CommitTimes()
-        self._troubles = Troubles()
-        self._following = Following(catalog, warehouse, self._cuts, self._times, self._troubles)
+        self.troubles: Final = Troubles()
+        self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
         self._logs = self._following.logs
 
     def step(self, *, discover: bool = False) -> None:
@@ -112,10 +112,6 @@ class Sequencer:
             with self._catalog.write() as t:
                 t.transactions.prune(before)
 
-    def troubles(self) -> tuple[Trouble, ...]:
-        """Tables that cannot be followed at the moment."""
-        return self._troubles.all()
-
     def wake(self) -> None:
         """Let those who wait look again."""
         with self._grown:
@@ -156,7 +152,7 @@ class Sequencer:
             version, moment = followed.at[table.oid].version, 0
             if before:
                 version, moment = before[-1].members[0].to_version, before[-1].moment
-            with self._troubles.kept("commits", table.qualified_name):
+            with self.troubles.kept("commits", table.qualified_name):
                 for commit, committed in self._logs.after(table, version):
                     # A clock may go back; commits of a table do not change places.
                     moment = max(moment, committed)
@@ -172,7 +168,7 @@ class Sequencer:
         return found
 
     def _between_cuts(self, followed: Followed) -> Iterable[Found]:
-        with self._troubles.kept("cuts", CUTS_NAME):
+        with self.troubles.kept("cuts", CUTS_NAME):
             self._cuts.refresh(followed.subscriptions)
         for oid, cut, moved in self._cuts.moved(followed.tables, followed.at, followed.owners):
             parts = [part for item in moved if (part := self._part(item)) is not None]
@@ -184,7 +180,7 @@ class Sequencer:
         """A table's part of a cut with its size; None where it is no longer that table."""
         table, at = moved.table, moved.at
         size, table_id, whole = 0, at.table_id, False
-        with self._troubles.kept("commits", table.qualified_name):
+        with self.troubles.kept("commits", table.qualified_name):
             for commit, _ in self._logs.after(table, at.version):
                 if commit.version > moved.to_version:
                     break
