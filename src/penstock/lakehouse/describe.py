@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.names import folder_name
 from penstock.lakehouse.schema import KEY, SOURCE
-from penstock.lakehouse.state import load
+from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,16 @@ class Description:
 
 def describe(warehouse: Warehouse, uri: str) -> Description | None:
     """The newest version of a table; None when there is none. Raises StorageError."""
-    state = load(warehouse.storage, uri)
-    if state is None:
-        return None
+    try:
+        state = load(warehouse.storage, uri)
+        return None if state is None else _described(state)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f'log of table "{uri}" cannot be read: {error!r}', sqlstate="XX001"
+        ) from None
+
+
+def _described(state: TableState) -> Description:
     fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
     sources = {field["name"]: source_name(field) for field in fields}
     key = state.properties.get(KEY)
@@ -94,7 +101,7 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
     """The names of which the folders were made, where a checksum says that they differ."""
     if folder_name(schema) == schema and folder_name(table) == table and "-" not in schema + table:
         return schema, table
-    found = _described(warehouse, uri)
+    found = _if_readable(warehouse, uri)
     parts = (found.name if found and found.name else "").split(".")
     for at in range(1, len(parts)):
         names = ".".join(parts[:at]), ".".join(parts[at:])
@@ -103,12 +110,12 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
     return schema, table
 
 
-def _described(warehouse: Warehouse, uri: str) -> Description | None:
+def _if_readable(warehouse: Warehouse, uri: str) -> Description | None:
     """None, too, where the table cannot be read: whoever needs it will say so."""
     try:
         return describe(warehouse, uri)
-    except (PenstockError, ValueError, TypeError, KeyError, AttributeError) as error:
-        log.debug('"%s" cannot be read: %s', uri, error)
+    except PenstockError as error:
+        log.debug("%s", error.message)
         return None
 
 

@@ -22,7 +22,9 @@ from penstock.catalog import (
     Subscription,
 )
 from penstock.catalog.dependency import delete_table
+from penstock.errors import StorageError
 from penstock.lakehouse.describe import describe, table_names
+from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.publication.members import Members
 from penstock.walsender.commit_times import CommitTimes, now
@@ -170,6 +172,9 @@ class Following:
         found = describe(self._warehouse, uri)
         if found is None:
             return
+        mark = entry_mark(uri, found.version)
+        if mark is not None and mark.size == 0:
+            raise StorageError(f'log entry {found.version} of table "{uri}" is empty, yet')
         version = found.version
         owner = followed.owners.get((schema, name))
         if owner is not None:  # from the last cut that it is in
