@@ -13,7 +13,7 @@ from deltalake.schema import PrimitiveType
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
 from penstock.catalog.pg_transactions import Sequenced
-from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.identity import table_id
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -180,7 +180,7 @@ def test_cuts_of_a_dropped_subscription_say_nothing_of_a_new_table(lake: Lake) -
         t.relations.add(subscription.oid, [("public", "a")], SubscriptionRelState.INIT)
     for number in range(5):
         lake.write("a", number)
-    cut(lake, 100, 4)
+    cut(lake, CutOwner("s", subscription.app_id), 100, 4)
     lake.sequencer.step(discover=True)
     lake.publish()
     with lake.catalog.write() as t:  # DROP SUBSCRIPTION, DROP TABLE
@@ -198,8 +198,10 @@ def test_cuts_of_a_dropped_subscription_say_nothing_of_a_new_table(lake: Lake) -
     assert transaction.origin is None and transaction.members[0].lost_to is None
 
 
-def cut(lake: Lake, lsn: int, version: int) -> None:
-    lake.warehouse.cuts.append("s", Lsn(lsn), None, {"public.a": CutTable(lake.uri("a"), version)})
+def cut(lake: Lake, owner: CutOwner, lsn: int, version: int) -> None:
+    lake.warehouse.cuts.append(
+        owner, Lsn(lsn), None, {"public.a": CutTable(lake.uri("a"), version)}
+    )
 
 
 def test_an_id_is_read_from_entries_and_checkpoints(lake: Lake) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.catalog import LakeTable, Member, Sequenced, Subscription, SubscriptionRel
-from penstock.lakehouse.cuts import Cut
+from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.commit_order import Found
 from penstock.walsender.commits import newest_version
@@ -41,17 +41,17 @@ class CutCommits:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-        self._read: tuple[int | None, frozenset[tuple[int, str]]] | None = None
+        self._read: tuple[int | None, frozenset[tuple[int, CutOwner]]] | None = None
         self._cuts: dict[int, Cut] = {}
 
     def refresh(self, subscriptions: Sequence[Subscription]) -> None:
         """Read the last cut of each, where the cuts table or the subscriptions have changed."""
         cuts = self._warehouse.cuts
-        wanted = frozenset((s.oid, s.name) for s in subscriptions)
+        wanted = frozenset((s.oid, CutOwner(s.name, s.app_id)) for s in subscriptions)
         version = newest_version(self._warehouse.storage, cuts.uri) if wanted else None
         if self._read == (version, wanted):
             return
-        found = {oid: cuts.last(name) for oid, name in wanted} if version is not None else {}
+        found = {oid: cuts.last(owner) for oid, owner in wanted} if version is not None else {}
         self._cuts = {oid: cut for oid, cut in found.items() if cut is not None}
         self._read = version, wanted
 
@@ -66,17 +66,23 @@ class CutCommits:
     ) -> Iterator[tuple[int, Cut, list[CutMember]]]:
         """Subscription, cut and tables for each cut that has gone on."""
         for subscription, cut in sorted(self._cuts.items()):
-            versions = {at.uri: at.version for at in cut.tables.values()}
+            there = {at.uri: at for at in cut.tables.values()}
             members = [
-                CutMember(table, sequenced[table.oid], versions[table.uri])
+                CutMember(table, sequenced[table.oid], there[table.uri].version)
                 for table in tables
-                if table.uri in versions
+                if table.uri in there
                 and owners.get((table.schema, table.name)) == subscription
                 and table.oid in sequenced
-                and sequenced[table.oid].version < versions[table.uri]
+                and _has_moved(sequenced[table.oid], there[table.uri])
             ]
             if members:
                 yield subscription, cut, members
+
+
+def _has_moved(at: Sequenced, cut: CutTable) -> bool:
+    """A cut of another table, which lay or lies there, has moved nothing."""
+    other = at.table_id is not None and cut.id is not None and at.table_id != cut.id
+    return at.version < cut.version and not other
 
 
 def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: int) -> Found:
