@@ -297,12 +297,20 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
 
 
 def _lost(member: Member) -> RequiredChangesRemoved:
+    """The table was replaced, or its log has a gap and goes on, or went back."""
+    message = "can no longer get changes from this replication slot"
+    if member.lost_to is not None and member.from_version != member.to_version:
+        return RequiredChangesRemoved(
+            message,
+            detail=f'The log of the Delta table at "{member.uri}" was at version '
+            f"{member.from_version} and goes on at {member.to_version}: changes are missing.",
+            hint="Drop the slot and the subscription and subscribe again with an emptied table.",
+        )
     return RequiredChangesRemoved(
-        "can no longer get changes from this replication slot",
-        detail=f'The Delta table at "{member.uri}" was removed and another one made in its place, '
-        f"or its log has lost what came after version {member.from_version}.",
-        hint="Drop the slot and the subscription, add the table to its publication again where it "
-        "was named there, and subscribe again with an emptied table.",
+        message,
+        detail=f'The Delta table at "{member.uri}" was removed and another one made in its place.',
+        hint="Add the new table to the publication, if that had named the old one. Then drop the "
+        "slot and the subscription and subscribe again with an emptied table.",
     )
 
 
