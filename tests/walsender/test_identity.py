@@ -200,7 +200,7 @@ def test_cuts_of_a_dropped_subscription_say_nothing_of_a_new_table(lake: Lake) -
 
 def cut(lake: Lake, owner: CutOwner, lsn: int, version: int) -> None:
     lake.warehouse.cuts.append(
-        owner, Lsn(lsn), None, {"public.a": CutTable(lake.uri("a"), version)}
+        owner, Lsn(lsn), None, {("public", "a"): CutTable(lake.uri("a"), version)}
     )
 
 
