@@ -176,17 +176,3 @@ def test_drop_and_create_by_sql_in_a_running_stream(
     lake.copied(database, "three")
     lake.execute("INSERT INTO three.t VALUES (2, 'x')")
     rows_are(database, "three.t", (2, "x"))
-
-
-def test_drop_schema_takes_partitions_in_other_schemas_along(lake: LakeNode) -> None:
-    lake.execute(
-        "CREATE SCHEMA four",
-        "CREATE SCHEMA parts",
-        "CREATE TABLE four.p (id integer PRIMARY KEY) PARTITION BY RANGE (id)",
-        "CREATE TABLE parts.p1 PARTITION OF four.p FOR VALUES FROM (0) TO (10)",
-        "INSERT INTO four.p VALUES (1)",
-        "DROP SCHEMA four CASCADE",
-    )
-    assert lake.rows("SELECT relname FROM pg_class WHERE relname = 'p1'") == []
-    assert not (folder(lake, "parts.p1") / "_delta_log").exists()
-    lake.execute("DROP SCHEMA parts")

@@ -185,6 +185,7 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
 def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
     """RemoveObjects for schemas; with CASCADE their tables go too."""
     notices: list[Notice] = []
+    reported: list[LakeTable] = []
     tables: list[LakeTable] = []
     with catalog.write() as transaction:
         found = _schemas_to_drop(transaction, scope, statement, notices)
@@ -200,6 +201,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             for table in dropped.values():
                 _check_not_subscribed(transaction, table)
                 delete_table(transaction, table)
+            reported += held  # partitions go with their table, without a word
             tables += dropped.values()
             for row in transaction.publications.namespaces():
                 if row.schema == namespace.name:
@@ -207,7 +209,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             transaction.namespaces.delete(namespace.oid)
         for table in tables:
             warehouse_of(scope).remove(table.schema, table.name)
-    notices += _cascade_notices(tables)
+    notices += _cascade_notices(reported)
     return CommandResult("DROP SCHEMA", tuple(notices))
 
 
