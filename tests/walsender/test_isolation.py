@@ -38,7 +38,7 @@ class Lake:
             self.catalog,
             self.warehouse,
             self.slots,
-            Senders(1),
+            Senders(),
             5,
             self.sequencer.troubles,
         )
