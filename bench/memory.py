@@ -187,7 +187,6 @@ def _node(folder: Path, parameters: dict[str, Any]) -> Iterator[tuple[NodeProces
     node = Node(folder / "node")
     process.start()
     try:
-        process.wait((folder / "node" / "warehouse").exists, 60, "the node")
         yield process, node
     finally:
         process.stop()
