@@ -213,3 +213,7 @@ def drop_while_copying(arena: Arena) -> None:
     arena.node.go_on()
     arena.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
     arena.new_cut()
+    arena.execute(f"ALTER PUBLICATION bank ADD TABLE {name}")
+    arena.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+    arena.joined(name)
+    arena.catch_up()
