@@ -9,14 +9,21 @@ was made on the publisher is taken back when the catalog cannot be written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, Subscription, SubscriptionRelState
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
+from penstock.commands.scope import Scope
 from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
@@ -32,6 +39,8 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
+from penstock.lakehouse.cuts import NOBODY, CutOwner
+from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -50,9 +59,12 @@ _ALTERED: Final = "ALTER SUBSCRIPTION"
 
 
 def create_subscription(
-    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory
+    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: Scope
 ) -> CommandResult:
-    """CreateSubscription. Nothing is left behind on either side when it raises."""
+    """CreateSubscription. Nothing is left behind on either side when it raises.
+
+    Cuts of a dropped subscription stay readable until there is another one of its name.
+    """
     options = parse_subscription_options(statement.options, CREATE)
     if "slot_name" not in options.specified:
         options.slot_name = statement.name
@@ -61,9 +73,13 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     _check_publications_once(statement.publications)
+    if scope.warehouse is not None:
+        others = [CutOwner(known.name, known.app_id) for known in catalog.subscriptions()]
+        scope.warehouse.cuts.adopt(others)
+        scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, options, ())
+        _insert(statement, catalog, options, {})
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -133,7 +149,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
 def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
-    """REFRESH PUBLICATION: add tables that are new, remove those that are gone."""
+    """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
+    again whose name belongs to another relation now."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -147,23 +164,53 @@ def alter_refresh(
         without_identity = publisher.tables_without_replica_identity(subscription.publications)
     with catalog.write() as transaction:
         _get(transaction, statement.name)
-        known = {
-            (rel.schema, rel.table): rel for rel in transaction.relations.all(subscription.oid)
-        }
-        new = [table for table in published if table not in known]
+        known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+        new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
         transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
+        kept = [(known[table], oid) for table, oid in published.items() if table in known]
+        notices = _take_in_again(transaction, kept, options)
     unwarned = [table for table in without_identity if table in new]
-    return CommandResult(_ALTERED, tuple(_without_identity(unwarned)))
+    return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
+
+
+def _take_in_again(
+    transaction: CatalogTransaction,
+    kept: Sequence[tuple[SubscriptionRel, int]],
+    options: SubscriptionOptions,
+) -> list[Notice]:
+    """Tables whose names mean other relations now, or meant others for a while.
+
+    PostgreSQL goes on with the rows that are there; here they are replaced by a copy, or kept when
+    the user says so (copy_data = false).
+    """
+    notices = []
+    for rel, oid in kept:
+        another = rel.relid not in (None, oid)
+        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict):
+            continue
+        if not options.copy_data:
+            transaction.relations.adopt(rel, oid)
+            continue
+        transaction.relations.copy_again(rel, oid)
+        notices.append(
+            notice(
+                f'table "{rel.qualified_name}" will be copied again',
+                detail=(rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now.")
+                + " The copy replaces the rows of the Delta table in one commit; its older versions"
+                " keep them.",
+            )
+        )
+    return notices
 
 
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
     options: SubscriptionOptions,
-    tables: Sequence[tuple[str, str]],
+    tables: Mapping[TableName, int],
 ) -> None:
     with catalog.write() as transaction:
         subscription = transaction.subscriptions.create(

@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import binary_supported
@@ -43,6 +44,8 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    record_conflict: Callable[[SubscriptionRel, str], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -69,6 +72,7 @@ class ApplyWorker:
         self._copy_options = copy_options
         self._stream_options = stream_options
         self._retry_interval = retry_interval
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -149,7 +153,8 @@ class ApplyWorker:
             self._start_copies()
             targets = self._open_targets(publisher)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
-        if any(True for _ in targets):
+        if self._copy is None or any(True for _ in targets):
+            self._warn_without_tables()
             Streaming(
                 self.subscription,
                 spark=self._spark,
@@ -162,13 +167,14 @@ class ApplyWorker:
                 joined=self._record_joined,
             ).run(self._told_to_end)
         else:
-            self._nothing_to_stream()
+            # What is streamed before the first copy has its point would be thrown away.
+            self.status.state = "copying"
             while not self._told_to_end():
                 self._stopping.wait(_POLL)
 
-    def _nothing_to_stream(self) -> None:
-        self.status.state = "copying" if self._copy is not None else "no tables"
-        if self._copy is None:
+    def _warn_without_tables(self) -> None:
+        """It streams all the same, so that the publisher need not keep its WAL."""
+        if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
                 "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
@@ -187,11 +193,17 @@ class ApplyWorker:
         return self._stopping.is_set() or self._changed.is_set()
 
     def _open_targets(self, publisher: Publisher) -> Targets:
-        targets = Targets(self._warehouse, self.subscription.app_id)
+        subscription = self.subscription
+        targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
             if rel.state not in _NOT_COPIED and targets.open(rel) is None:
-                info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+                info = publisher.table_info(subscription.publications, rel.schema, rel.table)
                 targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+        unbound = [target for target in targets if target.rel.relid is None]
+        published = publisher.tables(subscription.publications) if unbound else {}
+        for target in unbound:
+            if target.rel.table_name in published:
+                targets.bind(target, published[target.rel.table_name])
         return targets
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
@@ -222,7 +234,7 @@ class ApplyWorker:
         waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
         if not waiting:
             return
-        cut = self._warehouse.cuts.last(self.subscription.name)
+        cut = self._warehouse.cuts.last(self._cut_owner)
         self._copy_began_at = INVALID if cut is None else cut.lsn
         work = CopyRound(
             spark=self._spark,
