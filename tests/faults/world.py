@@ -67,17 +67,32 @@ def _in_background(arena: Arena, statement: str) -> Iterator[None]:
 
 
 def rename_in_transaction(arena: Arena) -> None:
-    """A table has another name while rows are written, and its own again when it is committed."""
-    names = _two_late_tables(arena)
-    _write_as(arena, {names[0]: "renamed_for_a_moment"})
-    arena.catch_up()
+    """A table has another name while rows are written, and its own again when it is committed.
+
+    PostgreSQL's subscriber stops there for ever; here REFRESH copies the table again.
+    """
+    name, _ = _two_late_tables(arena)
+    _write_as(arena, {name: "renamed_for_a_moment"})
+    arena.complaint("rename", "does not exist")
+    _refresh(arena, name)
 
 
 def swap_in_transaction(arena: Arena) -> None:
     """Two tables bear each other's names while rows are written to both."""
     one, other = _two_late_tables(arena)
     _write_as(arena, {one: other, other: one})
+    arena.complaint("swap", "is the one that was copied as")
+    _refresh(arena, one, other)
+
+
+def _refresh(arena: Arena, *names: str) -> None:
+    """The way on that the message names, to the letter."""
+    arena.node.forgive()
+    arena.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+    arena.enable()
     arena.catch_up()
+    for name in names:
+        arena.joined(name)
 
 
 def _two_late_tables(arena: Arena) -> tuple[str, str]:
@@ -164,7 +179,7 @@ def restore_publisher(arena: Arena) -> None:
     older.rename(data)
     arena.server.start()
     arena.execute("UPDATE totals SET value = value WHERE name = 'checking'")
-    arena.complaint("publisher restored", "publisher")
+    arena.complaint("publisher restored", "of subscription .* went back to")
     arena.server.stop("fast")
     shutil.rmtree(data)
     newer.rename(data)
@@ -189,7 +204,7 @@ def restore_node(arena: Arena) -> None:
         folder.rename(folder.with_name(f"{folder.name}.newer"))
         folder.with_name(f"{folder.name}.older").rename(folder)
     arena.node.start()
-    arena.complaint("node restored", "slot")
+    arena.complaint("node restored", "the slot of subscription")
     arena.node.kill9()
     for folder in folders:
         shutil.rmtree(folder)
