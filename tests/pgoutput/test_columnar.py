@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError, ProtocolViolation, ValueNotRepresentable
+from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
@@ -199,10 +199,11 @@ def test_damaged_chunks_are_refused_or_agreed_upon(
     except (PenstockError, KeyError, ValueError):
         wanted = None
     try:
-        got = rows_of(ColumnarDecoder(find).decode(MessageChunk.from_messages(payloads)))
-    except (ProtocolViolation, ValueNotRepresentable):
+        decoded = ColumnarDecoder(find).decode(MessageChunk.from_messages(payloads))
+    except ProtocolViolation:
         return
-    if wanted is not None:
+    got = rows_of(decoded)
+    if wanted is not None and not decoded.unreadable:
         assert same(got.changes, wanted.changes)
 
 
@@ -289,10 +290,24 @@ def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:
 
 def test_errors_name_table_and_column() -> None:
     days = Relation(9, "shop", "days", ReplicaIdentity.DEFAULT, (Attribute("day", 1082),))
-    with pytest.raises(ValueNotRepresentable) as caught:
-        decode(m.RelationMessage(days), m.Insert(9, (Text(b"infinity"),)))
-    assert caught.value.detail == 'Table "shop.days", column "day".'
-    assert "infinity" in caught.value.message
+    (found,) = decode(m.RelationMessage(days), m.Insert(9, (Text(b"infinity"),))).unreadable
+    assert found.relation == days
+    assert found.sequence.tolist() == [1]
+    assert found.error.detail == 'Table "shop.days", column "day".'
+    assert "infinity" in found.error.message
+
+
+def test_a_value_that_cannot_be_held_concerns_its_relation_alone() -> None:
+    days = Relation(9, "shop", "days", ReplicaIdentity.DEFAULT, (Attribute("day", 1082),))
+    decoded = decode(
+        m.RelationMessage(days),
+        m.RelationMessage(T),
+        m.Insert(16384, ROW),
+        m.Insert(9, (Text(b"infinity"),)),
+        m.Insert(16384, ROW),
+    )
+    assert [(b.relation, b.sequence.tolist()) for b in decoded.changes] == [(T, [2, 4])]
+    assert [u.relation for u in decoded.unreadable] == [days]
 
 
 @pytest.mark.parametrize(

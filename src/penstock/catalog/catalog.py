@@ -126,6 +126,11 @@ class Catalog:
         with self.write() as transaction:
             return transaction.relations.set_state(rel, state, lsn)
 
+    def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
+        """Record that a table follows no more. Raises as ``set_state``."""
+        with self.write() as transaction:
+            return transaction.relations.park(rel, _recorded(error))
+
     def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
         """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""
         with self.write() as transaction:

@@ -7,21 +7,35 @@ has no oids: a table is known by the publisher's schema and name.
 
     i  init            d  copying        f  copy committed
     s  in a cut        r  follows the stream
+    p  parked: a change could not be applied, and the table follows no more (ours)
 
     i -> d -> f -> s -> r          d -> i, f -> i: the copy starts again
+    f, s, r -> p                   p -> i: it is copied again
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, and_, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    and_,
+    select,
+)
 
 from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.pg_subscription import RecordedError
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
 
@@ -34,6 +48,11 @@ _TABLE = Table(
     Column("srsubstate", String(1), nullable=False),
     Column("srsublsn", LsnColumn),
     Column("srsyncid", String(36), nullable=False),
+    Column("srerror", Text),
+    Column("srerrordetail", Text),
+    Column("srerrorhint", Text),
+    Column("srerrorsqlstate", String(5)),
+    Column("srerrortime", Float(53)),
 )
 
 
@@ -45,6 +64,7 @@ class SubscriptionRelState(Enum):
     FINISHEDCOPY = "f"
     SYNCDONE = "s"
     READY = "r"
+    PARKED = "p"
 
 
 _NEXT: Final = {
@@ -56,9 +76,11 @@ _NEXT: Final = {
     SubscriptionRelState.FINISHEDCOPY: {
         SubscriptionRelState.SYNCDONE,
         SubscriptionRelState.INIT,
+        SubscriptionRelState.PARKED,
     },
-    SubscriptionRelState.SYNCDONE: {SubscriptionRelState.READY},
-    SubscriptionRelState.READY: set(),
+    SubscriptionRelState.SYNCDONE: {SubscriptionRelState.READY, SubscriptionRelState.PARKED},
+    SubscriptionRelState.READY: {SubscriptionRelState.PARKED},
+    SubscriptionRelState.PARKED: set(),
 }
 
 
@@ -68,6 +90,7 @@ class SubscriptionRel:
 
     ``lsn``: None in i and d; the copy's consistent point in f; where the table joined in s and r
     (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
+    ``error``: why it is parked.
     """
 
     subid: int
@@ -76,6 +99,7 @@ class SubscriptionRel:
     state: SubscriptionRelState
     lsn: Lsn | None
     sync_id: str
+    error: RecordedError | None = field(default=None, compare=False)
 
     @property
     def qualified_name(self) -> str:
@@ -144,6 +168,12 @@ class PgSubscriptionRel:
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
         return after
 
+    def park(self, rel: SubscriptionRel, error: RecordedError) -> SubscriptionRel:
+        """f, s or r -> p, with the reason. Raises as ``set_state``."""
+        after = replace(self.set_state(rel, SubscriptionRelState.PARKED, rel.lsn), error=error)
+        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
+        return after
+
 
 def _same(rel: SubscriptionRel) -> Any:
     return and_(
@@ -162,10 +192,24 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srsubstate": rel.state.value,
         "srsublsn": rel.lsn,
         "srsyncid": rel.sync_id,
+        "srerror": rel.error and rel.error.message,
+        "srerrordetail": rel.error and rel.error.detail,
+        "srerrorhint": rel.error and rel.error.hint,
+        "srerrorsqlstate": rel.error and rel.error.sqlstate,
+        "srerrortime": rel.error and rel.error.time,
     }
 
 
 def _rel(row: RowMapping) -> SubscriptionRel:
+    error = None
+    if row["srerror"] is not None:
+        error = RecordedError(
+            message=row["srerror"],
+            detail=row["srerrordetail"],
+            hint=row["srerrorhint"],
+            sqlstate=row["srerrorsqlstate"],
+            time=row["srerrortime"],
+        )
     return SubscriptionRel(
         subid=row["srsubid"],
         schema=row["srrelschema"],
@@ -173,4 +217,5 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         state=SubscriptionRelState(row["srsubstate"]),
         lsn=row["srsublsn"],
         sync_id=row["srsyncid"],
+        error=error,
     )

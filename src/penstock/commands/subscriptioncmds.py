@@ -126,6 +126,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             subscription = replace(subscription, binary=options.binary)
         if "synchronous_commit" in options.specified:
             subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
+        if "on_table_error" in options.specified:
+            subscription = replace(subscription, on_table_error=options.on_table_error)
         _save_healed(transaction, subscription)
     return CommandResult(_ALTERED, tuple(_synchronous_commit_notice(options)))
 
@@ -174,6 +176,7 @@ def _insert(
             enabled=options.enabled,
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
+            on_table_error=options.on_table_error,
         )
         transaction.relations.add(subscription.oid, tables, _first_state(options))
 

@@ -121,6 +121,7 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
+                park=self._park,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),
@@ -135,6 +136,12 @@ class RunningNode:
             self._catalog.set_state(rel, state, lsn)
         except UndefinedObject as gone:
             # REFRESH has removed the table meanwhile; the worker is told, and looks again.
+            log.info("%s", gone.message)
+
+    def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
+        try:
+            self._catalog.park(rel, error)
+        except UndefinedObject as gone:
             log.info("%s", gone.message)
 
     def _report_all(self) -> None:

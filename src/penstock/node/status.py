@@ -21,7 +21,9 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn."""
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked because of
+    ``error``; ``lsn``: its srsublsn.
+    """
 
     name: str
     state: str
@@ -31,6 +33,9 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +159,7 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        error=None if rel.error is None else rel.error.message,
+        error_detail=None if rel.error is None else rel.error.detail,
+        error_hint=None if rel.error is None else rel.error.hint,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cells import window
-from penstock.errors import ProtocolViolation
+from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgoutput.change_batch import DELETE, INSERT, TUPLE_KIND_AT, UPDATE, change_batch
 from penstock.pgoutput.chunk import (
     PADDING,
@@ -23,6 +23,7 @@ from penstock.pgoutput.chunk import (
     DecodedChunk,
     MessageChunk,
     TruncateEvent,
+    Unreadable,
 )
 from penstock.pgoutput.columns import FindReader
 from penstock.pgoutput.decoder import Decoder, unknown_message
@@ -55,7 +56,8 @@ class ColumnarDecoder:
     def decode(self, chunk: MessageChunk) -> DecodedChunk:
         """Decode all messages of a chunk; the relation map moves on only when all of them succeed.
 
-        Raises ProtocolViolation; ValueNotRepresentable with table and column as detail.
+        Raises ProtocolViolation. A value that its type here cannot hold makes its relation's
+        changes ``unreadable``, and no others'.
         """
         buffer, starts, ends = _padded(chunk), chunk.starts, chunk.ends
         if (ends <= starts).any():
@@ -71,15 +73,19 @@ class ColumnarDecoder:
             check_origins(buffer, starts[origins], ends[origins])
         commits = np.flatnonzero(kind == _COMMIT)
         commit_lsn, end_lsn, time = read_commits(buffer, starts[commits], ends[commits])
-        changes = [
-            change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
-            for relation, rows in _runs(
-                buffer, starts, ends, np.flatnonzero(_ROWS[kind]), definitions
-            )
-        ]
+        changes, unreadable = [], []
+        for relation, rows in _runs(buffer, starts, ends, np.flatnonzero(_ROWS[kind]), definitions):
+            try:
+                changes.append(
+                    change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
+                )
+            except ValueNotRepresentable as error:
+                unreadable.append(Unreadable(relation, rows, error))
         changes.sort(key=lambda change: int(change.sequence[0]))
         self.relations = definitions.newest()
-        return DecodedChunk(tuple(changes), truncates, commits, commit_lsn, end_lsn, time)
+        return DecodedChunk(
+            tuple(changes), truncates, commits, commit_lsn, end_lsn, time, tuple(unreadable)
+        )
 
     def _rare(
         self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions

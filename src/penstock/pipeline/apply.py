@@ -9,7 +9,7 @@ positions and file names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
+from penstock.errors import PenstockError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
@@ -76,13 +77,22 @@ class TableOutcome:
     files_touched: int
 
 
-def run_batch(
-    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
-) -> tuple[TableOutcome, ...]:
-    """Carry out the works, each on another table, as one job; stage them all or none.
+def _refuse(_work: TableWork, error: PenstockError) -> None:
+    raise error
 
-    Raises ReplicationConflict naming table and keys where rows of a table are not what the net
-    change expects, StorageError.
+
+def run_batch(
+    spark: SparkSession,
+    works: Sequence[TableWork],
+    options: ApplyOptions,
+    *,
+    failed: Callable[[TableWork, PenstockError], None] = _refuse,
+) -> tuple[TableOutcome, ...]:
+    """Carry out the works, each on another table, as one job, and stage them.
+
+    ``failed`` is told of each work that cannot be done: ReplicationConflict naming table and keys
+    where rows of a table are not what the net change expects, StorageError. It raises, and then
+    nothing is staged; or it returns, and the others are.
     """
     if not works:
         return ()
@@ -93,12 +103,19 @@ def run_batch(
             items += _items(number, work, area, options, cores)
         names = ", ".join(work.table.name for work in works)
         results = run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+    deleted: dict[int, Mapping[str, BitMap]] = {}
     try:
-        deleted = _verify(works, results)
+        for number, work in enumerate(works):
+            try:
+                deleted[number] = _verify(number, work, results)
+            except PenstockError as error:
+                failed(work, error)
     except BaseException:
         _remove_written(works, results)
         raise
-    return tuple(_stage(n, work, results, deleted[n]) for n, work in enumerate(works))
+    lost = [result for result in results if result.work not in deleted]
+    _remove_written(works, lost)
+    return tuple(_stage(n, works[n], results, positions) for n, positions in deleted.items())
 
 
 def _items(
@@ -177,17 +194,15 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 
 
-def _verify(works: Sequence[TableWork], results: Sequence[Result]) -> list[Mapping[str, BitMap]]:
-    """Positions that go, per work. Raises the first task's error, or ReplicationConflict."""
+def _verify(number: int, work: TableWork, results: Sequence[Result]) -> Mapping[str, BitMap]:
+    """Positions that go. Raises the work's first error, or ReplicationConflict."""
     done = []
     for result in results:
-        if isinstance(result, Failed):
-            raise result.error
-        done.append(result)
-    return [
-        positions_to_delete(work.table.name, work.net, [r for r in done if r.work == number])
-        for number, work in enumerate(works)
-    ]
+        if result.work == number:
+            if isinstance(result, Failed):
+                raise result.error
+            done.append(result)
+    return positions_to_delete(work.table.name, work.net, done)
 
 
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:

@@ -49,6 +49,7 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("changes_total", "changes", "Changes applied since the node started."),
     ("errors_total", "errors", "Errors of the apply worker since the node started."),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
+    ("tables_parked", "tables_parked", "Tables that an error of their own keeps out of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
 )
 

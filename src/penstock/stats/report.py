@@ -69,6 +69,7 @@ class SubscriptionReport:
     changes: int
     errors: int
     tables_ready: int
+    tables_parked: int
     tables: int
 
 

@@ -16,17 +16,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.errors import ApplierReplaced, CommitConflict
+from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, Cuts, CutTable
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
+from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, DecodedChunk
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
 from penstock.relation import Relation
 from penstock.subscription import origin
 from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.parking import Parking, is_own
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
 
@@ -58,6 +59,7 @@ class Applier:
         subscription: str,
         app_id: str,
         options: ApplyOptions,
+        parking: Parking,
         last_cut: Cut | None,
     ) -> None:
         self._spark = spark
@@ -66,6 +68,7 @@ class Applier:
         self._subscription = subscription
         self._app_id = app_id
         self._options = options
+        self._parking = parking
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
@@ -81,7 +84,8 @@ class Applier:
 
         Nothing is committed when it raises before the first commit; when it raises between two
         commits, the tables that have committed skip the batch by their own LSNs when it comes
-        again.
+        again. With ``on_table_error = park`` a table with an error of its own is parked, and the
+        batch goes to the others.
         """
         relations = dict(self._decoder.relations)
         self._phases = Phases()
@@ -147,47 +151,64 @@ class Applier:
             self._commit(list(touched.values()), batch.end_lsn)
         return rows
 
+    def _refuse(self, target: Target, error: PenstockError, touched: dict[str, Target]) -> None:
+        """Park a table, with what is staged on it forgotten; or raise the error."""
+        self._parking.refuse(target.rel, error)
+        touched.pop(target.table.name, None)
+        target.table.discard()
+        self._targets.close(target)
+
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
-        works: list[TableWork] = []
-        rows = 0
+        works: dict[str, TableWork] = {}
+        rows: dict[str, int] = {}
         for relation in _relations(decoded, self._decoder.relations):
             target = self._targets.find(relation)
             if target is None:
                 continue
-            first = _first_message(decoded, target.marker, open_end)
-            changes = [c for c in decoded.changes if _same(c.relation, relation)]
-            truncated = [
-                t.sequence
-                for t in decoded.truncates
-                if relation.oid in t.relation_oids and t.sequence >= first
-            ]
-            fresh = sum(int(np.count_nonzero(c.sequence >= first)) for c in changes)
-            if not fresh and not truncated:
+            share = _share(decoded, relation, target.marker, open_end)
+            if not share.rows and not share.truncates and share.error is None:
                 continue
             touched[target.table.name] = target
-            for change in changes:
-                self._targets.follow(target, change.relation)
-            with self._phases.phase("fold"):
-                net = fold(
-                    changes,
-                    target.table.schema,
-                    truncates=truncated,
-                    from_sequence=first,
-                )
-            foreign = target.table.last_app_id != self._app_id
-            works.append(TableWork(target.table, net, check_absent=foreign))
-            target.rows_applied += fresh
-            rows += fresh
+            try:
+                works[target.table.name] = self._work(target, share)
+            except PenstockError as error:
+                self._refuse(target, error, touched)
+                continue
+            rows[target.table.name] = share.rows
         if works:
             with self._phases.phase("job"):
-                run_batch(self._spark, works, self._options)
-        return rows
+                run_batch(
+                    self._spark,
+                    list(works.values()),
+                    self._options,
+                    failed=lambda work, error: self._refuse(
+                        touched[work.table.name], error, touched
+                    ),
+                )
+        return sum(count for name, count in rows.items() if name in touched)
+
+    def _work(self, target: Target, share: _Share) -> TableWork:
+        if share.error is not None:
+            raise share.error
+        for change in share.changes:
+            self._targets.follow(target, change.relation)
+        with self._phases.phase("fold"):
+            net = fold(
+                share.changes,
+                target.table.schema,
+                truncates=share.truncates,
+                from_sequence=share.first,
+            )
+        foreign = target.table.last_app_id != self._app_id
+        target.rows_applied += share.rows
+        return TableWork(target.table, net, check_absent=foreign)
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
         """Commit side by side; all are tried, so that a lost race costs one table's work."""
         lost: list[Target] = []
+        refused: list[tuple[Target, PenstockError]] = []
         futures = {self._pool.submit(self._commit_table, t, end_lsn): t for t in touched}
         pending: set[Future[None]] = set(futures)
         error: BaseException | None = None
@@ -197,15 +218,22 @@ class Applier:
                 failed = future.exception()
                 if isinstance(failed, CommitConflict):
                     lost.append(futures[future])
+                elif isinstance(failed, PenstockError) and is_own(failed):
+                    refused.append((futures[future], failed))
                 elif failed is not None:
                     error = failed
             if pending:
                 failpoint(BETWEEN_COMMITS)
         if error is not None:
             raise error
+        for target, own in refused:
+            self._refuse(target, own, {})
         if lost:
             for target in lost:
-                self._load_again(target)
+                try:
+                    self._load_again(target)
+                except PenstockError as own:
+                    self._refuse(target, own, {})
             names = ", ".join(f'"{target.table.name}"' for target in lost)
             raise CommitConflict(f"another writer has committed to {names}")
 
@@ -224,15 +252,38 @@ class Applier:
             )
 
 
+@dataclass(frozen=True)
+class _Share:
+    """What of a chunk is new to a table, from the message ``first`` on; ``error``: why it cannot
+    be read."""
+
+    first: int
+    changes: tuple[ChangeBatch, ...]
+    truncates: tuple[int, ...]
+    error: PenstockError | None
+
+    @property
+    def rows(self) -> int:
+        return sum(int(np.count_nonzero(c.sequence >= self.first)) for c in self.changes)
+
+
 def _relations(decoded: DecodedChunk, known: dict[int, Relation]) -> list[Relation]:
     """The relations that a chunk touches, in their newest definition, each once."""
     oids = [change.relation.oid for change in decoded.changes]
+    oids += [change.relation.oid for change in decoded.unreadable]
     oids += [oid for truncate in decoded.truncates for oid in truncate.relation_oids]
     return [known[oid] for oid in dict.fromkeys(oids) if oid in known]
 
 
-def _same(one: Relation, other: Relation) -> bool:
-    return one.oid == other.oid
+def _share(decoded: DecodedChunk, relation: Relation, marker: Lsn | None, open_end: Lsn) -> _Share:
+    first, oid = _first_message(decoded, marker, open_end), relation.oid
+    changes = tuple(c for c in decoded.changes if c.relation.oid == oid)
+    truncates = tuple(
+        t.sequence for t in decoded.truncates if oid in t.relation_oids and t.sequence >= first
+    )
+    unreadable = [u for u in decoded.unreadable if u.relation.oid == oid]
+    errors = [u.error for u in unreadable if int(u.sequence[-1]) >= first]
+    return _Share(first, changes, truncates, errors[0] if errors else None)
 
 
 def _first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:

@@ -81,6 +81,10 @@ class Targets:
         """The target of a relation of the stream, or None when it is not (yet) subscribed."""
         return self._by_name.get(relation.qualified_name)
 
+    def close(self, target: Target) -> None:
+        """Take a table out: its changes are ignored from now on, and no cut holds it."""
+        del self._by_name[target.rel.qualified_name]
+
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
 

@@ -22,6 +22,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.tablesync import CopyRound, ensure_table, recover, run_round
@@ -35,6 +36,7 @@ _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
 _NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+_CLOSED: Final = (*_NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    park: Callable[[SubscriptionRel, BaseException], object]
+    """Record that a table follows no more, and why."""
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -147,7 +151,8 @@ class ApplyWorker:
         self.status.state = "connecting"
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             self._start_copies()
-            targets = self._open_targets(publisher)
+            parking = Parking(self.subscription, self._warehouse, self._catalog.park)
+            targets = self._open_targets(publisher, parking)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if self._copy is None or any(True for _ in targets):
             self._warn_without_tables()
@@ -161,6 +166,7 @@ class ApplyWorker:
                 status=self.status,
                 copy_began_at=lambda: self._copy_began_at,
                 joined=self._record_joined,
+                parking=parking,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -188,13 +194,21 @@ class ApplyWorker:
             self._changed.set()
         return self._stopping.is_set() or self._changed.is_set()
 
-    def _open_targets(self, publisher: Publisher) -> Targets:
+    def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
         targets = Targets(self._warehouse, self.subscription.app_id)
         for rel in self._catalog.rels():
-            if rel.state not in _NOT_COPIED and targets.open(rel) is None:
-                info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
-                targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+            if rel.state in _CLOSED:
+                continue
+            try:
+                self._open_target(targets, rel, publisher)
+            except PenstockError as error:
+                parking.refuse(rel, error)
         return targets
+
+    def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
+        if targets.open(rel) is None:
+            info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+            targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
         """Whether every published column can be read in binary; text is right for all of them."""
