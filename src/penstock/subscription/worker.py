@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import binary_supported
@@ -73,6 +74,7 @@ class ApplyWorker:
         self._copy_options = copy_options
         self._stream_options = stream_options
         self._retry_interval = retry_interval
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -238,7 +240,7 @@ class ApplyWorker:
         waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
         if not waiting:
             return
-        cut = self._warehouse.cuts.last(self.subscription.name)
+        cut = self._warehouse.cuts.last(self._cut_owner)
         self._copy_began_at = INVALID if cut is None else cut.lsn
         work = CopyRound(
             spark=self._spark,
