@@ -31,7 +31,14 @@ from penstock.pgoutput.framing import check_begins, check_origins, read_commits
 from penstock.pgoutput.messages import RelationMessage, Truncate
 from penstock.relation import Relation
 
-__all__ = ["ChangeBatch", "ColumnarDecoder", "DecodedChunk", "MessageChunk", "TruncateEvent"]
+__all__ = [
+    "ChangeBatch",
+    "ColumnarDecoder",
+    "DecodedChunk",
+    "MessageChunk",
+    "TruncateEvent",
+    "Unreadable",
+]
 
 _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
@@ -97,10 +104,13 @@ class ColumnarDecoder:
             if isinstance(message, RelationMessage):
                 definitions.learn(index, message.relation)
             elif isinstance(message, Truncate):
-                for oid in message.relation_oids:
-                    definitions.require(oid)
+                relations = tuple(definitions.require(oid)[-1][1] for oid in message.relation_oids)
                 yield TruncateEvent(
-                    index, message.relation_oids, message.cascade, message.restart_identity
+                    index,
+                    message.relation_oids,
+                    message.cascade,
+                    message.restart_identity,
+                    relations,
                 )
 
 

@@ -14,20 +14,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar import ChangeBatch, ColumnarDecoder, DecodedChunk
+from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
-from penstock.relation import Relation
+from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.parking import Parking, is_own
+from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
 
@@ -117,7 +116,7 @@ class Applier:
             return None
         joined = self._joining(lsn)
         tables = {
-            t.table.name: CutTable(t.table.uri, t.table.version, t.table.id)
+            t.rel.table_name: CutTable(t.table.uri, t.table.version, t.table.id)
             for t in self._targets
             if t.ready or t in joined
         }
@@ -129,15 +128,15 @@ class Applier:
 
     def members_changed(self) -> bool:
         """Whether a cut at the place of the last one would hold other tables than that one."""
-        ready = {t.table.name for t in self._targets if t.ready}
+        ready = {t.rel.table_name for t in self._targets if t.ready}
         joining = () if self.last_cut is None else self._joining(self.last_cut)
-        return ready | {t.table.name for t in joining} != self._members
+        return ready | {t.rel.table_name for t in joining} != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
 
     def _stage_and_commit(self, batch: Batch) -> int:
-        touched: dict[str, Target] = {}
+        touched: dict[TableName, Target] = {}
         rows = 0
         try:
             for piece in batch.pieces:
@@ -151,32 +150,31 @@ class Applier:
             self._commit(list(touched.values()), batch.end_lsn)
         return rows
 
-    def _refuse(self, target: Target, error: PenstockError, touched: dict[str, Target]) -> None:
+    def _refuse(
+        self, target: Target, error: PenstockError, touched: dict[TableName, Target]
+    ) -> None:
         """Park a table, with what is staged on it forgotten; or raise the error."""
         self._parking.refuse(target.rel, error)
-        touched.pop(target.table.name, None)
+        touched.pop(target.rel.table_name, None)
         target.table.discard()
         self._targets.close(target)
 
-    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
+    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
-        works: dict[str, TableWork] = {}
-        rows: dict[str, int] = {}
-        for relation in _relations(decoded, self._decoder.relations):
-            target = self._targets.find(relation)
-            if target is None:
-                continue
-            share = _share(decoded, relation, target.marker, open_end)
-            if not share.rows and not share.truncates and share.error is None:
-                continue
-            touched[target.table.name] = target
+        works: dict[TableName, TableWork] = {}
+        rows: dict[TableName, int] = {}
+        for share in shares(decoded, self._targets, open_end):
+            target, name = share.target, share.target.rel.table_name
+            if self._targets.named(name) is not target:
+                continue  # parked a moment ago
+            touched[name] = target
             try:
-                works[target.table.name] = self._work(target, share)
+                works[name] = self._work(share)
+                rows[name] = share.rows
             except PenstockError as error:
+                works.pop(name, None)
                 self._refuse(target, error, touched)
-                continue
-            rows[target.table.name] = share.rows
         if works:
             with self._phases.phase("job"):
                 run_batch(
@@ -184,14 +182,15 @@ class Applier:
                     list(works.values()),
                     self._options,
                     failed=lambda work, error: self._refuse(
-                        touched[work.table.name], error, touched
+                        next(touched[n] for n, w in works.items() if w is work), error, touched
                     ),
                 )
         return sum(count for name, count in rows.items() if name in touched)
 
-    def _work(self, target: Target, share: _Share) -> TableWork:
+    def _work(self, share: Share) -> TableWork:
         if share.error is not None:
             raise share.error
+        target = share.target
         for change in share.changes:
             self._targets.follow(target, change.relation)
         with self._phases.phase("fold"):
@@ -250,53 +249,3 @@ class Applier:
                 f'table "{target.table.name}" at {Lsn(marker)}',
                 hint="Run each subscription on one node only.",
             )
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What of a chunk is new to a table, from the message ``first`` on; ``error``: why it cannot
-    be read."""
-
-    first: int
-    changes: tuple[ChangeBatch, ...]
-    truncates: tuple[int, ...]
-    error: PenstockError | None
-
-    @property
-    def rows(self) -> int:
-        return sum(int(np.count_nonzero(c.sequence >= self.first)) for c in self.changes)
-
-
-def _relations(decoded: DecodedChunk, known: dict[int, Relation]) -> list[Relation]:
-    """The relations that a chunk touches, in their newest definition, each once."""
-    oids = [change.relation.oid for change in decoded.changes]
-    oids += [change.relation.oid for change in decoded.unreadable]
-    oids += [oid for truncate in decoded.truncates for oid in truncate.relation_oids]
-    return [known[oid] for oid in dict.fromkeys(oids) if oid in known]
-
-
-def _share(decoded: DecodedChunk, relation: Relation, marker: Lsn | None, open_end: Lsn) -> _Share:
-    first, oid = _first_message(decoded, marker, open_end), relation.oid
-    changes = tuple(c for c in decoded.changes if c.relation.oid == oid)
-    truncates = tuple(
-        t.sequence for t in decoded.truncates if oid in t.relation_oids and t.sequence >= first
-    )
-    unreadable = [u for u in decoded.unreadable if u.relation.oid == oid]
-    errors = [u.error for u in unreadable if int(u.sequence[-1]) >= first]
-    return _Share(first, changes, truncates, errors[0] if errors else None)
-
-
-def _first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
-    """The first message of the first transaction that ended behind ``marker``.
-
-    Transactions come in the order of their commits, so everything before is in the table already.
-    ``open_end``: end LSN of the transaction behind the chunk's last commit.
-    """
-    if marker is None:
-        return 0
-    done = int(np.searchsorted(decoded.end_lsn, marker, side="right"))
-    if done < len(decoded.end_lsn):
-        return int(decoded.commit_sequence[done - 1]) + 1 if done else 0
-    if open_end > marker:
-        return int(decoded.commit_sequence[-1]) + 1 if done else 0
-    return np.iinfo(np.int64).max

@@ -48,6 +48,8 @@ class CatalogAccess:
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table follows no more, and why."""
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    record_conflict: Callable[[SubscriptionRel, str], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -197,7 +199,8 @@ class ApplyWorker:
         return self._stopping.is_set() or self._changed.is_set()
 
     def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
-        targets = Targets(self._warehouse, self.subscription.app_id)
+        subscription = self.subscription
+        targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
             if rel.state in _CLOSED:
                 continue
@@ -205,6 +208,11 @@ class ApplyWorker:
                 self._open_target(targets, rel, publisher)
             except PenstockError as error:
                 parking.refuse(rel, error)
+        unbound = [target for target in targets if target.rel.relid is None]
+        published = publisher.tables(subscription.publications) if unbound else {}
+        for target in unbound:
+            if target.rel.table_name in published:
+                targets.bind(target, published[target.rel.table_name])
         return targets
 
     def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
