@@ -18,6 +18,7 @@ from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.framing import check_commits
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.pgtypes import find
 from penstock.relation import Attribute, Relation, ReplicaIdentity
@@ -278,6 +279,14 @@ def test_a_repeated_definition_does_not_split_and_another_one_does() -> None:
     )
     assert [batch.relation for batch in decoded.changes] == [T, wider, T]
     assert [batch.sequence.tolist() for batch in decoded.changes] == [[1, 3], [5], [7]]
+
+
+def test_a_commit_is_where_its_begin_said() -> None:
+    commit = m.Commit(Lsn(5), Lsn(6), 3)
+    check_commits(decode(commit, m.Begin(Lsn(7), 2, 3), m.Commit(Lsn(7), Lsn(8), 3)))
+    with pytest.raises(ProtocolViolation) as caught:
+        check_commits(decode(m.Begin(Lsn(4), 2, 3), commit))
+    assert caught.value.message == "incorrect commit LSN 0/5 in commit message (expected 0/4)"
 
 
 def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:

@@ -7,7 +7,7 @@ messages ("sequence") count within one chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -115,7 +115,8 @@ class TruncateEvent:
 class DecodedChunk:
     """Everything in a chunk that an applier needs.
 
-    ``unreadable`` must be looked at: it is the error of whom its relations concern.
+    ``begin_sequence`` and ``final_lsn`` are the same of each Begin message. ``unreadable`` must be
+    looked at: it is the error of whom its relations concern.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -128,3 +129,5 @@ class DecodedChunk:
     end_lsn: NDArray[np.int64]
     commit_time: NDArray[np.int64]
     unreadable: tuple[Unreadable, ...] = ()
+    begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))

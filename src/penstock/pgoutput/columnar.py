@@ -2,8 +2,8 @@
 
 In: a ``MessageChunk`` of protocol version 1. Out: a ``DecodedChunk``: row changes per relation,
 truncates and commits. The relation map is kept from chunk to chunk. Whether transactions are
-complete and commits fit their Begin is left to the apply worker; single messages in readable form
-are in ``decoder``, which a property test keeps equal to this (law 7).
+complete and commits fit their Begin (``framing.check_commits``) is left to the apply worker; single
+messages in readable form are in ``decoder``, which a property test keeps equal to this (law 7).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.pgoutput.chunk import (
 )
 from penstock.pgoutput.columns import FindReader
 from penstock.pgoutput.decoder import Decoder, unknown_message
-from penstock.pgoutput.framing import check_begins, check_origins, read_commits
+from penstock.pgoutput.framing import check_origins, read_begins, read_commits
 from penstock.pgoutput.messages import RelationMessage, Truncate
 from penstock.relation import Relation
 
@@ -75,7 +75,7 @@ class ColumnarDecoder:
         definitions = _Definitions(self.relations)
         truncates = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
         begins, origins = kind == _BEGIN, kind == _ORIGIN
-        check_begins(buffer, starts[begins], ends[begins])
+        final_lsn = read_begins(buffer, starts[begins], ends[begins])
         if origins.any():
             check_origins(buffer, starts[origins], ends[origins])
         commits = np.flatnonzero(kind == _COMMIT)
@@ -91,7 +91,15 @@ class ColumnarDecoder:
         changes.sort(key=lambda change: int(change.sequence[0]))
         self.relations = definitions.newest()
         return DecodedChunk(
-            tuple(changes), truncates, commits, commit_lsn, end_lsn, time, tuple(unreadable)
+            tuple(changes),
+            truncates,
+            commits,
+            commit_lsn,
+            end_lsn,
+            time,
+            tuple(unreadable),
+            np.flatnonzero(begins),
+            final_lsn,
         )
 
     def _rare(

@@ -19,6 +19,7 @@ from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder
+from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
@@ -162,6 +163,7 @@ class Applier:
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
+            check_commits(decoded)
         works: dict[TableName, TableWork] = {}
         rows: dict[TableName, int] = {}
         for share in shares(decoded, self._targets, open_end):

@@ -26,8 +26,8 @@ from penstock.errors import (
 )
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.retry import heals
-from penstock.walreceiver.connection import quote_identifier
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,12 @@ OWN_ERRORS: Final = (
     ValueNotRepresentable,
 )
 """What can be wrong with one table alone; of StorageError what a retry does not heal."""
+
+_AGAIN: Final = "The table is parked; ALTER SUBSCRIPTION {} REFRESH PUBLICATION copies it again."
+_WITHOUT: Final = (
+    "To let the other tables go on without this one: "
+    "ALTER SUBSCRIPTION {} SET (on_table_error = park)."
+)
 
 
 class Parking:
@@ -65,14 +71,13 @@ class Parking:
             raise _with_ways_on(rel, error, name)
         if self._had_cuts and not self._has_cuts():
             raise error  # the warehouse is not there, and no table of it is to blame
-        self._record(rel, error)
-        log.error("%s", error.report())
+        found = _with_hint(error, error.detail, _AGAIN.format(name))
+        self._record(rel, found)
         log.error(
-            'table "%s" of subscription %s is parked because of this error, the others go on; '
-            "after the remedy: ALTER SUBSCRIPTION %s REFRESH PUBLICATION copies it again",
+            'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
             rel.qualified_name,
-            name,
-            name,
+            self._subscription.name,
+            found.report(),
         )
 
     def _has_cuts(self) -> bool:
@@ -88,13 +93,10 @@ def is_own(error: PenstockError) -> bool:
 
 def _with_ways_on(rel: SubscriptionRel, error: PenstockError, name: str) -> PenstockError:
     where = f'It came up with changes of table "{rel.qualified_name}".'
-    others = (
-        "To let the other tables go on without this one: "
-        f"ALTER SUBSCRIPTION {name} SET (on_table_error = park)."
-    )
-    return type(error)(
-        error.message,
-        detail=where if error.detail is None else f"{error.detail} {where}",
-        hint=others if error.hint is None else f"{error.hint} {others}",
-        sqlstate=error.sqlstate,
-    )
+    detail = where if error.detail is None else f"{error.detail} {where}"
+    return _with_hint(error, detail, _WITHOUT.format(name))
+
+
+def _with_hint(error: PenstockError, detail: str | None, hint: str) -> PenstockError:
+    hint = hint if error.hint is None else f"{error.hint} {hint}"
+    return type(error)(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+_CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
@@ -83,7 +85,9 @@ class ApplyWorker:
         self._copies = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
         self._copy: Future[None] | None = None
         self._copy_began_at: Lsn | None = None
-        self._thread = threading.Thread(target=self._run, name=f"apply {subscription.name}")
+        self._thread = threading.Thread(
+            target=self._run, name=f"apply {subscription.name}", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -97,6 +101,18 @@ class ApplyWorker:
         """Wait for the end; whether it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def join_unless_hanging(self, timeout: float | None) -> bool:
+        """As ``join``; ``timeout`` counts while a publisher does not answer, and nothing else."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.join(_POLL):
+            if self.status.state == _CONNECTING and until is not None and time.monotonic() > until:
+                log.warning(
+                    'subscription "%s": the publisher does not answer, its worker is left behind',
+                    self.subscription.name,
+                )
+                return False
+        return True
 
     @property
     def alive(self) -> bool:
@@ -141,8 +157,13 @@ class ApplyWorker:
                 self.subscription.name,
                 self.subscription.name,
             )
-            self._catalog.record_stop(error)
-            return False
+            try:
+                self._catalog.record_stop(error)
+                return False
+            except Exception:
+                log.exception("could not record it; it is tried again")
+                self._stopping.wait(self._retry_interval)
+                return True
         log.warning("%s", text, exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
@@ -152,8 +173,10 @@ class ApplyWorker:
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
         self._changed.clear()
-        self.status.state = "connecting"
+        self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
+            if self._stopping.is_set():
+                return
             self._start_copies()
             parking = Parking(self.subscription, self._warehouse, self._catalog.park)
             targets = self._open_targets(publisher, parking)
