@@ -168,7 +168,7 @@ def _tasks(
 ) -> list[CopyTask]:
     """All units of all tables, the largest first, so that the last ones to end are short."""
     cores = min(spark.sparkContext.defaultParallelism, options.connections)
-    session = conninfo.for_sql("penstock copy", options="-c search_path=")
+    session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         table, columns = copy.source.table, _columns(copy.source)

@@ -25,6 +25,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.libpq_errors import connect_failure, result_failure
+from penstock.walreceiver.session_settings import SESSION_SETTINGS
 
 Row = tuple[str | None, ...]
 
@@ -49,8 +50,9 @@ class Connection:
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
-        Both take simple queries. The first command clears ``search_path``, as every logical
-        connection of PostgreSQL does. Raises AuthenticationFailure, ConnectionFailure.
+        Both take simple queries. The first command sets what shapes the answers, as every logical
+        connection of PostgreSQL clears ``search_path``. Raises AuthenticationFailure,
+        ConnectionFailure.
         """
         make = conninfo.for_replication if replication else conninfo.for_sql
         try:
@@ -59,10 +61,7 @@ class Connection:
             raise connect_failure(str(error)) from None
         connection = cls(session, conninfo)
         try:
-            connection.query(
-                "SELECT pg_catalog.set_config('search_path', '', false)",
-                prefix="could not clear search path: ",
-            )
+            connection.query(SESSION_SETTINGS, prefix="could not clear search path: ")
         except BaseException:
             connection.close()
             raise

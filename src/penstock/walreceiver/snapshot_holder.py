@@ -8,8 +8,6 @@ and snapshot with the session, whatever ends it.
 
 from __future__ import annotations
 
-from typing import Final
-
 import psycopg
 
 from penstock.errors import ConnectionFailure
@@ -17,16 +15,6 @@ from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.slots import create_slot
-
-SESSION_SETTINGS: Final = (
-    "SELECT pg_catalog.set_config(name, CASE vartype WHEN 'bool' THEN 'off' ELSE '0' END, false)"
-    " FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
-    " 'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout',"
-    " 'row_security')"
-)
-"""For the sessions of a copy: no time limit of the publisher's configuration ends them while they
-hold or read the snapshot, and a row-level security policy is an error and not missing rows."""
-
 
 class SnapshotHolder:
     """Holds the snapshot of a slot that it creates.
@@ -46,7 +34,6 @@ class SnapshotHolder:
         not in the snapshot and comes by the slot; raises as ``create_slot`` does."""
         connection = Connection.connect(self._conninfo, self.slot_name)
         try:
-            connection.query(SESSION_SETTINGS)
             slot = create_slot(
                 connection, self.slot_name, snapshot="export", temporary=self._temporary
             )
