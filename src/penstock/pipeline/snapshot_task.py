@@ -103,8 +103,11 @@ def _copy(task: CopyTask) -> list[WrittenFile]:
             for batch in _read(cursor, query, task):
                 sent += batch.num_rows
                 writer.add(_converted(batch, task))
-        writer.close()
+    try:
         _check(writer.files, sent, task)
+    except BaseException:
+        writer.abort()
+        raise
     return writer.files
 
 
@@ -124,9 +127,7 @@ def _check(files: Sequence[WrittenFile], sent: int, task: CopyTask) -> None:
             filesystem, where = resolve(uri)
             length = filesystem.get_file_info(where).size
         if length != file.size:
-            raise StorageError(
-                f'file "{uri}" has {length} bytes of {file.size} that were written'
-            )
+            raise StorageError(f'file "{uri}" has {length} bytes of {file.size} that were written')
 
 
 @contextmanager

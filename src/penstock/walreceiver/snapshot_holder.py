@@ -8,13 +8,14 @@ and snapshot with the session, whatever ends it.
 
 from __future__ import annotations
 
-import psycopg
+from collections.abc import Callable
 
 from penstock.errors import ConnectionFailure
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.slots import create_slot
+
 
 class SnapshotHolder:
     """Holds the snapshot of a slot that it creates.
@@ -29,10 +30,13 @@ class SnapshotHolder:
         self._temporary = temporary
         self._connection: Connection | None = None
 
-    def open(self) -> tuple[str, Lsn]:
-        """(snapshot name, consistent point). Every change that commits at or behind the point is
-        not in the snapshot and comes by the slot; raises as ``create_slot`` does."""
+    def open(self, interrupt: Callable[[], None] | None = None) -> tuple[str, Lsn]:
+        """(snapshot name, consistent point). Every change that commits at or after the point is
+        not in the snapshot and comes by the slot; raises as ``create_slot`` does.
+
+        Waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
         connection = Connection.connect(self._conninfo, self.slot_name)
+        connection.interrupt = interrupt
         try:
             slot = create_slot(
                 connection, self.slot_name, snapshot="export", temporary=self._temporary
@@ -52,11 +56,9 @@ class SnapshotHolder:
         if connection is None or not connection.is_open:
             raise lost_snapshot()
         try:
-            while connection.wait_readable(0):
-                connection.pgconn.consume_input()
-        except psycopg.Error as error:
-            connection.close()
-            raise lost_snapshot(str(error).strip()) from None
+            connection.check()
+        except ConnectionFailure as error:
+            raise lost_snapshot(error.message) from None
 
     @property
     def alive(self) -> bool:
