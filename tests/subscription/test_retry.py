@@ -3,11 +3,15 @@
 import pytest
 
 from penstock.errors import (
+    ApplierReplaced,
     AuthenticationFailure,
+    CommitConflict,
     ConnectionFailure,
     ObjectInUse,
+    ProtocolViolation,
     PublisherError,
     RelationChanged,
+    ReplicationConflict,
     StorageError,
     ValueNotRepresentable,
 )
@@ -24,23 +28,42 @@ def test_connection_trouble_is_retried_for_ever_with_growing_pauses() -> None:
 @pytest.mark.parametrize(
     "error",
     [
+        ApplierReplaced("x"),
         AuthenticationFailure("x"),
         RelationChanged("x"),
+        ReplicationConflict("x"),
         ValueNotRepresentable("x"),
         PublisherError("x", sqlstate="42704"),
+        PublisherError("requested WAL segment has been removed", sqlstate="58P01"),
+        PublisherError("the database was dropped", sqlstate="57P04"),
     ],
 )
 def test_what_a_retry_cannot_heal_stops_at_once(error: Exception) -> None:
     assert decide(error, 1, 5.0).verdict is Verdict.STOP
 
 
-@pytest.mark.parametrize("error", [ObjectInUse("x"), StorageError("x"), RuntimeError("x")])
+@pytest.mark.parametrize(
+    "error", [ProtocolViolation("x"), StorageError("a file is gone", sqlstate="58P01"), KeyError(1)]
+)
 def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
     assert decide(error, 1, 5.0).verdict is Verdict.RETRY
     assert decide(error, 50, 5.0).verdict is Verdict.STOP
 
 
-def test_a_server_that_starts_up_is_waited_for() -> None:
-    assert (
-        decide(PublisherError("starting up", sqlstate="57P03"), 500, 5.0).verdict is Verdict.RETRY
-    )
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitConflict("x"),
+        ObjectInUse("x"),
+        OSError(28, "no space for a shuffle"),
+        StorageError("an object store does not answer"),
+        StorageError("disk full", sqlstate="53100"),
+        StorageError("too many open files", sqlstate="53000"),
+        StorageError("read-only", sqlstate="42501"),
+        PublisherError("starting up", sqlstate="57P03"),
+        PublisherError("too many clients", sqlstate="53300"),
+        PublisherError("canceled", sqlstate="57014"),
+    ],
+)
+def test_what_others_can_heal_is_waited_for(error: Exception) -> None:
+    assert decide(error, 500, 5.0).verdict is Verdict.RETRY

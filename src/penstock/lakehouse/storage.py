@@ -243,7 +243,8 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         number = getattr(error, "errno", None)
-        sqlstate = _SQLSTATE.get(number or 0, "58030")
+        damaged = isinstance(error, pa.ArrowInvalid)
+        sqlstate = _SQLSTATE.get(number or 0, "XX001" if damaged else "58030")
         reason = os.strerror(number) if number else str(error)
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=_HINT.get(sqlstate), sqlstate=sqlstate

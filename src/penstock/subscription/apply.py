@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.errors import ApplierReplaced, CommitConflict
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
-from penstock.lakehouse.cuts import Cuts, CutTable
+from penstock.lakehouse.cuts import Cut, Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
 from penstock.pgtypes import find
@@ -58,7 +58,7 @@ class Applier:
         subscription: str,
         app_id: str,
         options: ApplyOptions,
-        last_cut: Lsn | None,
+        last_cut: Cut | None,
     ) -> None:
         self._spark = spark
         self._cuts = cuts
@@ -69,7 +69,8 @@ class Applier:
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
-        self.last_cut = last_cut
+        self.last_cut = None if last_cut is None else last_cut.lsn
+        self._members = frozenset(() if last_cut is None else last_cut.tables)
 
     def close(self) -> None:
         """Release the commit threads."""
@@ -110,17 +111,26 @@ class Applier:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined."""
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
             return None
-        joined = tuple(t for t in self._targets if origin.joins(lsn, t.progress))
+        joined = self._joining(lsn)
         tables = {
             t.table.name: CutTable(t.table.uri, t.table.version)
             for t in self._targets
             if t.ready or t in joined
         }
         self._cuts.append(self._subscription, lsn, commit_time, tables)
-        self.last_cut = lsn
+        self.last_cut, self._members = lsn, frozenset(tables)
         for target in joined:
             target.ready = True
         return joined
+
+    def members_changed(self) -> bool:
+        """Whether a cut at the place of the last one would hold other tables than that one."""
+        ready = {t.table.name for t in self._targets if t.ready}
+        joining = () if self.last_cut is None else self._joining(self.last_cut)
+        return ready | {t.table.name for t in joining} != self._members
+
+    def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
+        return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
 
     def _stage_and_commit(self, batch: Batch) -> int:
         touched: dict[str, Target] = {}

@@ -1,8 +1,10 @@
 """What to do about an error: try again, or stop the subscription. The one place that decides it.
 
 In: an error and how often it has come in a row. Out: a decision and the pause before the next try.
-PostgreSQL retries everything for ever; here an error that a retry cannot heal stops the
-subscription with its message, so that a person sees it while the publisher still keeps the WAL.
+PostgreSQL retries everything for ever. So do we where the cause lies outside and can go away: a
+full disk, a slot that somebody else reads, an object store out of reach. An error that a retry
+cannot heal stops the subscription with its message, so that a person sees it while the publisher
+still keeps the WAL. What is retried is a list of what may be, by name.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from py4j.protocol import Py4JError
 
 from penstock.errors import (
     AuthenticationFailure,
@@ -25,8 +29,28 @@ from penstock.errors import (
 
 FIRST_PAUSE: Final = 0.2
 
-_RETRYABLE_SQLSTATES: Final = ("08", "53300", "57P01", "57P02", "57P03", "57P05", "55006", "40001")
-"""Connection trouble, too many clients, shutdown and start-up, an object in use, serialization."""
+_PUBLISHER_HEALS: Final = (
+    "08",  # connection exceptions
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+    "53",  # too many connections, out of memory, its disk is full
+    "55006",  # object_in_use
+    "55P03",  # lock_not_available
+    "57014",  # query_canceled: a timeout, or somebody's pg_cancel_backend
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it starts up
+    "57P05",  # idle_session_timeout
+)
+"""SQLSTATEs of a publisher, or how they begin, that pass by themselves or by work done there."""
+
+_STORAGE_HEALS: Final = (
+    "42501",  # insufficient_privilege: read-only, or rights that were taken away
+    "53",  # disk_full, too many open files
+    "55P03",  # the state store is locked
+    "58030",  # io_error: also an object store, or the state store, that is out of reach
+)
+"""SQLSTATEs of a warehouse or state store, likewise. A file that is gone (58P01) stays gone."""
 
 
 class Verdict(Enum):
@@ -52,21 +76,25 @@ def most_tries(error: BaseException) -> int | None:
     match error:
         case AuthenticationFailure():
             return 0
-        case ConnectionFailure():
+        case ConnectionFailure() | ObjectInUse() | CommitConflict():
             return None
-        case ObjectInUse():
-            # A walsender of a killed node keeps its slot until wal_sender_timeout (60 s).
-            return 20
         case PublisherError():
-            return None if error.sqlstate.startswith(_RETRYABLE_SQLSTATES) else 0
-        case CommitConflict():
-            return 10
-        case StorageError() | ProtocolViolation():
+            return None if error.sqlstate.startswith(_PUBLISHER_HEALS) else 0
+        case StorageError():
+            return None if heals(error) else 4
+        case ProtocolViolation():
             return 4
         case PenstockError():
             return 0
+        case OSError() | Py4JError():
+            return None  # of the machine or of Spark: an executor lost, its disk full
         case _:
             return 3
+
+
+def heals(error: StorageError) -> bool:
+    """Whether what the storage refuses today it may take tomorrow."""
+    return error.sqlstate.startswith(_STORAGE_HEALS)
 
 
 def decide(

@@ -98,7 +98,7 @@ class Streaming:
             subscription=subscription.name,
             app_id=subscription.app_id,
             options=options.apply,
-            last_cut=None if cut is None else cut.lsn,
+            last_cut=cut,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         self._inbox = Inbox(
@@ -237,9 +237,13 @@ class Streaming:
         """Move the cut to ``position``, as nothing lies between.
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
-        tables are up to date.
+        tables are up to date. At the same position it moves for tables that join or have left: a
+        publisher where nobody writes has no other.
         """
-        if position <= (self._applier.last_cut or INVALID):
+        last = self._applier.last_cut or INVALID
+        if position == INVALID or position < last:
+            return
+        if position == last and not self._applier.members_changed():
             return
         joined = self._applier.cut(position, None)
         if joined is None:

@@ -149,7 +149,8 @@ class ApplyWorker:
             self._start_copies()
             targets = self._open_targets(publisher)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
-        if any(True for _ in targets):
+        if self._copy is None or any(True for _ in targets):
+            self._warn_without_tables()
             Streaming(
                 self.subscription,
                 spark=self._spark,
@@ -162,13 +163,14 @@ class ApplyWorker:
                 joined=self._record_joined,
             ).run(self._told_to_end)
         else:
-            self._nothing_to_stream()
+            # What is streamed before the first copy has its point would be thrown away.
+            self.status.state = "copying"
             while not self._told_to_end():
                 self._stopping.wait(_POLL)
 
-    def _nothing_to_stream(self) -> None:
-        self.status.state = "copying" if self._copy is not None else "no tables"
-        if self._copy is None:
+    def _warn_without_tables(self) -> None:
+        """It streams all the same, so that the publisher need not keep its WAL."""
+        if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
                 "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
