@@ -89,7 +89,8 @@ def _tables(subscription: SubscriptionStatus) -> RenderableType:
             f"{t.rows_applied:,}",
             "" if t.version is None else str(t.version),
         )
-    return table
+    errors = [Text(f"{t.name}: {t.error}") for t in subscription.tables if t.error]
+    return Group(table, *errors) if errors else table
 
 
 def amount(size: int | None) -> str:

@@ -121,6 +121,8 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
+                is_member=self._catalog.is_member,
+                member=self._catalog.member,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),
@@ -195,6 +197,9 @@ class _Reports:
                     units_total=t.units_total,
                     rows_applied=t.rows_applied,
                     version=t.version,
+                    error=t.error,
+                    error_detail=t.error_detail,
+                    error_hint=t.error_hint,
                 )
                 for t in snapshot.tables.values()
             ),

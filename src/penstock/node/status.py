@@ -21,7 +21,10 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn."""
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn.
+
+    ``error``: why its copy, which is tried again and again, has failed last.
+    """
 
     name: str
     state: str
@@ -31,6 +34,9 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +160,7 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        error=now.error,
+        error_detail=now.error_detail,
+        error_hint=now.error_hint,
     )

@@ -79,11 +79,11 @@ class CopyRound:
     def check(self) -> None:
         """Raises when the worker stops."""
         if self.cancelled():
-            raise CopyCancelled("canceling the copy because the worker stops", sqlstate="57014")
+            raise CopyCancelled("canceling the copy because the worker stops")
 
 
-class CopyCancelled(PenstockError):
-    """The worker stops."""
+class CopyCancelled(Exception):
+    """The worker stops. Nothing is wrong, so no table gets it as its error."""
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
@@ -167,7 +167,7 @@ def _prepared(
         try:
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             table = ensure_table(work.warehouse, info, must_be_empty=True)
-        except (ConnectionFailure, CopyCancelled):
+        except ConnectionFailure:
             raise
         except PenstockError as error:
             work.failed(rel, error)

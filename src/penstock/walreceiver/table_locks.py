@@ -100,7 +100,8 @@ class TableLocks:
         try:
             return missing | self._lock(there)
         finally:
-            self._connection.query("ROLLBACK")
+            if self._connection.is_open:
+                self._connection.query("ROLLBACK")
 
     def hold(
         self, snapshot_name: str, tables: Sequence[Name], now: Connection
