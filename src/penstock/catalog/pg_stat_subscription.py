@@ -48,6 +48,9 @@ class TableStatistics:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

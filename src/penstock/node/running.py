@@ -136,6 +136,8 @@ class RunningNode:
                 park=self._park,
                 bind=self._catalog.bind,
                 record_conflict=self._catalog.record_conflict,
+                is_member=self._catalog.is_member,
+                member=self._catalog.member,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),
@@ -216,6 +218,9 @@ class _Reports:
                     units_total=t.units_total,
                     rows_applied=t.rows_applied,
                     version=t.version,
+                    error=t.error,
+                    error_detail=t.error_detail,
+                    error_hint=t.error_hint,
                 )
                 for t in snapshot.tables.values()
             ),

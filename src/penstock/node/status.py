@@ -21,8 +21,10 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked because of
-    ``error``; ``lsn``: its srsublsn.
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
+    srsublsn.
+
+    ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
     """
 
     name: str
@@ -150,7 +152,7 @@ def _state(
 
 
 def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:
-    now = numbers or TableStatistics(rel.qualified_name)
+    now, parked = numbers or TableStatistics(rel.qualified_name), rel.error
     return TableStatus(
         name=rel.qualified_name,
         state=rel.state.value,
@@ -160,7 +162,7 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
-        error=None if rel.error is None else rel.error.message,
-        error_detail=None if rel.error is None else rel.error.detail,
-        error_hint=None if rel.error is None else rel.error.hint,
+        error=now.error if parked is None else parked.message,
+        error_detail=now.error_detail if parked is None else parked.detail,
+        error_hint=now.error_hint if parked is None else parked.hint,
     )

@@ -12,22 +12,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
-from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import INVALID, Lsn
+from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import CopyRound, ensure_table, recover, run_round
+from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
@@ -38,8 +38,7 @@ _CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
-_NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
-_CLOSED: Final = (*_NOT_COPIED, SubscriptionRelState.PARKED)
+_CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,13 @@ class CatalogAccess:
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
+    is_member: Callable[[SubscriptionRel], bool]
+    """Whether a table is still in the subscription, and that is not being dropped."""
+    member: Callable[
+        [SubscriptionRel],
+        AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
+    ]
+    """Keep it so until the block is left; yields what sets the table's state."""
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -75,16 +81,21 @@ class ApplyWorker:
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
-        self._copy_options = copy_options
         self._stream_options = stream_options
         self._retry_interval = retry_interval
-        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
-        self._copies = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
-        self._copy: Future[None] | None = None
-        self._copy_began_at: Lsn | None = None
+        self._copies = Copies(
+            subscription,
+            spark=spark,
+            warehouse=warehouse,
+            catalog=catalog,
+            options=copy_options,
+            status=self.status,
+            retry_interval=retry_interval,
+            cancelled=self._stopping.is_set,
+        )
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
         )
@@ -136,8 +147,7 @@ class ApplyWorker:
                     if not self._again_after(error):
                         return
         finally:
-            # A running copy sees that the worker stops, and ends with an error that nobody needs.
-            self._copies.shutdown(cancel_futures=True)
+            self._copies.close()
             self.status.state = "stopped"
 
     def _again_after(self, error: Exception) -> bool:
@@ -177,11 +187,11 @@ class ApplyWorker:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
-            self._start_copies()
+            self._copies.begin()
             parking = Parking(self.subscription, self._warehouse, self._catalog.park)
             targets = self._open_targets(publisher, parking)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
-        if self._copy is None or any(True for _ in targets):
+        if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
             Streaming(
                 self.subscription,
@@ -191,14 +201,14 @@ class ApplyWorker:
                 binary=binary,
                 options=self._stream_options,
                 status=self.status,
-                copy_began_at=lambda: self._copy_began_at,
+                copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
                 parking=parking,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
             self.status.state = "copying"
-            while not self._told_to_end():
+            while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
 
     def _warn_without_tables(self) -> None:
@@ -213,11 +223,11 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Whether the session ends: stop, other tables, or a finished copy (raises its error).
+        """Whether the session ends: stop, other tables, or tables that were copied.
 
         Once true it stays true for this session, however often it is asked.
         """
-        if self._copy_finished():
+        if self._copies.step():
             self._changed.set()
         return self._stopping.is_set() or self._changed.is_set()
 
@@ -259,36 +269,6 @@ class ApplyWorker:
                         target.rel.qualified_name,
                     )
                     return False
-        return True
-
-    def _start_copies(self) -> None:
-        """Copy tables in state i and d on a thread of their own, all at one point."""
-        if self._copy is not None:
-            return
-        # Before any streaming: a copy that was committed has its point in the past, and nothing
-        # behind that point may be acknowledged.
-        recover(self._catalog.rels(), self._warehouse, self._catalog, self.subscription.app_id)
-        waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
-        if not waiting:
-            return
-        cut = self._warehouse.cuts.last(self._cut_owner)
-        self._copy_began_at = INVALID if cut is None else cut.lsn
-        work = CopyRound(
-            spark=self._spark,
-            warehouse=self._warehouse,
-            states=self._catalog,
-            subscription=self.subscription,
-            options=self._copy_options,
-            progress=self.status.copying,
-            cancelled=self._stopping.is_set,
-        )
-        self._copy = self._copies.submit(run_round, work, waiting)
-
-    def _copy_finished(self) -> bool:
-        if self._copy is None or not self._copy.done():
-            return False
-        ended, self._copy, self._copy_began_at = self._copy, None, None
-        ended.result()
         return True
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
