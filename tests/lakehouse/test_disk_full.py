@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
 from penstock.errors import StorageError
-from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
@@ -118,12 +118,12 @@ def test_log_entry_that_could_not_be_written_may_be_put_again(tmp_path: Path) ->
 def test_cut(small_disk: Path) -> None:
     cuts = Warehouse(str(small_disk), False).cuts
     tables = {"public.t": CutTable("file:///t", 1)}
-    cuts.append("s", Lsn(1), None, tables)
+    cuts.append(CutOwner("s", "id"), Lsn(1), None, tables)
     with pytest.raises(StorageError) as caught:
         for lsn in range(2, 10_000):
-            cuts.append("s", Lsn(lsn), None, tables)
+            cuts.append(CutOwner("s", "id"), Lsn(lsn), None, tables)
     check_full(caught.value)
-    last = cuts.last("s")
+    last = cuts.last(CutOwner("s", "id"))
     assert last is not None and last.tables == tables
     assert last.lsn == lsn - 1
 

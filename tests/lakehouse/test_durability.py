@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, write
-from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
@@ -109,9 +109,9 @@ def test_new_folders(tmp_path: Path, journal: Journal) -> None:
 
 def test_cuts(tmp_path: Path, journal: Journal) -> None:
     cuts = Warehouse(str(tmp_path)).cuts
-    cuts.append("s", Lsn(1), None, {"public.t": CutTable("file:///t", 1)})
+    cuts.append(CutOwner("s", "id"), Lsn(1), None, {"public.t": CutTable("file:///t", 1)})
     journal.events.clear()
-    cuts.append("s", Lsn(2), None, {"public.t": CutTable("file:///t", 2)})
+    cuts.append(CutOwner("s", "id"), Lsn(2), None, {"public.t": CutTable("file:///t", 2)})
     put = journal.at("name", local_path(entry_uri(cuts.uri, 2)))
     folder = Path(local_path(cuts.uri))
     data = [p for kind, p in journal.events[:put] if kind == "fsync" and p.endswith(".parquet")]
@@ -139,4 +139,4 @@ def test_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table.stage(written=write(table, [1]))
     commit(table, 1)
     table.checkpoint()
-    Warehouse(str(tmp_path), fsync=False).cuts.append("s", Lsn(1), None, {})
+    Warehouse(str(tmp_path), fsync=False).cuts.append(CutOwner("s", "id"), Lsn(1), None, {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lakehouse.tables import accounts, again, delta_rs_ids, write
 from penstock.errors import CommitConflict
-from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 
@@ -32,7 +32,7 @@ def _cut_many(folder: str, number: int) -> None:
     cuts = Warehouse(folder, False).cuts
     for i in range(COMMITS):
         tables = {f"public.t{n}": CutTable(f"file:///t{n}", i) for n in range(3)}
-        cuts.append(f"sub{number}", Lsn(i + 1), None, tables)
+        cuts.append(CutOwner(f"sub{number}", f"sub{number}"), Lsn(i + 1), None, tables)
 
 
 def _run(target: object, folder: Path) -> None:
@@ -58,6 +58,6 @@ def test_no_cut_is_lost(tmp_path: Path) -> None:
     _run(_cut_many, tmp_path)
     cuts = Warehouse(str(tmp_path), False).cuts
     for number in (1, 2):
-        last = cuts.last(f"sub{number}")
+        last = cuts.last(CutOwner(f"sub{number}", f"sub{number}"))
         assert last is not None and last.lsn == COMMITS and len(last.tables) == 3
-    assert cuts.append("sub1", Lsn(100), None, {}) == 2 * COMMITS + 1
+    assert cuts.append(CutOwner("sub1", "sub1"), Lsn(100), None, {}) == 2 * COMMITS + 1

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
-from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.sequencer import Sequencer
@@ -100,7 +100,7 @@ def test_a_subscriptions_tables_move_from_cut_to_cut(
         t.relations.add(
             subscription.oid, [("public", "a"), ("public", "b")], SubscriptionRelState.INIT
         )
-    cut(warehouse, 100, a=0, b=0)
+    cut(warehouse, subscription.app_id, 100, a=0, b=0)
     sequencer = Sequencer(catalog, warehouse)
     sequencer.step(discover=True)
     for name in ("public.a", "public.b"):
@@ -108,9 +108,9 @@ def test_a_subscriptions_tables_move_from_cut_to_cut(
         write(warehouse, name, 2)
     sequencer.step()
     assert log_of(catalog) == (), "no cut, no transaction"
-    cut(warehouse, 200, a=2, b=2)
+    cut(warehouse, subscription.app_id, 200, a=2, b=2)
     sequencer.step()
-    cut(warehouse, 300, a=2, b=2)
+    cut(warehouse, subscription.app_id, 300, a=2, b=2)
     sequencer.step()
     (transaction,) = log_of(catalog)
     assert [(m.from_version, m.to_version) for m in transaction.members] == [(0, 2), (0, 2)]
@@ -155,12 +155,12 @@ def catalog_tables(catalog: Catalog) -> tuple[LakeTable, ...]:
         return t.tables.all()
 
 
-def cut(warehouse: Warehouse, lsn: int, **versions: int) -> None:
+def cut(warehouse: Warehouse, app_id: str, lsn: int, **versions: int) -> None:
     tables = {
         f"public.{name}": CutTable(warehouse.table_uri("public", name), version)
         for name, version in versions.items()
     }
-    warehouse.cuts.append("s", Lsn(lsn), None, tables)
+    warehouse.cuts.append(CutOwner("s", app_id), Lsn(lsn), None, tables)
 
 
 def test_what_no_slot_needs_is_forgotten(catalog: Catalog, warehouse: Warehouse) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, Subscription, SubscriptionRelState
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
+from penstock.commands.scope import Scope
 from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
@@ -32,6 +33,7 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
+from penstock.lakehouse.cuts import NOBODY, CutOwner
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -50,9 +52,12 @@ _ALTERED: Final = "ALTER SUBSCRIPTION"
 
 
 def create_subscription(
-    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory
+    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: Scope
 ) -> CommandResult:
-    """CreateSubscription. Nothing is left behind on either side when it raises."""
+    """CreateSubscription. Nothing is left behind on either side when it raises.
+
+    Cuts of a dropped subscription stay readable until there is another one of its name.
+    """
     options = parse_subscription_options(statement.options, CREATE)
     if "slot_name" not in options.specified:
         options.slot_name = statement.name
@@ -61,6 +66,10 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     _check_publications_once(statement.publications)
+    if scope.warehouse is not None:
+        others = [CutOwner(known.name, known.app_id) for known in catalog.subscriptions()]
+        scope.warehouse.cuts.adopt(others)
+        scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
     notices = _synchronous_commit_notice(options)
     if not options.connect:
         _insert(statement, catalog, options, ())

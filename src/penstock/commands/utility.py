@@ -131,7 +131,7 @@ def _subscriptions(
         _check_subscription_rights(statement, catalog)
     match statement:
         case CreateSubscription():
-            return create_subscription(statement, catalog, connect)
+            return create_subscription(statement, catalog, connect, scope)
         case AlterSubscriptionEnabled():
             return alter_enabled(statement, catalog)
         case AlterSubscriptionConnection():

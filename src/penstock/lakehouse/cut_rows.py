@@ -6,7 +6,7 @@ Reading and committing is ``cuts``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -28,16 +28,35 @@ SCHEMA: Final = pa.schema(
         ("table_name", pa.string()),
         ("uri", pa.string()),
         ("version", pa.int64()),
+        ("subscription_id", pa.string()),
+        ("table_id", pa.string()),
     ]
 )
+"""The last two came later: tables from before get them with their next commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOwner:
+    """Whose cuts: a subscription's name, for readers, and its app id, which is never used again."""
+
+    name: str
+    id: str
+
+
+NOBODY: Final = ""
+"""The id of an owner who has no cuts."""
 
 
 @dataclass(frozen=True)
 class CutTable:
-    """A table of a cut: where it lies, and the Delta version to read."""
+    """A table of a cut: where it lies, and the Delta version to read.
+
+    ``id``: the Delta table's own (metaData.id); None in cuts from before it was recorded.
+    """
 
     uri: str
     version: int
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,19 +71,19 @@ class Cut:
 
 
 def rows_of(
-    subscription: str,
+    owner: CutOwner,
     lsn: Lsn,
     commit_time_us: int | None,
     cut_time: datetime,
     tables: Mapping[str, CutTable],
 ) -> pa.Table:
     """The rows of a cut; one row without a table where no table is ready yet."""
-    named = [(*name.split(".", 1), t.uri, t.version) for name, t in tables.items()]
-    cells = named or [(None, None, None, None)]
+    named = [(*name.split(".", 1), t.uri, t.version, t.id) for name, t in tables.items()]
+    cells = named or [(None, None, None, None, None)]
     count = len(cells)
-    schemas, names, uris, versions = zip(*cells, strict=True)
+    schemas, names, uris, versions, ids = zip(*cells, strict=True)
     columns = [
-        [subscription] * count,
+        [owner.name] * count,
         [int(lsn)] * count,
         [str(lsn)] * count,
         pa.array([commit_time_us] * count, pa.int64()).cast(TIMESTAMP),
@@ -73,9 +92,39 @@ def rows_of(
         names,
         uris,
         versions,
+        [owner.id] * count,
+        ids,
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def whole_rows(rows: pa.Table) -> pa.Table:
+    """Rows of a file that may lack the newer columns, in SCHEMA."""
+    missing = [field for field in SCHEMA if field.name not in rows.column_names]
+    for field in missing:
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(SCHEMA.names)
+
+
+def with_owners(rows: pa.Table, owners: Sequence[CutOwner]) -> pa.Table:
+    """Rows without an owner's id go to the subscription that has their name now."""
+    ids = {owner.name: owner.id for owner in owners}
+    named = [ids.get(name) for name in rows["subscription"].to_pylist()]
+    filled = pc.coalesce(rows["subscription_id"], pa.array(named, pa.string()))
+    return rows.set_column(SCHEMA.get_field_index("subscription_id"), "subscription_id", filled)
+
+
+def of_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
+    """The rows of one subscription, told by its id."""
+    return rows.filter(pc.equal(rows["subscription_id"], owner.id))
+
+
+def not_of_others(rows: pa.Table, owner: CutOwner) -> pa.Array:
+    """A mask without the rows of others that had the owner's name."""
+    another_name = pc.not_equal(rows["subscription"], owner.name)
+    its_own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
+    return pc.or_(another_name, its_own)
 
 
 def last_cut(rows: pa.Table) -> Cut | None:
@@ -89,7 +138,9 @@ def last_cut(rows: pa.Table) -> Cut | None:
         lsn=Lsn(first["lsn"]),
         commit_time=first["commit_time"],
         tables={
-            f"{row['table_schema']}.{row['table_name']}": CutTable(row["uri"], row["version"])
+            f"{row['table_schema']}.{row['table_name']}": CutTable(
+                row["uri"], row["version"], row["table_id"]
+            )
             for row in rows
             if row["uri"] is not None
         },
@@ -99,16 +150,19 @@ def last_cut(rows: pa.Table) -> Cut | None:
 
 def newest_cuts(rows: pa.Table, keep: int) -> pa.Array:
     """A mask of the rows of the newest ``keep`` cuts of each subscription."""
-    cuts = rows.select(["subscription", "cut_time"]).group_by(["subscription", "cut_time"])
-    ordered = cuts.aggregate([]).sort_by(
-        [("subscription", "ascending"), ("cut_time", "descending")]
+    owners = pc.coalesce(rows["subscription_id"], rows["subscription"])
+    cuts = pa.table({"owner": owners, "cut_time": rows["cut_time"]})
+    ordered = (
+        cuts.group_by(["owner", "cut_time"])
+        .aggregate([])
+        .sort_by([("owner", "ascending"), ("cut_time", "descending")])
     )
     limits: dict[str, datetime] = {}
     seen: dict[str, int] = {}
     for cut in ordered.to_pylist():
-        name = cut["subscription"]
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] <= keep:
-            limits[name] = cut["cut_time"]
-    oldest = [limits.get(name) for name in rows["subscription"].to_pylist()]
+        owner = cut["owner"]
+        seen[owner] = seen.get(owner, 0) + 1
+        if seen[owner] <= keep:
+            limits[owner] = cut["cut_time"]
+    oldest = [limits.get(owner) for owner in owners.to_pylist()]
     return pc.greater_equal(rows["cut_time"], pa.array(oldest, TIMESTAMP))

@@ -5,7 +5,9 @@ returns, so that only then the publisher hears of it (law 1); and the last whole
 process.
 
 One row per table and cut. ``cut_time`` grows strictly within a subscription, so the last cut of
-subscription s is the rows with the greatest cut_time where subscription = s. The table is a plain
+subscription s is the rows with the greatest cut_time where subscription = s. Here cuts are told by
+the subscription's id: a dropped one's are never taken for those of a later one of its name, and are
+removed before that has its first (``forget_others``). The table is a plain
 Delta table (reader version 1) that any reader understands. It is ours alone, therefore old rows,
 log entries and files are removed here, without VACUUM.
 """
@@ -16,9 +18,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +30,20 @@ from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.creation import first_entry
-from penstock.lakehouse.cut_rows import SCHEMA, Cut, CutTable, last_cut, newest_cuts, rows_of
+from penstock.lakehouse.cut_rows import (
+    NOBODY,
+    SCHEMA,
+    Cut,
+    CutOwner,
+    CutTable,
+    last_cut,
+    newest_cuts,
+    not_of_others,
+    of_owner,
+    rows_of,
+    whole_rows,
+    with_owners,
+)
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, delta_type
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
@@ -38,7 +53,7 @@ from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
-__all__ = ["Cut", "CutTable", "Cuts"]
+__all__ = ["NOBODY", "Cut", "CutOwner", "CutTable", "Cuts"]
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +80,7 @@ class Cuts:
 
     def append(
         self,
-        subscription: str,
+        owner: CutOwner,
         lsn: Lsn,
         commit_time_us: int | None,
         tables: Mapping[str, CutTable],
@@ -77,29 +92,42 @@ class Cuts:
         """
         with self._lock:
             self._current_state()
-            cut_time = self._next_time(subscription)
-            rows = rows_of(subscription, lsn, commit_time_us, cut_time, tables)
+            cut_time = self._next_time(owner)
+            rows = rows_of(owner, lsn, commit_time_us, cut_time, tables)
             (file,) = self._write(rows)
             self._commit("CUT", lambda state: ([], [file]))
-            self._newest[subscription] = cut_time
+            self._newest[owner.id] = cut_time
             return self._current_state().version
 
-    def last(self, subscription: str) -> Cut | None:
+    def last(self, owner: CutOwner) -> Cut | None:
         """The newest cut of a subscription, whoever wrote it; None when there is none."""
         state = load(self._storage, self.uri)
-        return None if state is None else self._last(state, subscription)
+        return None if state is None else self._last(state, owner)
 
     def prune(self, keep: int) -> None:
         """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""
         self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
 
-    def forget(self, subscription: str) -> None:
-        """Remove all cuts of a subscription (DROP SUBSCRIPTION)."""
-        self._rewrite(
-            "FORGET CUTS",
-            lambda rows: rows.filter(pc.not_equal(rows["subscription"], subscription)),
-        )
-        self._newest.pop(subscription, None)
+    def forget_others(self, owner: CutOwner) -> None:
+        """Remove the cuts of earlier subscriptions that had the owner's name.
+
+        So readers who know cuts by name alone see none of theirs.
+        """
+        state = load(self._storage, self.uri)
+        if state is None:
+            return
+        rows = self._all_rows(state)
+        if not pc.all(not_of_others(rows, owner), min_count=0).as_py():
+            self._rewrite("FORGET CUTS", lambda rows: rows.filter(not_of_others(rows, owner)))
+
+    def adopt(self, owners: Sequence[CutOwner]) -> None:
+        """Cuts from before ids were recorded become those of the subscriptions of their names.
+
+        Once in the life of a table: afterwards it has the columns.
+        """
+        state = load(self._storage, self.uri)
+        if state is not None and not _has_ids(state):
+            self._rewrite("ADOPT CUTS", lambda rows: with_owners(rows, owners))
 
     def _rewrite(self, operation: str, change: Callable[[pa.Table], pa.Table]) -> None:
         with self._lock:
@@ -107,9 +135,7 @@ class Cuts:
                 return
 
             def replace(state: TableState) -> tuple[list[DataFile], list[WrittenFile]]:
-                before = list(state.files.values())
-                rows = pa.concat_tables([self._read(file.path) for file in before])
-                return before, self._write(change(rows))
+                return list(state.files.values()), self._write(change(self._all_rows(state)))
 
             if self._current_state().files:
                 self._commit(operation, replace)
@@ -127,7 +153,7 @@ class Cuts:
             state = self._current_state()
             removed, written = change(state)
             now = actions.now_ms()
-            entry = _entry(operation, state.version, removed, written, now)
+            entry = _entry(operation, state, removed, written, now)
             try:
                 self._store.put(self.uri, state.version + 1, actions.lines(entry))
             except CommitConflict:
@@ -161,30 +187,35 @@ class Cuts:
         assert state is not None
         return state
 
-    def _next_time(self, subscription: str) -> datetime:
+    def _next_time(self, owner: CutOwner) -> datetime:
         state = self._current_state()
-        if subscription not in self._newest:
-            last = self._last(state, subscription)
-            self._newest[subscription] = last.cut_time if last else datetime.min.replace(tzinfo=UTC)
-        return max(datetime.now(UTC), self._newest[subscription] + _TICK)
+        if owner.id not in self._newest:
+            last = self._last(state, owner)
+            self._newest[owner.id] = last.cut_time if last else datetime.min.replace(tzinfo=UTC)
+        return max(datetime.now(UTC), self._newest[owner.id] + _TICK)
 
-    def _last(self, state: TableState, subscription: str) -> Cut | None:
+    def _last(self, state: TableState, owner: CutOwner) -> Cut | None:
+        by_name = not _has_ids(state)  # nobody has written here since ids are recorded
         found: Cut | None = None
-        for newest, file in _by_time(state, subscription):
+        for newest, file in _by_time(state, owner):
             if found is not None and newest < found.cut_time:
                 break
             rows = self._read(file.path)
-            cut = last_cut(rows.filter(pc.equal(rows["subscription"], subscription)))
+            cut = last_cut(of_owner(with_owners(rows, [owner]) if by_name else rows, owner))
             if cut is not None and (found is None or cut.cut_time > found.cut_time):
                 found = cut
         return found
+
+    def _all_rows(self, state: TableState) -> pa.Table:
+        files = state.files.values()
+        return pa.concat_tables([SCHEMA.empty_table(), *(self._read(file.path) for file in files)])
 
     def _write(self, rows: pa.Table) -> list[WrittenFile]:
         return FileWriter(self._storage, self.uri, SCHEMA).write([rows])
 
     def _read(self, path: str) -> pa.Table:
         with open_parquet(self.uri, path) as parquet:
-            return parquet.read()
+            return whole_rows(parquet.read())
 
     def _remove_unreferenced(self) -> None:
         """Remove data files that no reader can still want."""
@@ -196,12 +227,17 @@ class Cuts:
                 self._storage.remove(f"{self.uri}/{info.base_name}")
 
 
-def _by_time(state: TableState, subscription: str) -> list[tuple[datetime, DataFile]]:
+def _has_ids(state: TableState) -> bool:
+    fields = json.loads(state.metadata["schemaString"])["fields"]
+    return {field["name"] for field in fields} >= set(SCHEMA.names)
+
+
+def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFile]]:
     """Files that may hold cuts of a subscription with their newest cut_time, newest first."""
     found = []
     for file in state.files.values():
         names = statistics.bounds(file.stats, "subscription", pa.string())
-        if names is not None and not names[0] <= subscription <= names[1]:
+        if names is not None and not names[0] <= owner.name <= names[1]:
             continue
         times = statistics.bounds(file.stats, "cut_time", TIMESTAMP)
         found.append((times[1] if times else datetime.max.replace(tzinfo=UTC), file))
@@ -210,27 +246,36 @@ def _by_time(state: TableState, subscription: str) -> list[tuple[datetime, DataF
 
 def _entry(
     operation: str,
-    version: int,
+    state: TableState,
     removed: list[DataFile],
     written: list[WrittenFile],
     now: int,
 ) -> list[Action]:
     info = actions.commit_info(
-        operation, now=now, user_metadata={}, blind_append=not removed, read_version=version
+        operation, now=now, user_metadata={}, blind_append=not removed, read_version=state.version
     )
     removes = [actions.remove(file, now=now, data_change=True) for file in removed]
     adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
-    return [info, *removes, *adds]
+    wider = [] if _has_ids(state) else [{"metaData": {**_given(state), "schemaString": _schema()}}]
+    return [info, *wider, *removes, *adds]
 
 
-def _first_entry() -> list[Action]:
+def _given(state: TableState) -> dict[str, Any]:
+    return {name: value for name, value in state.metadata.items() if value is not None}
+
+
+def _schema() -> str:
     fields = [
         {"name": f.name, "type": delta_type(f.type), "nullable": True, "metadata": {}}
         for f in SCHEMA
     ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _first_entry() -> list[Action]:
     properties = {
         "delta.logRetentionDuration": RETENTION,
         "delta.deletedFileRetentionDuration": RETENTION,
     }
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
-    return first_entry(json.dumps({"type": "struct", "fields": fields}), protocol, properties)
+    return first_entry(_schema(), protocol, properties)

@@ -99,6 +99,11 @@ class DeltaTable:
         self._seen = time.time()
 
     @property
+    def id(self) -> str:
+        """The table's own id (metaData.id), which no other table has."""
+        return str(self._state.metadata["id"])
+
+    @property
     def version(self) -> int:
         """The version that is loaded or was committed last."""
         return self._state.version

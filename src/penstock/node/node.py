@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
 from penstock.commands.views import is_view
@@ -31,7 +32,7 @@ from penstock.errors import (
     PenstockError,
     UndefinedObject,
 )
-from penstock.lakehouse.cuts import Cut
+from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.session import build_session, check_session
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -45,7 +46,7 @@ from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.sql import Query, Select, parse_script
-from penstock.sql.statements import CreateSubscription, Statement
+from penstock.sql.statements import Statement
 from penstock.stats.report import NodeReport
 
 log = logging.getLogger(__name__)
@@ -118,11 +119,6 @@ class Node:
             catalogs = CatalogQueries(self._catalog, self._warehouse, self.parameters, self.serving)
             if catalogs.answers(text):
                 return catalogs.query(text)
-        if isinstance(statement, CreateSubscription):
-            names = [subscription.name for subscription in self._catalog.subscriptions()]
-            if statement.name not in names:
-                # Cuts of a dropped subscription stay readable; one of the same name begins anew.
-                self._warehouse.cuts.forget(statement.name)
         scope = Scope(
             warehouse=self._warehouse,
             database=self.parameters.database,
@@ -165,6 +161,8 @@ class Node:
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._warehouse = self._make_warehouse(self.spark)
+            subscriptions = self._catalog.subscriptions()
+            self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             self._running = RunningNode(
                 self.folder, self.parameters, self.spark, self._warehouse, self._catalog
             )
@@ -242,7 +240,7 @@ class Node:
         subscription, NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
-        name = self._name(subscription)
+        name = self._subscription(subscription).name
         deadline = time.monotonic() + timeout
         while True:
             cut = self.cut(name)
@@ -293,7 +291,7 @@ class Node:
 
     def cut(self, subscription: str | None = None) -> Cut | None:
         """The last cut of a subscription; of the only one when none is named."""
-        return self._warehouse.cuts.last(self._name(subscription))
+        return self._last_cut(self._subscription(subscription))
 
     def read(self, table: str, *, subscription: str | None = None) -> DataFrame:
         """A table (``schema.table``) at the last cut. Raises UndefinedObject."""
@@ -314,33 +312,36 @@ class Node:
         return node_report(self._catalog, self.status(), self.serving)
 
     def _cut_of(self, subscription: str | None, table: str | None) -> Cut:
-        names = [s.name for s in self._catalog.subscriptions()]
-        if subscription is None and table is not None and len(names) > 1:
-            cuts = [self._warehouse.cuts.last(name) for name in names]
+        known = self._catalog.subscriptions()
+        if subscription is None and table is not None and len(known) > 1:
+            cuts = [self._last_cut(each) for each in known]
             holding = [cut for cut in cuts if cut is not None and table in cut.tables]
             if len(holding) == 1:
                 return holding[0]
-        name = self._name(subscription)
-        cut = self._warehouse.cuts.last(name)
+        chosen = self._subscription(subscription)
+        cut = self._last_cut(chosen)
         if cut is None:
             raise NotInPrerequisiteState(
-                f'subscription "{name}" has no cut yet',
+                f'subscription "{chosen.name}" has no cut yet',
                 detail="The initial copy of its tables has not finished.",
                 hint="Look at: penstock status",
             )
         return cut
 
-    def _name(self, subscription: str | None) -> str:
-        names = [s.name for s in self._catalog.subscriptions()]
-        if subscription is not None:
-            if subscription not in names:
-                raise UndefinedObject(f'subscription "{subscription}" does not exist')
-            return subscription
-        if len(names) == 1:
-            return names[0]
+    def _last_cut(self, subscription: Subscription) -> Cut | None:
+        return self._warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+
+    def _subscription(self, name: str | None) -> Subscription:
+        known = self._catalog.subscriptions()
+        if name is not None:
+            if (found := next((s for s in known if s.name == name), None)) is None:
+                raise UndefinedObject(f'subscription "{name}" does not exist')
+            return found
+        if len(known) == 1:
+            return known[0]
         raise ConfigurationError(
-            "the node has no subscription" if not names else "the node has several subscriptions",
-            hint="Name one: subscription=..." if names else "CREATE SUBSCRIPTION first.",
+            "the node has no subscription" if not known else "the node has several subscriptions",
+            hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.errors import ApplierReplaced, CommitConflict
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
-from penstock.lakehouse.cuts import Cut, Cuts, CutTable
+from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
 from penstock.pgtypes import find
@@ -113,11 +113,11 @@ class Applier:
             return None
         joined = self._joining(lsn)
         tables = {
-            t.table.name: CutTable(t.table.uri, t.table.version)
+            t.table.name: CutTable(t.table.uri, t.table.version, t.table.id)
             for t in self._targets
             if t.ready or t in joined
         }
-        self._cuts.append(self._subscription, lsn, commit_time, tables)
+        self._cuts.append(CutOwner(self._subscription, self._app_id), lsn, commit_time, tables)
         self.last_cut, self._members = lsn, frozenset(tables)
         for target in joined:
             target.ready = True

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
@@ -62,6 +63,7 @@ class Copies:
         cancelled: Callable[[], bool],
     ) -> None:
         self._subscription = subscription
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._warehouse = warehouse
         self._catalog = catalog
         self._status = status
@@ -142,7 +144,7 @@ class Copies:
         if not due:
             self._due = min(self._again_at.values(), default=math.inf)
             return
-        cut = self._warehouse.cuts.last(self._subscription.name)
+        cut = self._warehouse.cuts.last(self._cut_owner)
         # Before the round has its point, so that the slot cannot pass it.
         self.began_at = INVALID if cut is None else cut.lsn
         self._due = math.inf

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PublisherError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -87,7 +88,7 @@ class Streaming:
         self._status = status
         self._copy_began_at = copy_began_at
         self._joined = joined
-        cut = warehouse.cuts.last(subscription.name)
+        cut = warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
         if cut is not None:
             # As for the tables' logs: what is read here is acknowledged.
             warehouse.storage.sync_folder(log_folder(warehouse.cuts.uri))

@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
@@ -74,6 +75,7 @@ class ApplyWorker:
         self._catalog = catalog
         self._stream_options = stream_options
         self._retry_interval = retry_interval
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0

@@ -22,7 +22,7 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Member, Subscription
 from penstock.errors import PenstockError
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
-from penstock.lakehouse.cuts import Cut
+from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -69,7 +69,7 @@ class Sequencer:
         self._end = Lsn(0)
         self._discovered = -_DISCOVERY_INTERVAL_S
         self._cuts_version: int | None = None
-        self._cuts: dict[str, Cut] = {}
+        self._cuts: dict[int, Cut] = {}
 
     def step(self, *, discover: bool = False) -> None:
         """Put every commit that there is into the log. ``discover``: look for new tables, too.
@@ -224,7 +224,7 @@ class Sequencer:
     ) -> Iterator[_Found]:
         by_name = {table.qualified_name: table for table in tables}
         for subscription in subscriptions:
-            cut = self._cuts.get(subscription.name)
+            cut = self._cuts.get(subscription.oid)
             if cut is None:
                 continue
             members = tuple(
@@ -258,9 +258,9 @@ class Sequencer:
         if version is None or version == self._cuts_version:
             return
         for subscription in self._catalog.subscriptions():
-            cut = cuts.last(subscription.name)
+            cut = cuts.last(CutOwner(subscription.name, subscription.app_id))
             if cut is not None:
-                self._cuts[subscription.name] = cut
+                self._cuts[subscription.oid] = cut
         self._cuts_version = version
 
     def _append(self, found: Sequence[_Found]) -> None:
