@@ -121,7 +121,6 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
-                is_member=self._catalog.is_member,
                 member=self._catalog.member,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
@@ -39,14 +39,6 @@ log = logging.getLogger(__name__)
 NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 
-class Rels(RelStates, Protocol):
-    """The part of the catalog that copies read and write."""
-
-    @property
-    def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
-        """The subscription's tables now."""
-
-
 class Copies:
     """Rounds of copies, one at a time."""
 
@@ -56,7 +48,7 @@ class Copies:
         *,
         spark: Any,
         warehouse: Warehouse,
-        catalog: Rels,
+        catalog: RelStates,
         options: CopyOptions,
         status: WorkerStatus,
         retry_interval: float,
