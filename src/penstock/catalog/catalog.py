@@ -141,17 +141,13 @@ class Catalog:
         with self.write() as transaction:
             transaction.relations.record_conflict(rel, conflict)
 
-    def is_member(self, rel: SubscriptionRel) -> bool:
-        """Whether a table is still in its subscription, and that is not being dropped."""
-        with self.read() as transaction:
-            return _is_member(transaction, rel)
-
     @contextlib.contextmanager
     def member(
         self, rel: SubscriptionRel
     ) -> Iterator[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table's membership: until the block is left, nobody can end it. Yields
-        ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has ended."""
+        ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has
+        ended, or the subscription is being dropped."""
         with self.write() as transaction:
             if not _is_member(transaction, rel):
                 raise UndefinedObject(

@@ -136,7 +136,6 @@ class RunningNode:
                 park=self._park,
                 bind=self._catalog.bind,
                 record_conflict=self._catalog.record_conflict,
-                is_member=self._catalog.is_member,
                 member=self._catalog.member,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),

@@ -39,6 +39,16 @@ from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 _BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
 
+_NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
+"""The driver's session has locked the table (``walreceiver.table_locks``), but whoever waits to
+change the table stands before us in the queue, and waits for that session, which waits for us."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_LET_IT_PASS: Final = (
+    "A session on the publisher waits to change the table. It goes first, and the copy begins "
+    "again by itself."
+)
+
 _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 """A query that sends nothing for long must end when its task is killed. Not every platform can."""
 
@@ -144,6 +154,7 @@ def _session(task: CopyTask) -> Iterator[Any]:
         with suppress(adbc_driver_manager.Error):
             cursor.execute(_END_WITH_ME)
         with _server_errors(task):
+            cursor.execute(_NOT_FOR_EVER)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
@@ -219,7 +230,8 @@ def _server_error(error: Any, task: CopyTask) -> PenstockError:
     return kind(
         prefix + _primary(error),
         detail=_field(error, "PG_DIAG_MESSAGE_DETAIL"),
-        hint=_field(error, "PG_DIAG_MESSAGE_HINT") or hint_for(sqlstate),
+        hint=_field(error, "PG_DIAG_MESSAGE_HINT")
+        or (_LET_IT_PASS if sqlstate == _LOCK_NOT_AVAILABLE else hint_for(sqlstate)),
         sqlstate=sqlstate,
     )
 

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
@@ -39,14 +39,6 @@ log = logging.getLogger(__name__)
 NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 
-class Rels(RelStates, Protocol):
-    """The part of the catalog that copies read and write."""
-
-    @property
-    def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
-        """The subscription's tables now."""
-
-
 class Copies:
     """Rounds of copies, one at a time."""
 
@@ -56,13 +48,14 @@ class Copies:
         *,
         spark: Any,
         warehouse: Warehouse,
-        catalog: Rels,
+        catalog: RelStates,
         options: CopyOptions,
         status: WorkerStatus,
         retry_interval: float,
         cancelled: Callable[[], bool],
     ) -> None:
         self._subscription = subscription
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._warehouse = warehouse
         self._catalog = catalog
         self._status = status
@@ -143,8 +136,7 @@ class Copies:
         if not due:
             self._due = min(self._again_at.values(), default=math.inf)
             return
-        owner = CutOwner(self._subscription.name, self._subscription.app_id)
-        cut = self._warehouse.cuts.last(owner)
+        cut = self._warehouse.cuts.last(self._cut_owner)
         # Before the round has its point, so that the slot cannot pass it.
         self.began_at = INVALID if cut is None else cut.lsn
         self._due = math.inf

@@ -55,13 +55,15 @@ class RelStates(Protocol):
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
 
-    def is_member(self, rel: SubscriptionRel) -> bool:
-        """Whether the table is still in the subscription, and that is not being dropped."""
+    @property
+    def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
+        """The subscription's tables now; none when it is gone."""
 
     def member(
         self, rel: SubscriptionRel
     ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
-        """Keep it so until the block is left; yields ``set_state``. Raises UndefinedObject."""
+        """Keep a table in the subscription until the block is left; yields ``set_state``.
+        Raises UndefinedObject when it is gone, or the subscription is being dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +121,50 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         snapshot_name, point = holder.open(work.check)
         names = [(rel.schema, rel.table) for rel, _ in sources]
         refused = locks.hold(snapshot_name, names, publisher.connection)
-        by_name = {}
+        members = _members(work)
+        tables: dict[str, SubscriptionRel] = {}
         for rel, source in sources:
-            error = refused.get((rel.schema, rel.table))
-            if error is not None:
+            if (error := refused.get((rel.schema, rel.table))) is not None:
                 work.failed(rel, error)
-            elif _begun(work, rel):
-                by_name[source.table.name] = (rel, source)
+            elif rel.sync_id in members:
+                work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
+                tables[source.table.name] = rel
 
         def check() -> None:
             work.check()
             holder.check()
             locks.check()
+            members.intersection_update(_members(work))
+            for name, error in locks.let_pass(publisher.connection).items():
+                for rel in tables.values():
+                    if (rel.schema, rel.table) == name and rel.sync_id in members - done:
+                        members.discard(rel.sync_id)
+                        work.failed(rel, error)
+
+        done: set[str] = set()
 
         def finished(source: CopySource) -> None:
+            rel = tables[source.table.name]
             locks.confirm()
-            _finish(work, by_name[source.table.name][0], source.table, point)
+            _finish(work, rel, source.table, point)
+            done.add(rel.sync_id)
 
         run_copy(
             work.spark,
-            [source for _, source in by_name.values()],
+            [source for _, source in sources if source.table.name in tables],
             conninfo=conninfo,
             snapshot_name=snapshot_name,
             options=work.options,
             progress=work.progress,
             finished=finished,
-            failed=lambda source, error: work.failed(by_name[source.table.name][0], error),
-            wanted=lambda source: work.states.is_member(by_name[source.table.name][0]),
+            failed=lambda source, error: work.failed(tables[source.table.name], error),
+            wanted=lambda source: tables[source.table.name].sync_id in members,
             check=check,
         )
+
+
+def _members(work: CopyRound) -> set[str]:
+    return {rel.sync_id for rel in work.states.rels()}
 
 
 def _lockable(
@@ -178,13 +195,6 @@ def _prepared(
         else:
             sources.append((rel, CopySource(info, table)))
     return sources
-
-
-def _begun(work: CopyRound, rel: SubscriptionRel) -> bool:
-    if not work.states.is_member(rel):
-        return False
-    work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
-    return True
 
 
 def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn) -> None:

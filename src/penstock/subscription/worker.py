@@ -51,13 +51,11 @@ class CatalogAccess:
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
-    is_member: Callable[[SubscriptionRel], bool]
-    """Whether a table is still in the subscription, and that is not being dropped."""
     member: Callable[
         [SubscriptionRel],
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
-    """Keep it so until the block is left; yields what sets the table's state."""
+    """Keep a table in the subscription until the block is left; yields what sets its state."""
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 

@@ -4,7 +4,8 @@ In: published tables, and the snapshot at which they will be read. Out: a transa
 locks, and for each table that cannot be copied now, why. A snapshot protects rows, not files: what
 rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of blocks to another
 between two of our reads, or gives them an age at which the snapshot does not see them; TRUNCATE and
-DETACH take them away. All of these need a lock that ACCESS SHARE keeps out.
+DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. Whoever has waited for
+it for some seconds is let pass, and the table's copy begins again later.
 
 The snapshot comes first, the locks after it. Making the slot waits for every transaction that
 writes, and one that wants to change a locked table counts as such before it waits for the lock:
@@ -16,6 +17,7 @@ against the catalogs now. Such a table is left out, and copied at a later snapsh
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -36,6 +38,21 @@ Name = tuple[str, str]
 
 _PATIENCE: Final = "1s"
 """How long a round waits for a lock, once; the table is tried again with the next."""
+
+_POLITENESS_S: Final = 3.0
+"""How long somebody else waits for a table before its copy is given up. Whoever reads the table
+waits behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
+
+_WAITED_FOR: Final = (
+    "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
+    " CROSS JOIN LATERAL (SELECT w.relation AS oid UNION"
+    " SELECT a.relid FROM pg_catalog.pg_partition_ancestors(w.relation) a) m"
+    " JOIN pg_catalog.pg_class c ON c.oid = m.oid"
+    " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE w.locktype = 'relation' AND NOT w.granted AND w.mode = 'AccessExclusiveLock'"
+    " AND {pid} = ANY (pg_catalog.pg_blocking_pids(w.pid))"
+)
+"""Tables, and partitioned tables over them, for which a session waits because of ours."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _NO_RIGHT: Final = "42501"
@@ -78,12 +95,17 @@ class TableLocks:
         self, conninfo: ConnInfo, application_name: str, interrupt: Callable[[], None]
     ) -> None:
         """Raises as ``Connection.connect``. ``interrupt``: see ``Connection``."""
-        self._connection = Connection.connect(conninfo, application_name, replication=False)
-        self._connection.interrupt = interrupt
+        self._conninfo = conninfo
+        self._application_name = application_name
+        self._interrupt = interrupt
+        self._connection = self._connect()
         ((version,),) = self._connection.query("SELECT pg_catalog.version()")
         self._needless = _LAKE in str(version)
         """A node publishes versions of Delta tables: a snapshot is all that a copy needs."""
         self._before: dict[Name, tuple[str, str]] = {}
+        self._held: list[Name] = []
+        self._since: dict[Name, float] = {}
+        """Since when somebody waits for a table."""
 
     def look(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """Note what the tables are like now, and which of them cannot be locked.
@@ -123,7 +145,32 @@ class TableLocks:
         for name in locked:
             if not (self._before[name] == seen.get(name) == current.get(name)):
                 failed[name] = _changed(name)
+        self._held = [name for name in tables if name not in failed]
         return failed
+
+    def let_pass(self, other: Connection) -> dict[Name, PenstockError]:
+        """Let go of tables for which somebody has waited for some seconds. Their copies must end.
+
+        ``other``: a session that holds no locks. A question to the server; where nobody waits, it
+        looks at nothing. The rest is locked by a second session before the first lets go.
+        """
+        if not self._held:
+            return {}
+        pid = self._connection.backend_pid
+        rows = other.query(_WAITED_FOR.format(pid=pid))
+        now = time.monotonic()
+        waited = {(str(schema), str(table)) for schema, table in rows}.intersection(self._held)
+        self._since = {name: self._since.get(name, now) for name in waited}
+        passing = {name for name, since in self._since.items() if now - since >= _POLITENESS_S}
+        if not passing:
+            return {}
+        staying = [name for name in self._held if name not in passing]
+        before, self._connection = self._connection, self._connect()
+        with before:
+            self._connection.query("BEGIN TRANSACTION READ ONLY")
+            passing.update(self._lock(staying))
+        self._held = [name for name in staying if name not in passing]
+        return {name: _waited_for(name) for name in passing}
 
     def check(self) -> None:
         """Raises ConnectionFailure when the session is gone, and the locks with it."""
@@ -143,6 +190,12 @@ class TableLocks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _connect(self) -> Connection:
+        name = self._application_name
+        connection = Connection.connect(self._conninfo, name, replication=False)
+        connection.interrupt = self._interrupt
+        return connection
 
     def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """All in one command, which waits a little; where that fails, one by one without waiting,
@@ -235,6 +288,16 @@ def _refused(name: Name, error: PenstockError) -> PenstockError:
         hint="The copy is tried again by itself. To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
         f" WHERE relation = {quote_literal(_qualified(name))}::regclass;",
+        sqlstate=_LOCK_NOT_AVAILABLE,
+    )
+
+
+def _waited_for(name: Name) -> PenstockError:
+    return ObjectInUse(
+        f'the initial copy of table "{name[0]}.{name[1]}" makes way',
+        detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
+        "CLUSTER, VACUUM FULL, DROP TABLE), and who wants to read it waits behind that session.",
+        hint="The copy begins again by itself at a new snapshot.",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
