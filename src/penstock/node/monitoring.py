@@ -177,6 +177,8 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         tables_ready=sum(table.state == "r" for table in status.tables),
         tables_parked=sum(table.state == "p" for table in status.tables),
         tables=len(status.tables),
+        update_missing=sum(table.update_missing for table in status.tables),
+        delete_missing=sum(table.delete_missing for table in status.tables),
     )
 
 

@@ -25,6 +25,7 @@ class TableStatus:
     srsublsn.
 
     ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
     """
 
     name: str
@@ -35,6 +36,8 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -165,4 +168,6 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         error=now.error if parked is None else parked.message,
         error_detail=now.error_detail if parked is None else parked.detail,
         error_hint=now.error_hint if parked is None else parked.hint,
+        update_missing=now.update_missing,
+        delete_missing=now.delete_missing,
     )

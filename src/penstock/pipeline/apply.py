@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -22,21 +22,26 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
-from penstock.pipeline.net_change import Incomplete, NetChange
+from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
 from penstock.pipeline.payload import Payload, Payloads, payloads
 from penstock.pipeline.prune import candidates, integer_bounds
 from penstock.pipeline.tasks import (
+    Candidates,
     Failed,
     Item,
+    Located,
     Result,
     SearchItem,
     Written,
     run_partition,
 )
-from penstock.pipeline.verify import positions_to_delete
+from penstock.pipeline.verify import missing_rows, positions_to_delete
 from penstock.pipeline.write import Completion, WriteItem
 
 log = logging.getLogger(__name__)
+
+Done = Located | Candidates | Written
+"""Of a task, what is no error."""
 
 _ITEM_SECONDS: Final = 0.01
 _SECONDS_PER_ROW: Final = 2e-8
@@ -57,8 +62,8 @@ class ApplyOptions:
 class TableWork:
     """A net change to be carried out on a table.
 
-    ``check_absent``: look whether keys that the batch inserts exist; not needed as long as the
-    table's last commit is our own, because the publisher's key guarantees it.
+    ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
+    unique index at the publisher says nothing of rows whose deletion was never sent.
     """
 
     table: DeltaTable
@@ -75,6 +80,7 @@ class TableOutcome:
     rows_removed: int
     files_written: int
     files_touched: int
+    skipped: Skipped | None = None
 
 
 def _refuse(_work: TableWork, error: PenstockError) -> None:
@@ -90,32 +96,57 @@ def run_batch(
 ) -> tuple[TableOutcome, ...]:
     """Carry out the works, each on another table, as one job, and stage them.
 
-    ``failed`` is told of each work that cannot be done: ReplicationConflict naming table and keys
-    where rows of a table are not what the net change expects, StorageError. It raises, and then
-    nothing is staged; or it returns, and the others are.
+    Changes of rows that a table does not have are skipped, as PostgreSQL does, and told in the
+    outcome. ``failed`` is told of each work that cannot be done: ReplicationConflict naming table
+    and keys where a row to be inserted is there already or a key has several rows, StorageError. It
+    raises, and then nothing is staged; or it returns, and the others are.
     """
-    if not works:
-        return ()
+    while works:
+        results = _search_and_write(spark, works, options)
+        deleted: dict[int, Mapping[str, BitMap]] = {}
+        again: list[TableWork] = []
+        try:
+            for number, work in enumerate(works):
+                try:
+                    mine = _results_of(number, results)
+                    net = _without_missing(work.net, mine)
+                    if net is None:
+                        deleted[number] = positions_to_delete(work.table.name, work.net, mine)
+                    again.append(work if net is None else replace(work, net=net))
+                except PenstockError as error:
+                    failed(work, error)
+        except BaseException:
+            _remove_written(works, results)
+            raise
+        if len(deleted) == len(again):
+            _remove_written(works, [result for result in results if result.work not in deleted])
+            return tuple(_stage(n, works[n], results, goes) for n, goes in deleted.items())
+        _remove_written(works, results)
+        works = again
+    return ()
+
+
+def _search_and_write(
+    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
+) -> list[Result]:
+    """The batch's job."""
     with payloads(works[0].table.storage) as area:
         cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
         for number, work in enumerate(works):
             items += _items(number, work, area, options, cores)
         names = ", ".join(work.table.name for work in works)
-        results = run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
-    deleted: dict[int, Mapping[str, BitMap]] = {}
-    try:
-        for number, work in enumerate(works):
-            try:
-                deleted[number] = _verify(number, work, results)
-            except PenstockError as error:
-                failed(work, error)
-    except BaseException:
-        _remove_written(works, results)
-        raise
-    lost = [result for result in results if result.work not in deleted]
-    _remove_written(works, lost)
-    return tuple(_stage(n, works[n], results, positions) for n, positions in deleted.items())
+        return run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+
+
+def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:
+    """The net change without the changes of rows that are not there; None where none is missing.
+
+    PostgreSQL skips such a change (update_missing, delete_missing). It is rare, so the whole job is
+    done again.
+    """
+    lacking = missing_rows(net, results)
+    return None if lacking is None or net.without is None else net.without(lacking)
 
 
 def _items(
@@ -194,15 +225,15 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 
 
-def _verify(number: int, work: TableWork, results: Sequence[Result]) -> Mapping[str, BitMap]:
-    """Positions that go. Raises the work's first error, or ReplicationConflict."""
-    done = []
+def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
+    """A work's. Raises its first task's error."""
+    found: list[Done] = []
     for result in results:
         if result.work == number:
             if isinstance(result, Failed):
                 raise result.error
-            done.append(result)
-    return positions_to_delete(work.table.name, work.net, done)
+            found.append(result)
+    return found
 
 
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
@@ -224,7 +255,12 @@ def _stage(
     ]
     work.table.stage(written=written, deleted=deleted, remove_all=work.net.truncate)
     outcome = TableOutcome(
-        work.table.name, work.net.rows_written, work.net.rows_removed, len(written), len(deleted)
+        work.table.name,
+        work.net.rows_written,
+        work.net.rows_removed,
+        len(written),
+        len(deleted),
+        work.net.skipped,
     )
     log.debug("staged %s", outcome)
     return outcome

@@ -25,6 +25,15 @@ REMEDY: Final = (
 )
 
 
+EXISTS_REMEDY: Final = (
+    "The target has rows that the publisher has not: somebody else has written to it (DESCRIBE "
+    "HISTORY), rows were there before the subscription, or a publication leaves out delete or "
+    "truncate. Delete the rows that are too many from the target, or copy the table again: remove "
+    "the table from the publication, ALTER SUBSCRIPTION ... REFRESH PUBLICATION, remove the target "
+    "table, add the table to the publication and REFRESH once more."
+)
+
+
 def describe_keys(keys: pa.Table) -> str:
     """``Key (a, b)=(1, x), (2, y)`` of at most KEYS_NAMED rows, long values cut."""
     shown = keys.slice(0, KEYS_NAMED).to_pylist()
@@ -41,6 +50,16 @@ def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> Replicatio
         f'conflict detected on table "{table}": its rows and the publisher\'s changes disagree',
         detail=detail + ".",
         hint=REMEDY,
+    )
+
+
+def key_exists(table: str, keys: pa.Table) -> ReplicationConflict:
+    """PostgreSQL's unique violation (insert_exists, update_exists)."""
+    return ReplicationConflict(
+        f'duplicate key value violates unique constraint of table "{table}"',
+        detail=f"{describe_keys(keys)} already exists.",
+        hint=EXISTS_REMEDY,
+        sqlstate="23505",
     )
 
 

@@ -71,6 +71,8 @@ class SubscriptionReport:
     tables_ready: int
     tables_parked: int
     tables: int
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
