@@ -97,7 +97,7 @@ def test_bad_tables_are_parked_and_copied_again(
     found = parked(node)
     assert "has changed its type" in str(found["public.typed"].error)
     assert "infinity" in str(found["public.dated"].error)
-    assert "conflict" in str(found["public.foreign_rows"].error)
+    assert "(id)=(500)" in str(found["public.foreign_rows"].error_detail)
     assert "No such file" in str(found["public.gone"].error)
     assert found["public.damaged"].error
     assert node.status("s").state == "streaming"
