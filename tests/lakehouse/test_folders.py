@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pytest
-from deltalake import DeltaTable as DeltaRs
 
 from penstock.errors import DuplicateObject
 from penstock.lakehouse.describe import table_names
@@ -19,11 +16,6 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 _INT4 = 23
-ODD = (
-    *("_delta_log", "_change_data", "_SUCCESS", ".hidden", "_", "a=1", "year=2024", "50%", "a%20b"),
-    *("order items", "größe", "Größe", "a#b", "a?b", "a:b", "a*b", "{a}", "[a]", "t.parquet", "-"),
-    *("ta\u0308", "x.json", "a/b", "a\\b", "it's", 'a"b', "_penstock", "order_items-98f422a4"),
-)
 
 
 def schema(name: str) -> TableSchema:
@@ -36,28 +28,6 @@ def schema(name: str) -> TableSchema:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(str(tmp_path / "wh"))
-
-
-@pytest.mark.spark
-def test_every_reader_opens_every_table(spark: Any, warehouse: Warehouse) -> None:
-    places = {}
-    for number, name in enumerate(ODD):
-        table_schema = "_delta_log" if number % 2 else "public"
-        table = warehouse.create(table_schema, name, schema(name))
-        places[table_schema, name] = table.uri
-        spark.sql(f"INSERT INTO delta.`{table.uri}` VALUES ({number})")
-        (row,) = spark.read.format("delta").load(table.uri).collect()
-        (plain,) = spark.read.parquet(table.uri).collect()
-        path = local_path(table.uri)
-        (parquet,) = duckdb.sql(f"SELECT * FROM read_parquet('{path}/**/*.parquet')").fetchall()
-        rows = DeltaRs(path).to_pyarrow_dataset().to_table().to_pylist()
-        assert (row.id, plain.id, parquet, rows) == (number, number, (number,), [{"id": number}])
-        found = warehouse.open(table_schema, name)
-        assert found is not None
-        assert found.rows == 1
-    assert len(set(places.values())) == len(ODD)
-    # Found again by their names, by whoever looks at the folders only.
-    assert set(table_names(warehouse)) == set(places)
 
 
 def lies_as_before(warehouse: Warehouse, schema_name: str, name: str, *, source: str) -> Path:
