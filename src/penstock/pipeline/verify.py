@@ -2,7 +2,8 @@
 
 In: NetChanges and the results of their job. Out: per table the positions that go, or a
 ReplicationConflict that names table and keys. The fold assumes that every row which it removes
-exists exactly once and that no row which it inserts does; only here is that known.
+exists exactly once and that no row which it inserts does; only here is that known. Rows that are
+missing are no error: ``apply`` has them folded out first.
 """
 
 from __future__ import annotations
