@@ -151,10 +151,10 @@ def _session(task: CopyTask) -> Iterator[Any]:
         with _server_errors(task):
             cursor.execute(SESSION_SETTINGS)
             cursor.fetchall()
-        with suppress(adbc_driver_manager.Error):
-            cursor.execute(_END_WITH_ME)
+        for setting in (_NOT_FOR_EVER, _END_WITH_ME):
+            with suppress(adbc_driver_manager.Error):
+                cursor.execute(setting)
         with _server_errors(task):
-            cursor.execute(_NOT_FOR_EVER)
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
