@@ -121,7 +121,7 @@ class Copies:
         return True
 
     def _start(self) -> None:
-        if self._round is not None:
+        if self._round is not None or self._finished:  # those first: began_at holds for them
             return
         waiting = [rel for rel in self._catalog.rels() if rel.state in NOT_COPIED]
         self._status.only_failed({rel.qualified_name for rel in waiting})
