@@ -35,7 +35,7 @@ def _wait(state: Callable[[], bool]) -> None:
 
 
 def _uri(node: LocalNode, table: str, subscription: str) -> str:
-    return node.cut(subscription).tables[f"public.{table}"].uri
+    return node.cut(subscription).tables["public", table].uri
 
 
 def test_keys_whose_deletion_was_not_sent(
