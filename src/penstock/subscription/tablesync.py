@@ -62,6 +62,9 @@ class RelStates(Protocol):
         """Keep a table in the subscription until the block is left; yields ``set_state``.
         Raises UndefinedObject when it is gone, or the subscription is being dropped."""
 
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
+        """Record the publisher's relation and the Delta table that a row stands for."""
+
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
@@ -124,8 +127,9 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
             if (error := refused.get((rel.schema, rel.table))) is not None:
                 work.failed(rel, error)
             elif rel.sync_id in members:
+                work.states.bind(rel, source.info.relation.oid, source.table.id)
                 work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
-                tables[source.table.name] = rel
+                tables[source.table.uri] = rel
 
         def check() -> None:
             work.check()
@@ -141,21 +145,21 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         done: set[str] = set()
 
         def finished(source: CopySource) -> None:
-            rel = tables[source.table.name]
+            rel = tables[source.table.uri]
             locks.confirm()
             _finish(work, rel, source.table, point)
             done.add(rel.sync_id)
 
         run_copy(
             work.spark,
-            [source for _, source in sources if source.table.name in tables],
+            [source for _, source in sources if source.table.uri in tables],
             conninfo=conninfo,
             snapshot_name=snapshot_name,
             options=work.options,
             progress=work.progress,
             finished=finished,
-            failed=lambda source, error: work.failed(tables[source.table.name], error),
-            wanted=lambda source: tables[source.table.name].sync_id in members,
+            failed=lambda source, error: work.failed(tables[source.table.uri], error),
+            wanted=lambda source: tables[source.table.uri].sync_id in members,
             check=check,
         )
 
@@ -183,7 +187,7 @@ def _prepared(
     for rel in rels:
         try:
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
-            table = ensure_table(work.warehouse, info, must_be_empty=True)
+            table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
         except ConnectionFailure:
             raise
         except PenstockError as error:
@@ -221,6 +225,27 @@ def target_key(info: PublishedTable) -> tuple[str, ...]:
             return ()
         case _:
             return info.relation.key
+
+
+def copy_target(
+    warehouse: Warehouse, info: PublishedTable, rel: SubscriptionRel, app_id: str
+) -> DeltaTable:
+    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
+    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
+    relation = info.relation
+    table = warehouse.open(relation.schema, relation.name)
+    ours = table is not None and table.transaction_version(app_id) is not None
+    if table is None or not ours or table.id != rel.table_id:
+        return ensure_table(warehouse, info, must_be_empty=True)
+    log.info(
+        'table "%s" is copied again: %d rows of version %d at %s are replaced',
+        table.name,
+        table.rows,
+        table.version,
+        table.uri,
+    )
+    table.replace(TableSchema.of_relation(relation, target_key(info)))
+    return table
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:

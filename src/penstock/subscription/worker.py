@@ -48,6 +48,8 @@ class CatalogAccess:
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    record_conflict: Callable[[SubscriptionRel, str], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -200,11 +202,17 @@ class ApplyWorker:
         return self._stopping.is_set() or self._changed.is_set()
 
     def _open_targets(self, publisher: Publisher) -> Targets:
-        targets = Targets(self._warehouse, self.subscription.app_id)
+        subscription = self.subscription
+        targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
             if rel.state not in NOT_COPIED and targets.open(rel) is None:
-                info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+                info = publisher.table_info(subscription.publications, rel.schema, rel.table)
                 targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+        unbound = [target for target in targets if target.rel.relid is None]
+        published = publisher.tables(subscription.publications) if unbound else {}
+        for target in unbound:
+            if target.rel.table_name in published:
+                targets.bind(target, published[target.rel.table_name])
         return targets
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
