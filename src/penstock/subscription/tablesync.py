@@ -52,9 +52,6 @@ class RelStates(Protocol):
     ) -> object:
         """Record a transition."""
 
-    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
-        """Record the publisher's relation and the Delta table that a row stands for."""
-
     @property
     def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
         """The subscription's tables now; none when it is gone."""
@@ -64,6 +61,9 @@ class RelStates(Protocol):
     ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table in the subscription until the block is left; yields ``set_state``.
         Raises UndefinedObject when it is gone, or the subscription is being dropped."""
+
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
+        """Record the publisher's relation and the Delta table that a row stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,9 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
             if (error := refused.get((rel.schema, rel.table))) is not None:
                 work.failed(rel, error)
             elif rel.sync_id in members:
+                work.states.bind(rel, source.info.relation.oid, source.table.id)
                 work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
-                tables[source.table.name] = rel
+                tables[source.table.uri] = rel
 
         def check() -> None:
             work.check()
@@ -144,21 +145,21 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         done: set[str] = set()
 
         def finished(source: CopySource) -> None:
-            rel = tables[source.table.name]
+            rel = tables[source.table.uri]
             locks.confirm()
             _finish(work, rel, source.table, point)
             done.add(rel.sync_id)
 
         run_copy(
             work.spark,
-            [source for _, source in sources if source.table.name in tables],
+            [source for _, source in sources if source.table.uri in tables],
             conninfo=conninfo,
             snapshot_name=snapshot_name,
             options=work.options,
             progress=work.progress,
             finished=finished,
-            failed=lambda source, error: work.failed(tables[source.table.name], error),
-            wanted=lambda source: tables[source.table.name].sync_id in members,
+            failed=lambda source, error: work.failed(tables[source.table.uri], error),
+            wanted=lambda source: tables[source.table.uri].sync_id in members,
             check=check,
         )
 
@@ -187,7 +188,6 @@ def _prepared(
         try:
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
-            work.states.bind(rel, info.relation.oid, table.id)
         except ConnectionFailure:
             raise
         except PenstockError as error:
