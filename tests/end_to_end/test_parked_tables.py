@@ -83,15 +83,15 @@ def test_bad_tables_are_parked_and_copied_again(
     node.caught_up("s", database)
     before = node.cut().tables
     rows_before = {
-        table: delta_rows(pin.uri, pin.version)
-        for table, pin in before.items()
-        if table not in ("public.gone", "public.damaged")
+        name: delta_rows(pin.uri, pin.version)
+        for name, pin in before.items()
+        if name[1] not in ("gone", "damaged")
     }
     break_tables(node, database)
     write_to_all(database)
     node.wait_for("s", "five parked tables", lambda _: len(parked(node)) == 5)
     acknowledged(node, database)
-    assert set(node.cut().tables) == {"public.good"}
+    assert set(node.cut().tables) == {("public", "good")}
     assert_equal(node, database, "good")
     # Status, catalog, log and metric say which, and why.
     found = parked(node)
@@ -127,9 +127,9 @@ def test_bad_tables_are_parked_and_copied_again(
     node.caught_up("s", database)
     assert_equal(node, database, *_TABLES)
     # A cut from before is still what it was.
-    for table, rows in rows_before.items():
-        pin = before[table]
-        assert not difference(table, rows, delta_rows(pin.uri, pin.version))
+    for name, rows in rows_before.items():
+        pin = before[name]
+        assert not difference(name[1], rows, delta_rows(pin.uri, pin.version))
 
 
 def test_stop_names_the_table_and_parking_is_a_way_on(node: LocalNode, database: Database) -> None:
@@ -148,4 +148,4 @@ def test_stop_names_the_table_and_parking_is_a_way_on(node: LocalNode, database:
     node.wait_for("s", "the parked table", lambda _: set(parked(node)) == {"public.dated"})
     acknowledged(node, database)
     assert_equal(node, database, "good", "typed")
-    assert "public.dated" not in node.cut().tables
+    assert ("public", "dated") not in node.cut().tables
