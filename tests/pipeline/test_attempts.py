@@ -14,7 +14,6 @@ from penstock.errors import PenstockError, StorageError
 from penstock.pipeline.change_item import Operation
 from penstock.pipeline.job import Answer, checked
 from penstock.pipeline.publish_changes import _read, _Stored
-from penstock.pipeline.tasks import Failed
 
 _PROGRAM = Path(__file__).with_name("attempts.py")
 
@@ -43,13 +42,6 @@ def test_every_task_fails_after_its_work_and_runs_again(tmp_path: Path) -> None:
 def test_a_lost_or_doubled_answer_is_an_error(items: list[int]) -> None:
     with pytest.raises(PenstockError, match="pieces of work"):
         checked([Answer(item, ()) for item in items], 2, "job")
-
-
-def test_after_a_failure_the_rest_may_be_missing() -> None:
-    answers = [Answer(1, (Failed(0, StorageError("x")),))]
-    assert checked(answers, 3, "job") == answers
-    with pytest.raises(PenstockError, match="pieces of work"):
-        checked(answers * 2, 3, "job")
 
 
 def test_a_file_that_was_cut_short_is_found(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
-from penstock.pipeline.tasks import Failed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,9 +38,9 @@ def run_job(
 ) -> list[Result]:
     """Run all items, pairs of cost (seconds) and work, in one job of the description ``name``.
 
-    ``run``: an importable function that does one item; after a ``Failed`` its task does no more.
-    ``cores``: which part of the cluster's it may have; one at least. Raises PenstockError when not
-    every item was answered once, though none has failed.
+    ``run``: an importable function that does one item, whose expected errors are results, so that
+    one table's do not end what is done for others. ``cores``: which part of the cluster's it may
+    have; one at least. Raises PenstockError when not every item was answered once.
     """
     if not items:
         return []
@@ -65,30 +64,20 @@ class Answer:
     item: int
     results: tuple[Any, ...]
 
-    @property
-    def failed(self) -> bool:
-        """Whether it is the last of its task."""
-        return any(isinstance(result, Failed) for result in self.results)
-
 
 def run_task(
     run: Callable[[Any], Iterable[Any]], partitions: Iterable[tuple[tuple[int, Any], ...]]
 ) -> Iterator[Answer]:
-    """One task: its items one after the other, up to the first that fails."""
+    """One task: its items one after the other."""
     for items in partitions:
         for number, item in items:
-            answer = Answer(number, tuple(run(item)))
-            yield answer
-            if answer.failed:
-                return
+            yield Answer(number, tuple(run(item)))
 
 
 def checked(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
     """The answers, when they are complete. Raises PenstockError."""
     numbers = [answer.item for answer in answers]
-    complete = sorted(numbers) == list(range(items))
-    failed = any(answer.failed for answer in answers)
-    if not complete and not (failed and len(set(numbers)) == len(numbers)):
+    if sorted(numbers) != list(range(items)):
         raise PenstockError(
             f'Spark job "{name}" gave {len(numbers)} results for {len(set(numbers))} of '
             f"{items} pieces of work"

@@ -69,7 +69,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Failed:
-    """An item's error; what its task had yet to do was not done."""
+    """The error of a table's item; other items are done all the same."""
 
     work: int
     error: PenstockError
