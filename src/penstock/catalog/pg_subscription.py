@@ -19,6 +19,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Float,
+    Integer,
     RowMapping,
     String,
     Table,
@@ -49,7 +50,22 @@ _TABLE = Table(
     Column("suberrorhint", Text),
     Column("suberrorsqlstate", String(5)),
     Column("suberrortime", Float(53)),
+    Column("subsysid", String),
+    Column("subtimeline", Integer),
+    Column("subdbid", BigInteger),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherIdentity:
+    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
+
+    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
+    """
+
+    system_id: str
+    timeline: int
+    database_oid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,7 @@ class Subscription:
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
     never used again. ``stopped``: an error that a retry cannot heal has ended its worker, and
     ENABLE is what starts it again. ``dropping``: DROP SUBSCRIPTION waits for the slot.
+    ``publisher``: whom it follows, known since its first connection.
     """
 
     oid: int
@@ -84,6 +101,7 @@ class Subscription:
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
+    publisher: PublisherIdentity | None = field(default=None, compare=False)
 
     @property
     def should_run(self) -> bool:
@@ -163,7 +181,7 @@ class PgSubscription:
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
-    error = subscription.error
+    error, publisher = subscription.error, subscription.publisher
     return {
         "oid": subscription.oid,
         "subname": subscription.name,
@@ -181,6 +199,9 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorhint": error and error.hint,
         "suberrorsqlstate": error and error.sqlstate,
         "suberrortime": error and error.time,
+        "subsysid": publisher and publisher.system_id,
+        "subtimeline": publisher and publisher.timeline,
+        "subdbid": publisher and publisher.database_oid,
     }
 
 
@@ -194,6 +215,9 @@ def _subscription(row: RowMapping) -> Subscription:
             sqlstate=row["suberrorsqlstate"],
             time=row["suberrortime"],
         )
+    publisher = None
+    if row["subsysid"] is not None:
+        publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
     return Subscription(
         oid=row["oid"],
         name=row["subname"],
@@ -207,4 +231,5 @@ def _subscription(row: RowMapping) -> Subscription:
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error,
+        publisher=publisher,
     )

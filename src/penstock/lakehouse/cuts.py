@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import CommitConflict
+from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
@@ -69,7 +69,15 @@ class Cuts:
     Several processes may append; each cut is one commit, retried when another cut came first.
     """
 
-    def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        store: LogStore,
+        uri: str,
+        check_owner: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``check_owner``: raises where the table must not be created."""
+        self._check_owner = check_owner
         self.uri: Final = uri
         self._storage = storage
         self._store = store
@@ -77,6 +85,7 @@ class Cuts:
         self._state: TableState | None = None
         self._loaded = 0.0
         self._newest: dict[str, datetime] = {}
+        self._seen = False
 
     def append(
         self,
@@ -172,11 +181,17 @@ class Cuts:
         # a second time: a state that has seen no commit for a while is loaded again.
         if self._state is None or time.time() - self._loaded > interval_seconds(RETENTION) / 2:
             self._state = load(self._storage, self.uri) or self._create()
+            self._seen = True
             self._loaded = time.time()
             self._newest.clear()
         return self._state
 
     def _create(self) -> TableState:
+        self._check_owner()
+        if self._seen:
+            raise StorageError(
+                f'the cuts table "{self.uri}" is gone', hint="Put the warehouse back as it was."
+            )
         self._storage.create_folder(log_folder(self.uri))
         entry = _first_entry()
         try:

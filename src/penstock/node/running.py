@@ -121,6 +121,7 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
+                record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),

@@ -54,6 +54,7 @@ class ServingNode:
         """Raises ConfigurationError: rules, certificate or version make no sense."""
         self._catalog = catalog
         self._parameters = parameters
+        self._warehouse = warehouse
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders(parameters.max_wal_senders)
@@ -88,6 +89,8 @@ class ServingNode:
 
     def _keep_up(self) -> None:
         """Slots that cannot go on are marked; what no slot needs is forgotten."""
+        # An unmounted warehouse has no logs at all, which says nothing about the slots.
+        self._warehouse.check_owner()
         if self.sequencer.lost():
             for state in self.slots.all():
                 self.slots.invalidate(state.slot.name, WAL_REMOVED)
@@ -123,6 +126,7 @@ class ServingNode:
             database=parameters.database,
             database_oid=DATABASE_OID,
             wal_sender_timeout_s=parameters.wal_sender_timeout,
+            check_warehouse=warehouse.check_owner,
         )
 
     def _backend_options(self, folder: Path) -> BackendOptions:

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PublisherError
-from penstock.lakehouse.cuts import CutOwner
-from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -79,6 +78,7 @@ class Streaming:
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
+        last_cut: Cut | None,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
         self._subscription = subscription
@@ -88,10 +88,6 @@ class Streaming:
         self._status = status
         self._copy_began_at = copy_began_at
         self._joined = joined
-        cut = warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
-        if cut is not None:
-            # As for the tables' logs: what is read here is acknowledged.
-            warehouse.storage.sync_folder(log_folder(warehouse.cuts.uri))
         self._applier = Applier(
             spark,
             warehouse.cuts,
@@ -99,7 +95,7 @@ class Streaming:
             subscription=subscription.name,
             app_id=subscription.app_id,
             options=options.apply,
-            last_cut=cut,
+            last_cut=last_cut,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         self._inbox = Inbox(

@@ -15,10 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
-from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes import binary_supported
@@ -27,6 +26,7 @@ from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.tablesync import CopyRound, ensure_table, recover, run_round
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
 
@@ -44,6 +44,7 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    record_publisher: Callable[[PublisherIdentity], None]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -70,7 +71,8 @@ class ApplyWorker:
         self._copy_options = copy_options
         self._stream_options = stream_options
         self._retry_interval = retry_interval
-        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
+        self._app_id = subscription.app_id
+        self._witness = Witness(subscription, warehouse, catalog.record_publisher)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -148,8 +150,14 @@ class ApplyWorker:
         self._changed.clear()
         self.status.state = "connecting"
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
-            self._start_copies()
+            self._witness.begin(publisher)
+            if self._copy is None:
+                # Before any streaming: a copy that was committed has its point in the past, and
+                # nothing after that point may be acknowledged.
+                recover(self._catalog.rels(), self._warehouse, self._catalog, self._app_id)
             targets = self._open_targets(publisher)
+            self._witness.check(targets)
+            self._start_copies()
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if self._copy is None or any(True for _ in targets):
             self._warn_without_tables()
@@ -163,6 +171,7 @@ class ApplyWorker:
                 status=self.status,
                 copy_began_at=lambda: self._copy_began_at,
                 joined=self._record_joined,
+                last_cut=self._witness.last_cut,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -194,6 +203,7 @@ class ApplyWorker:
         targets = Targets(self._warehouse, self.subscription.app_id)
         for rel in self._catalog.rels():
             if rel.state not in _NOT_COPIED and targets.open(rel) is None:
+                self._witness.check_missing(rel)
                 info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
                 targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
         return targets
@@ -220,13 +230,10 @@ class ApplyWorker:
         """Copy tables in state i and d on a thread of their own, all at one point."""
         if self._copy is not None:
             return
-        # Before any streaming: a copy that was committed has its point in the past, and nothing
-        # behind that point may be acknowledged.
-        recover(self._catalog.rels(), self._warehouse, self._catalog, self.subscription.app_id)
         waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
         if not waiting:
             return
-        cut = self._warehouse.cuts.last(self._cut_owner)
+        cut = self._witness.last_cut
         self._copy_began_at = INVALID if cut is None else cut.lsn
         work = CopyRound(
             spark=self._spark,
