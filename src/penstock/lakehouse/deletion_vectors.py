@@ -156,6 +156,6 @@ def _read_blob(storage: Storage, uri: str, descriptor: Descriptor) -> bytes:
 def _corrupt(uri: str, why: str) -> StorageError:
     return StorageError(
         f'invalid deletion vector in "{uri}": {why}',
-        hint="The file is damaged. RESTORE the table to an older version or copy it again.",
+        hint="The file is damaged. Put it back from a copy, or copy the table again.",
         sqlstate="XX001",
     )

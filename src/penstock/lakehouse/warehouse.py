@@ -137,5 +137,7 @@ class Warehouse:
     def staging_path(self, name: str) -> str:
         """The URI of a passing file that executors read; its folder exists."""
         folder = f"{self.uri}/{OWN_FOLDER}/staging"
+        if self.storage.is_local and not self.storage.exists(folder):
+            self.check_owner()
         self.storage.create_folder(folder)
         return f"{folder}/{name}"

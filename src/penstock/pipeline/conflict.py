@@ -18,8 +18,9 @@ _VALUE_LENGTH: Final = 64
 
 REMEDY: Final = (
     "Only its subscription may write to a replicated table. Find out who else wrote to it "
-    "(DESCRIBE HISTORY), then restore it to the version of the last cut (RESTORE TABLE ... TO "
-    "VERSION AS OF ...), or copy it again: remove the table from the publication, ALTER "
+    "(DESCRIBE HISTORY), then restore it to the version before that (RESTORE TABLE ... TO VERSION "
+    "AS OF ...; further back is refused, as it takes rows away that were replicated), ALTER "
+    "SUBSCRIPTION ... ENABLE. Or copy it again: remove the table from the publication, ALTER "
     "SUBSCRIPTION ... REFRESH PUBLICATION, remove the target table, add the table to the "
     "publication and REFRESH once more."
 )

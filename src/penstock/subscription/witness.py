@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
@@ -28,6 +29,9 @@ from penstock.subscription.targets import Target, Targets
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
+
+_JOINING_COMMITS: Final = 100
+"""How many entries of a table that is in no cut yet are read; a cut comes long before."""
 
 
 class Witness:
@@ -74,6 +78,10 @@ class Witness:
         tables = [self._state(target) for target in targets]
         check_tables(name, lsn, tables, self._warehouse.cuts.uri)
         check_publisher(name, self._known, self._server, lsn, tables)
+        for target in targets:
+            pinned, newest = self._in_cut(target.rel), target.table.version
+            since = max(-1, newest - _JOINING_COMMITS) if pinned is None else pinned.version
+            target.table.check_restored(since)
         if self._known != self._server.identity:
             log.info('subscription "%s" follows %s', name, self._server.identity)
             self._record(self._server.identity)
