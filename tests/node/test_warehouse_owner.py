@@ -51,7 +51,7 @@ def test_an_id_for_life(tmp_path: Path) -> None:
 
         place.rename(tmp_path / "away")
         with pytest.raises(StorageError, match="is not there"):
-            warehouse.check_owner()
+            warehouse.check_there()
         with pytest.raises(StorageError, match="is not there"):
             warehouse.create("public", "u", TableSchema((), key=()))
         with pytest.raises(StorageError, match="is not there"):
@@ -60,6 +60,6 @@ def test_an_id_for_life(tmp_path: Path) -> None:
             take_warehouse(catalog, Warehouse(str(place), fsync=False))
         assert not place.exists()
         (tmp_path / "away").rename(place)
-        warehouse.check_owner()
+        warehouse.check_there()
         with pytest.raises(DuplicateObject):
             warehouse.create("public", "t", TableSchema((), key=()))

@@ -74,10 +74,10 @@ class Cuts:
         storage: Storage,
         store: LogStore,
         uri: str,
-        check_owner: Callable[[], None] = lambda: None,
+        check_there: Callable[[], None] = lambda: None,
     ) -> None:
-        """``check_owner``: raises where the table must not be created."""
-        self._check_owner = check_owner
+        """``check_there``: raises where the table must not be created."""
+        self._check_there = check_there
         self.uri: Final = uri
         self._storage = storage
         self._store = store
@@ -187,7 +187,7 @@ class Cuts:
         return self._state
 
     def _create(self) -> TableState:
-        self._check_owner()
+        self._check_there()
         if self._seen:
             raise StorageError(
                 f'the cuts table "{self.uri}" is gone', hint="Put the warehouse back as it was."

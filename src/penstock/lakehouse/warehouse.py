@@ -56,7 +56,7 @@ class Warehouse:
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts of all subscriptions of the node."""
-        return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_owner)
+        return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_there)
 
     @property
     def _owner_uri(self) -> str:
@@ -78,7 +78,7 @@ class Warehouse:
             self.storage.write(self._owner_uri, f"{node_id}\n".encode())
         self.node_id = node_id
 
-    def check_owner(self) -> None:
+    def check_there(self) -> None:
         """One small read. Raises StorageError where the warehouse is not there (an empty mount
         point looks like a new one), ConfigurationError where it is another node's.
         """
@@ -122,8 +122,8 @@ class Warehouse:
         )
 
     def create(self, schema: str, table: str, columns: TableSchema) -> DeltaTable:
-        """Create a table without rows. Raises DuplicateObject; as ``check_owner``."""
-        self.check_owner()
+        """Create a table without rows. Raises DuplicateObject; as ``check_there``."""
+        self.check_there()
         return DeltaTable.create(
             self.storage, self.store, self.table_uri(schema, table), f"{schema}.{table}", columns
         )
@@ -138,6 +138,6 @@ class Warehouse:
         """The URI of a passing file that executors read; its folder exists."""
         folder = f"{self.uri}/{OWN_FOLDER}/staging"
         if self.storage.is_local and not self.storage.exists(folder):
-            self.check_owner()
+            self.check_there()
         self.storage.create_folder(folder)
         return f"{folder}/{name}"

@@ -90,7 +90,7 @@ class ServingNode:
     def _keep_up(self) -> None:
         """Slots that cannot go on are marked; what no slot needs is forgotten."""
         # An unmounted warehouse has no logs at all, which says nothing about the slots.
-        self._warehouse.check_owner()
+        self._warehouse.check_there()
         if self.sequencer.lost():
             for state in self.slots.all():
                 self.slots.invalidate(state.slot.name, WAL_REMOVED)
@@ -126,7 +126,7 @@ class ServingNode:
             database=parameters.database,
             database_oid=DATABASE_OID,
             wal_sender_timeout_s=parameters.wal_sender_timeout,
-            check_warehouse=warehouse.check_owner,
+            check_warehouse=warehouse.check_there,
         )
 
     def _backend_options(self, folder: Path) -> BackendOptions:

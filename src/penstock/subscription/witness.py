@@ -53,7 +53,7 @@ class Witness:
 
     def begin(self, publisher: Publisher) -> None:
         """Before anything is created. Raises StateMismatch, StorageError, ConnectionFailure."""
-        self._warehouse.check_owner()
+        self._warehouse.check_there()
         subscription, cuts = self._subscription, self._warehouse.cuts
         self._server = publisher_state(publisher, subscription.slot_name, self._known)
         check_identity(subscription.name, self._known, self._server.identity)
