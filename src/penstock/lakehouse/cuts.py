@@ -146,11 +146,12 @@ class Cuts:
             def replace(state: TableState) -> tuple[list[DataFile], list[WrittenFile]]:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
+            # What becomes unreferenced now stays until the next time: somebody may be reading it.
+            self._remove_unreferenced()
             if self._current_state().files:
                 self._commit(operation, replace)
             properties = self._current_state().properties
             self._store.checkpoint(self.uri, properties)
-            self._remove_unreferenced()
 
     def _commit(
         self,
