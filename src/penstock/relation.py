@@ -9,6 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+TableName = tuple[str, str]
+"""Schema and name. What is looked up by its name is looked up by this, never by a text."""
+
+_AMBIGUOUS: Final = frozenset('."')
+
+
+def qualified(schema: str, table: str) -> str:
+    """``schema.table`` for people; different tables never have the same text.
+
+    Unquoted, as PostgreSQL's messages print it, except for a part with a dot or a quote.
+    """
+    return f"{_part(schema)}.{_part(table)}"
+
+
+def _part(name: str) -> str:
+    if _AMBIGUOUS.isdisjoint(name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
 
 
 class ReplicaIdentity(Enum):
@@ -42,8 +62,13 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """``schema.name``, unquoted, as PostgreSQL's messages print it."""
-        return f"{self.schema}.{self.name}"
+        """Its name for people (``qualified``)."""
+        return qualified(self.schema, self.name)
+
+    @property
+    def table_name(self) -> TableName:
+        """Its name to look it up by."""
+        return self.schema, self.name
 
     @property
     def key(self) -> tuple[str, ...]:

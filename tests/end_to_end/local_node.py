@@ -101,5 +101,5 @@ class LocalNode:
 
     def rows(self, table: str, *, schema: str = "public", subscription: str = "s") -> list[Row]:
         """Rows at the last cut."""
-        pin = self.cut(subscription).tables[f"{schema}.{table}"]
+        pin = self.cut(subscription).tables[schema, table]
         return delta_rows(pin.uri, pin.version)

@@ -43,7 +43,7 @@ def catch_up(node: LocalNode, database: Database) -> None:
     node.caught_up("s", database)
     with database.connect() as connection:
         expected = publisher_rows(connection, "public.t")
-    member = node.cut().tables["public.t"]
+    member = node.cut().tables["public", "t"]
     found = delta_rows(member.uri, member.version)
     assert not difference("t", expected, found)
 
@@ -103,5 +103,5 @@ def test_a_table_joins_while_everything_comes_by_copy(
     node.caught_up("s", database)
     database.execute("DELETE FROM late WHERE id > 10; INSERT INTO late VALUES (0)")
     node.caught_up("s", database)
-    member = node.cut().tables["public.late"]
+    member = node.cut().tables["public", "late"]
     assert sorted(delta_rows(member.uri, member.version)) == [(i,) for i in range(11)]

@@ -48,7 +48,7 @@ def test_a_table_joins_an_idle_publisher(
         node.wait_for("s", "the copy", lambda s: states("rf")(s) or states("rr")(s))
         # The server's own background writer notes a position every 15 s at most.
         node.wait_for("s", "the table without a write", states("rr"), timeout=8)
-        assert sorted(node.cut().tables) == ["public.a", "public.b"]
+        assert sorted(node.cut().tables) == [("public", "a"), ("public", "b")]
         database.execute("INSERT INTO b VALUES (0, 'y'); DELETE FROM b WHERE id = 5")
         node.caught_up("s", database)
         with database.connect() as connection:

@@ -40,7 +40,7 @@ def test_a_transaction_larger_than_memory_arrives_whole(
     node = local_node(logical_decoding_work_mem="1MB", apply_queue_mem="2MB")
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
-    uri = node.cut().tables["public.large"].uri
+    uri = node.cut().tables["public", "large"].uri
     seen: set[tuple[int, int]] = set()
     ended = threading.Event()
 

@@ -62,7 +62,7 @@ def test_tables_join_while_the_others_go_on(
                 table: sum(row[1] for row in delta_rows(pin.uri, pin.version))
                 for table, pin in pins.items()
             }
-            assert added["public.late"] == added["public.counter"] > 0
+            assert added["public", "late"] == added["public", "counter"] > 0
             node.new_cut("s")
     finally:
         ended.set()

@@ -17,7 +17,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 
 OLD, NEW = CutOwner("s", "first"), CutOwner("s", "second")
-TABLES = {"public.t": CutTable("file:///wh/public/t", 7, "an id")}
+TABLES = {("public", "t"): CutTable("file:///wh/public/t", 7, "an id")}
 DOCUMENTED = (
     "SELECT lsn FROM cuts WHERE subscription = 's' AND cut_time = "
     "(SELECT max(cut_time) FROM cuts WHERE subscription = 's')"
@@ -68,7 +68,10 @@ def older(tmp_path: Path) -> Cuts:
 def test_older_cuts_belong_to_the_name(older: Cuts) -> None:
     last = older.last(OLD)
     assert last is not None
-    assert (last.lsn, last.tables) == (2, {"public.t": CutTable("file:///wh/public/t", 2, None)})
+    assert (last.lsn, last.tables) == (
+        2,
+        {("public", "t"): CutTable("file:///wh/public/t", 2, None)},
+    )
     older.adopt([OLD])
     assert older.last(NEW) is None, "adopted once, they are of one subscription"
     older.append(OLD, Lsn(3), None, TABLES)

@@ -27,8 +27,8 @@ def owner(name: str) -> CutOwner:
     return CutOwner(name, f"id-of-{name}")
 
 
-def tables(version: int, count: int = 3) -> dict[str, CutTable]:
-    return {f"public.t{i}": CutTable(f"file:///wh/public/t{i}", version) for i in range(count)}
+def tables(version: int, count: int = 3) -> dict[tuple[str, str], CutTable]:
+    return {("public", f"t{i}"): CutTable(f"file:///wh/public/t{i}", version) for i in range(count)}
 
 
 def age(folder: str, seconds: float) -> None:

@@ -117,7 +117,7 @@ def test_log_entry_that_could_not_be_written_may_be_put_again(tmp_path: Path) ->
 
 def test_cut(small_disk: Path) -> None:
     cuts = Warehouse(str(small_disk), False).cuts
-    tables = {"public.t": CutTable("file:///t", 1)}
+    tables = {("public", "t"): CutTable("file:///t", 1)}
     cuts.append(CutOwner("s", "id"), Lsn(1), None, tables)
     with pytest.raises(StorageError) as caught:
         for lsn in range(2, 10_000):

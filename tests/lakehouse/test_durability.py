@@ -109,9 +109,9 @@ def test_new_folders(tmp_path: Path, journal: Journal) -> None:
 
 def test_cuts(tmp_path: Path, journal: Journal) -> None:
     cuts = Warehouse(str(tmp_path)).cuts
-    cuts.append(CutOwner("s", "id"), Lsn(1), None, {"public.t": CutTable("file:///t", 1)})
+    cuts.append(CutOwner("s", "id"), Lsn(1), None, {("public", "t"): CutTable("file:///t", 1)})
     journal.events.clear()
-    cuts.append(CutOwner("s", "id"), Lsn(2), None, {"public.t": CutTable("file:///t", 2)})
+    cuts.append(CutOwner("s", "id"), Lsn(2), None, {("public", "t"): CutTable("file:///t", 2)})
     put = journal.at("name", local_path(entry_uri(cuts.uri, 2)))
     folder = Path(local_path(cuts.uri))
     data = [p for kind, p in journal.events[:put] if kind == "fsync" and p.endswith(".parquet")]

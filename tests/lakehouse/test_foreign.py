@@ -81,7 +81,7 @@ def test_a_cut_is_of_the_tables_it_names(
     assert table_id(followed.storage, followed.uri) == followed.id
     pin = CutTable(followed.uri, 2, followed.id)
     now = datetime.now(UTC)
-    name = "public.accounts"
+    name = ("public", "accounts")
     cut = Cut("s", Lsn(200), None, {name: pin}, now)
     assert reading.read(spark, cut, name).count() == 3
     warehouse = Warehouse(str(tmp_path), False)

@@ -31,7 +31,7 @@ def _commit_many(folder: str, number: int) -> None:
 def _cut_many(folder: str, number: int) -> None:
     cuts = Warehouse(folder, False).cuts
     for i in range(COMMITS):
-        tables = {f"public.t{n}": CutTable(f"file:///t{n}", i) for n in range(3)}
+        tables = {("public", f"t{n}"): CutTable(f"file:///t{n}", i) for n in range(3)}
         cuts.append(CutOwner(f"sub{number}", f"sub{number}"), Lsn(i + 1), None, tables)
 
 

@@ -69,14 +69,14 @@ def test_publications_and_tables(publisher: Publisher) -> None:
     assert ('Odd "schema', "it's a \\ table") in tables
     assert ("public", "leaf_eu") in tables
     assert ("public", "root") not in tables
-    assert publisher.tables(["via_root"]) == [("public", "root")]
-    assert publisher.tables(["leaves"]) == [
+    assert list(publisher.tables(["via_root"])) == [("public", "root")]
+    assert list(publisher.tables(["leaves"])) == [
         ("public", "Leaf ca"),
         ("public", "leaf_eu"),
         ("public", "leaf_us"),
     ]
-    assert publisher.tables(["quo'ted \"name"]) == [("public", "plain")]
-    assert publisher.tables(["no"]) == []
+    assert list(publisher.tables(["quo'ted \"name"])) == [("public", "plain")]
+    assert publisher.tables(["no"]) == {}
 
 
 def test_columns_and_keys(publisher: Publisher) -> None:

@@ -157,7 +157,7 @@ def catalog_tables(catalog: Catalog) -> tuple[LakeTable, ...]:
 
 def cut(warehouse: Warehouse, app_id: str, lsn: int, **versions: int) -> None:
     tables = {
-        f"public.{name}": CutTable(warehouse.table_uri("public", name), version)
+        ("public", name): CutTable(warehouse.table_uri("public", name), version)
         for name, version in versions.items()
     }
     warehouse.cuts.append(CutOwner("s", app_id), Lsn(lsn), None, tables)

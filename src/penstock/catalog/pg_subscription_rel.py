@@ -1,7 +1,8 @@
 """Tables of subscriptions and how far their synchronization is (pg_subscription_rel.h).
 
-In: a connection inside a transaction. Out: frozen rows, and transitions that are checked. The lake
-has no oids: a table is known by the publisher's schema and name.
+In: a connection inside a transaction. Out: frozen rows, and transitions that are checked. A row is
+found by the publisher's schema and name, and bound to what these named when the table was taken in:
+the publisher's relation (its OID) and the Delta table (its metaData.id).
 
 ::
 
@@ -14,16 +15,27 @@ has no oids: a table is known by the publisher's schema and name.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, and_, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    and_,
+    select,
+)
 
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.relation import TableName, qualified
 
 _TABLE = Table(
     "penstock_subscription_rel",
@@ -34,6 +46,9 @@ _TABLE = Table(
     Column("srsubstate", String(1), nullable=False),
     Column("srsublsn", LsnColumn),
     Column("srsyncid", String(36), nullable=False),
+    Column("srrelid", BigInteger),
+    Column("srtableid", String(64)),
+    Column("srconflict", Text),
 )
 
 
@@ -68,6 +83,9 @@ class SubscriptionRel:
 
     ``lsn``: None in i and d; the copy's consistent point in f; where the table joined in s and r
     (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
+    ``relid``, ``table_id``: what the row is bound to, None until it is known; in state i,
+    ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``conflict``:
+    why the relation may be another one now; REFRESH PUBLICATION copies it again.
     """
 
     subid: int
@@ -76,11 +94,19 @@ class SubscriptionRel:
     state: SubscriptionRelState
     lsn: Lsn | None
     sync_id: str
+    relid: int | None = None
+    table_id: str | None = None
+    conflict: str | None = None
 
     @property
     def qualified_name(self) -> str:
-        """``schema.table``, unquoted, as PostgreSQL's messages print it."""
-        return f"{self.schema}.{self.table}"
+        """Its name for people (``relation.qualified``)."""
+        return qualified(self.schema, self.table)
+
+    @property
+    def table_name(self) -> TableName:
+        """Its name to look it up by."""
+        return self.schema, self.table
 
 
 def may_follow(before: SubscriptionRelState, after: SubscriptionRelState) -> bool:
@@ -102,16 +128,53 @@ class PgSubscriptionRel:
         return tuple(_rel(row) for row in self._connection.execute(query).mappings())
 
     def add(
-        self, subid: int, tables: Iterable[tuple[str, str]], state: SubscriptionRelState
+        self,
+        subid: int,
+        tables: Mapping[TableName, int] | Iterable[TableName],
+        state: SubscriptionRelState,
     ) -> tuple[SubscriptionRel, ...]:
-        """Add (schema, table) pairs, each with a new ``sync_id`` (AddSubscriptionRelState)."""
+        """Add tables, with their OIDs where they are known, each with a new ``sync_id``
+        (AddSubscriptionRelState)."""
+        oids = tables if isinstance(tables, Mapping) else {}
         rels = tuple(
-            SubscriptionRel(subid, schema, table, state, None, str(uuid.uuid4()))
-            for schema, table in tables
+            SubscriptionRel(subid, *name, state, None, str(uuid.uuid4()), oids.get(name))
+            for name in tables
         )
         if rels:
             self._connection.execute(_TABLE.insert(), [_values(rel) for rel in rels])
         return rels
+
+    def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
+        """The table is another one now: a new membership, whose copy replaces the Delta table."""
+        again = replace(
+            rel,
+            state=SubscriptionRelState.INIT,
+            lsn=None,
+            sync_id=str(uuid.uuid4()),
+            relid=relid,
+            conflict=None,
+        )
+        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
+        return again
+
+    def adopt(self, rel: SubscriptionRel, relid: int) -> None:
+        """The table is another one now, and the user vouches for the rows that are there."""
+        self._change(rel, sync_id=str(uuid.uuid4()), relid=relid, conflict=None)
+
+    def bind(self, rel: SubscriptionRel, *, relid: int | None, table_id: str | None) -> None:
+        """Record what the row stands for; None leaves it. No effect when the row is gone."""
+        values = {"relid": relid, "table_id": table_id}
+        self._change(rel, **{name: value for name, value in values.items() if value is not None})
+
+    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
+        """Record that the relation may be another one now. No effect when the row is gone."""
+        self._change(rel, conflict=conflict)
+
+    def _change(self, rel: SubscriptionRel, **changes: Any) -> None:
+        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
+        if row is not None and changes:
+            values = _values(replace(_rel(row), **changes))
+            self._connection.execute(_TABLE.update().where(_same(rel)).values(**values))
 
     def remove(self, rel: SubscriptionRel) -> None:
         """Remove one table; no effect when it is gone (RemoveSubscriptionRel)."""
@@ -162,6 +225,9 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srsubstate": rel.state.value,
         "srsublsn": rel.lsn,
         "srsyncid": rel.sync_id,
+        "srrelid": rel.relid,
+        "srtableid": rel.table_id,
+        "srconflict": rel.conflict,
     }
 
 
@@ -173,4 +239,7 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         state=SubscriptionRelState(row["srsubstate"]),
         lsn=row["srsublsn"],
         sync_id=row["srsyncid"],
+        relid=row["srrelid"],
+        table_id=row["srtableid"],
+        conflict=row["srconflict"],
     )

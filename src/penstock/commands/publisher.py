@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.relation import TableName
+
 
 class Publisher(Protocol):
     """An open session on the publisher."""
@@ -16,8 +18,8 @@ class Publisher(Protocol):
     def missing_publications(self, names: Sequence[str]) -> list[str]:
         """Those of the names that do not exist."""
 
-    def tables(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """(schema, table) of all tables in the publications."""
+    def tables(self, names: Sequence[str]) -> dict[TableName, int]:
+        """All tables in the publications with their OIDs."""
 
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """(schema, table) of those whose updates and deletes the publisher refuses."""

@@ -9,12 +9,18 @@ was made on the publisher is taken back when the catalog cannot be written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, Subscription, SubscriptionRelState
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -34,6 +40,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.lakehouse.cuts import NOBODY, CutOwner
+from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -72,7 +79,7 @@ def create_subscription(
         scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, options, ())
+        _insert(statement, catalog, options, {})
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -142,7 +149,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
 def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
-    """REFRESH PUBLICATION: add tables that are new, remove those that are gone."""
+    """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
+    again whose name belongs to another relation now."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -156,23 +164,53 @@ def alter_refresh(
         without_identity = publisher.tables_without_replica_identity(subscription.publications)
     with catalog.write() as transaction:
         _get(transaction, statement.name)
-        known = {
-            (rel.schema, rel.table): rel for rel in transaction.relations.all(subscription.oid)
-        }
-        new = [table for table in published if table not in known]
+        known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+        new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
         transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
+        kept = [(known[table], oid) for table, oid in published.items() if table in known]
+        notices = _take_in_again(transaction, kept, options)
     unwarned = [table for table in without_identity if table in new]
-    return CommandResult(_ALTERED, tuple(_without_identity(unwarned)))
+    return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
+
+
+def _take_in_again(
+    transaction: CatalogTransaction,
+    kept: Sequence[tuple[SubscriptionRel, int]],
+    options: SubscriptionOptions,
+) -> list[Notice]:
+    """Tables whose names mean other relations now, or meant others for a while.
+
+    PostgreSQL goes on with the rows that are there; here they are replaced by a copy, or kept when
+    the user says so (copy_data = false).
+    """
+    notices = []
+    for rel, oid in kept:
+        another = rel.relid not in (None, oid)
+        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict):
+            continue
+        if not options.copy_data:
+            transaction.relations.adopt(rel, oid)
+            continue
+        transaction.relations.copy_again(rel, oid)
+        notices.append(
+            notice(
+                f'table "{rel.qualified_name}" will be copied again',
+                detail=(rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now.")
+                + " The copy replaces the rows of the Delta table in one commit; its older versions"
+                " keep them.",
+            )
+        )
+    return notices
 
 
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
     options: SubscriptionOptions,
-    tables: Sequence[tuple[str, str]],
+    tables: Mapping[TableName, int],
 ) -> None:
     with catalog.write() as transaction:
         subscription = transaction.subscriptions.create(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 SCHEMA: Final = pa.schema(
     [
@@ -61,12 +62,12 @@ class CutTable:
 
 @dataclass(frozen=True)
 class Cut:
-    """All tables of a subscription at one LSN; ``tables`` by ``schema.table``."""
+    """All tables of a subscription at one LSN; ``tables`` by (schema, table)."""
 
     subscription: str
     lsn: Lsn
     commit_time: datetime | None
-    tables: Mapping[str, CutTable]
+    tables: Mapping[TableName, CutTable]
     cut_time: datetime
 
 
@@ -75,10 +76,12 @@ def rows_of(
     lsn: Lsn,
     commit_time_us: int | None,
     cut_time: datetime,
-    tables: Mapping[str, CutTable],
+    tables: Mapping[TableName, CutTable],
 ) -> pa.Table:
     """The rows of a cut; one row without a table where no table is ready yet."""
-    named = [(*name.split(".", 1), t.uri, t.version, t.id) for name, t in tables.items()]
+    named: list[tuple[str | None, str | None, str | None, int | None, str | None]] = [
+        (*name, t.uri, t.version, t.id) for name, t in tables.items()
+    ]
     cells = named or [(None, None, None, None, None)]
     count = len(cells)
     schemas, names, uris, versions, ids = zip(*cells, strict=True)
@@ -138,7 +141,7 @@ def last_cut(rows: pa.Table) -> Cut | None:
         lsn=Lsn(first["lsn"]),
         commit_time=first["commit_time"],
         tables={
-            f"{row['table_schema']}.{row['table_name']}": CutTable(
+            (row["table_schema"], row["table_name"]): CutTable(
                 row["uri"], row["version"], row["table_id"]
             )
             for row in rows

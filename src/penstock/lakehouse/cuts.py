@@ -52,6 +52,7 @@ from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 __all__ = ["NOBODY", "Cut", "CutOwner", "CutTable", "Cuts"]
 
@@ -92,7 +93,7 @@ class Cuts:
         owner: CutOwner,
         lsn: Lsn,
         commit_time_us: int | None,
-        tables: Mapping[str, CutTable],
+        tables: Mapping[TableName, CutTable],
     ) -> int:
         """Record a cut, durable on return; the cuts table's version. Raises StorageError.
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyarrow import fs
 
 from penstock.lakehouse.log import log_folder
-from penstock.lakehouse.names import folder_name
+from penstock.lakehouse.names import earlier_folder_name, folder_name, written_names
 from penstock.lakehouse.schema import KEY, SOURCE
 from penstock.lakehouse.state import load
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
@@ -67,15 +67,14 @@ def table_names(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
 
 
 def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str, str]:
-    """The names of which the folders were made, where a checksum says that they differ."""
-    if folder_name(schema) == schema and folder_name(table) == table and "-" not in schema + table:
+    """The names of which the folders were made, where the folders say that they differ."""
+    if folder_name(schema) == schema and folder_name(table) == table:
         return schema, table
     found = describe(warehouse, uri)
-    parts = (found.name if found and found.name else "").split(".")
-    for at in range(1, len(parts)):
-        names = ".".join(parts[:at]), ".".join(parts[at:])
-        if tuple(map(folder_name, names)) == (schema, table):
-            return names
+    for names in written_names(found.name) if found and found.name else ():
+        for rule in (folder_name, earlier_folder_name):
+            if tuple(map(rule, names)) == (schema, table):
+                return names
     return schema, table
 
 

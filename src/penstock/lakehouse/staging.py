@@ -46,7 +46,7 @@ class Staging:
 
     @property
     def emptied(self) -> bool:
-        """True when no row of the current version is in the next: there was ``remove_all``."""
+        """True when a TRUNCATE took every row of the current version."""
         return self._emptied
 
     def add(self, file: DataFile) -> None:
@@ -55,9 +55,9 @@ class Staging:
             raise PenstockError(f'file "{file.path}" is staged twice')
         self._put(file.path, file)
 
-    def remove_all(self) -> None:
+    def remove_all(self, *, truncate: bool = True) -> None:
         """Stage the removal of all files, those staged before included."""
-        self._emptied = True
+        self._emptied = truncate
         for path in list(self._files):
             self._put(path, None)
 

@@ -95,6 +95,7 @@ class DeltaTable:
         self._state = state
         self._staging = Staging(self.name, state.files)
         self._staged_schema: TableSchema | None = None
+        self._replaced = False
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self._unknown = False
         self._seen = time.time()
@@ -168,9 +169,18 @@ class DeltaTable:
         if columns:
             self._staged_schema = self.schema.with_columns(columns)
 
+    def replace(self, schema: TableSchema) -> None:
+        """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
+
+        Older versions stay what they are. It is no TRUNCATE, so the commit is not marked as one.
+        """
+        self._staging.remove_all(truncate=False)
+        if schema != self.schema:
+            self._staged_schema, self._replaced = schema, True
+
     def discard(self) -> None:
         """Forget what is staged. Its data files are removed unless a commit may have named them."""
-        self._staged_schema = None
+        self._staged_schema, self._replaced = None, False
         for path in self._staging.discard():
             if not self._unknown:
                 self.storage.remove(f"{self.uri}/{path}")
@@ -290,7 +300,7 @@ class DeltaTable:
             elif "protocol" in action:
                 self._state.protocol = dict(action["protocol"])
         self._schema = self.schema
-        self._staged_schema = None
+        self._staged_schema, self._replaced = None, False
         self._seen = time.time()
 
     def _metadata_actions(self) -> list[Action]:
@@ -301,10 +311,13 @@ class DeltaTable:
             wider = protocol.with_timestamp_ntz(self._state.protocol)
             if wider is not None:
                 found.append({"protocol": wider})
-        added = self._staged_schema.columns[len(self._schema.columns) :]
-        metadata: dict[str, Any] = {
-            **self._state.metadata,
-            "schemaString": append_columns(self._state.metadata["schemaString"], added),
-        }
+        metadata: dict[str, Any] = dict(self._state.metadata)
+        if self._replaced:
+            metadata["schemaString"] = self._staged_schema.delta_json()
+            key = json.dumps(self._staged_schema.key)
+            metadata["configuration"] = {**self.properties, KEY: key}
+        else:
+            added = self._staged_schema.columns[len(self._schema.columns) :]
+            metadata["schemaString"] = append_columns(metadata["schemaString"], added)
         found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
         return found

@@ -12,14 +12,16 @@ from typing import Final
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from penstock.errors import ConfigurationError, StorageError
+from penstock.errors import ConfigurationError, DuplicateObject, StorageError
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
-from penstock.lakehouse.names import folder_name
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.names import earlier_folder_name, folder_name, written_names
+from penstock.lakehouse.schema import SOURCE, TableSchema
+from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, resolve
 from penstock.lakehouse.table import DeltaTable
+from penstock.relation import TableName, qualified
 
 OWN_FOLDER: Final = "_penstock"
 _NO_FILE: Final = "58P01"
@@ -109,24 +111,65 @@ class Warehouse:
         )
 
     def table_uri(self, schema: str, table: str) -> str:
-        """Where the table of that schema and name lies (``names.folder_name``)."""
-        return f"{self.uri}/{folder_name(schema)}/{folder_name(table)}"
+        """Where the table of that schema and name lies, or would be made (``names.folder_name``).
+
+        A table that was made when another rule held stays where it is.
+        """
+        uri, earlier = self._places(schema, table)
+        if uri == earlier or self.storage.exists(log_folder(uri)):
+            return uri
+        state = load(self.storage, earlier)
+        if state is None:
+            return uri
+        source = state.properties.get(SOURCE)
+        if source is None:  # not made by us: it has its folders' names
+            mine = (earlier_folder_name(schema), earlier_folder_name(table)) == (schema, table)
+        else:
+            mine = (schema, table) in written_names(source)
+        return earlier if mine else uri
 
     def open(self, schema: str, table: str) -> DeltaTable | None:
         """Open a table at its newest version; None when there is none.
 
-        Raises FeatureNotSupported for a table that commits by files would damage.
+        Raises FeatureNotSupported for a table that commits by files would damage, DuplicateObject
+        where the folder is another table's.
         """
-        return DeltaTable.load(
-            self.storage, self.store, self.table_uri(schema, table), f"{schema}.{table}"
-        )
+        name, uri = qualified(schema, table), self.table_uri(schema, table)
+        found = DeltaTable.load(self.storage, self.store, uri, name)
+        if found is not None:
+            self._check_owner(found, (schema, table))
+        return found
 
     def create(self, schema: str, table: str, columns: TableSchema) -> DeltaTable:
         """Create a table without rows. Raises DuplicateObject; as ``check_there``."""
         self.check_there()
-        return DeltaTable.create(
-            self.storage, self.store, self.table_uri(schema, table), f"{schema}.{table}", columns
+        uri = self.table_uri(schema, table)
+        return DeltaTable.create(self.storage, self.store, uri, qualified(schema, table), columns)
+
+    def _places(self, schema: str, table: str) -> tuple[str, str]:
+        """By the rule for names, and by the one that held before."""
+        return (
+            f"{self.uri}/{folder_name(schema)}/{folder_name(table)}",
+            f"{self.uri}/{earlier_folder_name(schema)}/{earlier_folder_name(table)}",
         )
+
+    def _check_owner(self, table: DeltaTable, name: TableName) -> None:
+        """Two names have one folder only where the file system takes them for one.
+
+        A table that was moved here by hand, from a place that its own name has, is welcome.
+        """
+        owners = written_names(table.properties.get(SOURCE, ""))
+        if not owners or name in owners:
+            return
+        here = table.uri.casefold()
+        for owner in owners:
+            if here in (place.casefold() for place in self._places(*owner)):
+                raise DuplicateObject(
+                    f'the folder of table "{table.name}" holds table "{qualified(*owner)}"',
+                    detail=f'The file system takes their folders for one: "{table.uri}".',
+                    hint="Rename one of the tables at its publisher, or put the warehouse on a "
+                    "file system that tells upper case from lower case.",
+                )
 
     def remove(self, schema: str, table: str) -> None:
         """Remove a table with its rows; its log goes first, so that what is left is no table."""

@@ -46,6 +46,7 @@ from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.warehouse_owner import take_warehouse
+from penstock.relation import TableName
 from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import Statement
 from penstock.stats.report import NodeReport
@@ -298,14 +299,16 @@ class Node:
         """The last cut of a subscription; of the only one when none is named."""
         return self._last_cut(self._subscription(subscription))
 
-    def read(self, table: str, *, subscription: str | None = None) -> DataFrame:
-        """A table (``schema.table``) at the last cut. Raises UndefinedObject."""
-        return reading.read(self.spark, self._cut_of(subscription, table), table)
+    def read(self, table: str | TableName, *, subscription: str | None = None) -> DataFrame:
+        """A table at the last cut: ``schema.table`` as SQL reads it (``sales."Order Items"``), or
+        the two names. Raises UndefinedObject, SqlSyntaxError."""
+        name = reading.named(table)
+        return reading.read(self.spark, self._cut_of(subscription, name), name)
 
     def views(
         self, spark: SparkSession | None = None, *, subscription: str | None = None
-    ) -> dict[str, str]:
-        """Register every table of one cut as a temporary view; table name -> view name."""
+    ) -> dict[TableName, str]:
+        """Register every table of one cut as a temporary view; (schema, table) -> view name."""
         cut = self._cut_of(subscription, None)
         return reading.register_views(spark or self.spark, cut)
 
@@ -316,7 +319,7 @@ class Node:
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)
 
-    def _cut_of(self, subscription: str | None, table: str | None) -> Cut:
+    def _cut_of(self, subscription: str | None, table: TableName | None) -> Cut:
         known = self._catalog.subscriptions()
         if subscription is None and table is not None and len(known) > 1:
             cuts = [self._last_cut(each) for each in known]

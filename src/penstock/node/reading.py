@@ -16,21 +16,35 @@ from penstock.errors import DuplicateObject, NotInPrerequisiteState, UndefinedOb
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_id import table_id
+from penstock.relation import TableName, qualified
+from penstock.sql import parse_table_name
+from penstock.sql.quoting import quote_identifier
 
 _NOT_A_WORD: Final = re.compile(r"\W")
 
 
-def read(spark: SparkSession, cut: Cut, table: str) -> DataFrame:
-    """``table`` (``schema.table``) as of the cut. Raises UndefinedObject (42P01)."""
-    name = table if "." in table else f"public.{table}"
-    pinned = cut.tables.get(name)
+def named(table: str | TableName) -> TableName:
+    """A table's name as PostgreSQL reads it: folded to lower case unless in quotes.
+
+    Without a schema it is in "public". Raises SqlSyntaxError.
+    """
+    if not isinstance(table, str):
+        return table
+    name = parse_table_name(table)
+    return name.schema or "public", name.name
+
+
+def read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
+    """A table as of the cut. Raises UndefinedObject (42P01)."""
+    pinned = cut.tables.get(table)
     if pinned is None:
         raise UndefinedObject(
-            f'table "{name}" is not in the cut at {cut.lsn}',
-            detail="Tables in it: " + ", ".join(sorted(cut.tables)) + ".",
+            f'table "{qualified(*table)}" is not in the cut at {cut.lsn}',
+            detail="Tables in it: " + ", ".join(map(_written, sorted(cut.tables))) + ".",
+            hint="Names with capital letters or other characters are written in quotes.",
             sqlstate="42P01",
         )
-    _check_same(name, cut, pinned)
+    _check_same(qualified(*table), cut, pinned)
     return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
 
 
@@ -46,24 +60,30 @@ def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
         )
 
 
-def view_name(table: str) -> str:
+def view_name(table: TableName) -> str:
     """``public.t`` becomes ``t``, ``schema.t`` becomes ``schema_t``; other characters ``_``."""
-    schema, _, name = table.partition(".")
+    schema, name = table
     return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
 
 
-def register_views(spark: SparkSession, cut: Cut) -> dict[str, str]:
+def register_views(spark: SparkSession, cut: Cut) -> dict[TableName, str]:
     """Register all tables of the cut as temporary views. Raises DuplicateObject before any."""
-    names: dict[str, str] = {}
+    names: dict[TableName, str] = {}
     for table in sorted(cut.tables):
         name = view_name(table)
         clash = next((t for t, n in names.items() if n.lower() == name.lower()), None)
         if clash is not None:
             raise DuplicateObject(
-                f'tables "{clash}" and "{table}" would both become the view "{name}"',
+                f'tables "{qualified(*clash)}" and "{qualified(*table)}" would both become the '
+                f'view "{name}"',
                 hint="Read them with node.read(...) instead.",
             )
         names[table] = name
     for table, name in names.items():
         read(spark, cut, table).createOrReplaceTempView(name)
     return names
+
+
+def _written(table: TableName) -> str:
+    """As ``named`` reads it."""
+    return ".".join(map(quote_identifier, table))

@@ -122,6 +122,8 @@ class RunningNode:
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
+                bind=self._catalog.bind,
+                record_conflict=self._catalog.record_conflict,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),

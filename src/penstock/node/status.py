@@ -140,7 +140,8 @@ def _state(
         return "disabled"
     if not running:
         return "not running"
-    return numbers.state if numbers is not None else "starting"
+    # A worker's last word outlives it: after ENABLE it is the next one's turn.
+    return numbers.state if numbers is not None and numbers.state != "stopped" else "starting"
 
 
 def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:

@@ -93,12 +93,13 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class TruncateEvent:
-    """A Truncate message."""
+    """A Truncate message. ``relations``: of ``relation_oids``, as they are defined there."""
 
     sequence: int
     relation_oids: tuple[int, ...]
     cascade: bool
     restart_identity: bool
+    relations: tuple[Relation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -91,10 +91,13 @@ class ColumnarDecoder:
             if isinstance(message, RelationMessage):
                 definitions.learn(index, message.relation)
             elif isinstance(message, Truncate):
-                for oid in message.relation_oids:
-                    definitions.require(oid)
+                relations = tuple(definitions.require(oid)[-1][1] for oid in message.relation_oids)
                 yield TruncateEvent(
-                    index, message.relation_oids, message.cascade, message.restart_identity
+                    index,
+                    message.relation_oids,
+                    message.cascade,
+                    message.restart_identity,
+                    relations,
                 )
 
 

@@ -6,7 +6,7 @@ means is left to ``penstock.commands`` and to the sessions of the walsender.
 """
 
 from penstock.sql.column_type_grammar import ColumnType
-from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec
+from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec, parse_table_name
 from penstock.sql.parser import parse, parse_script
 from penstock.sql.partition_bound import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.publication_statements import (
@@ -135,4 +135,5 @@ __all__ = [
     "parse",
     "parse_partition_bound",
     "parse_script",
+    "parse_table_name",
 ]

@@ -13,7 +13,7 @@ from enum import Enum
 from penstock.errors import SqlSyntaxError
 from penstock.sql.cursor import Cursor
 from penstock.sql.keywords import RESERVED
-from penstock.sql.lexer import Kind
+from penstock.sql.lexer import Kind, lex
 
 _RESERVED_NAME = "42939"
 
@@ -60,6 +60,14 @@ _ROLE_WORDS = {
 def qualified_name(cursor: Cursor) -> RangeVar:
     """``qualified_name``: one to three names with dots between them."""
     return range_var([cursor.name(), *indirection(cursor)])
+
+
+def parse_table_name(text: str) -> RangeVar:
+    """A table's name and nothing else. Raises SqlSyntaxError."""
+    cursor = Cursor(lex(text), text)
+    name = qualified_name(cursor)
+    cursor.expect_end()
+    return name
 
 
 def indirection(cursor: Cursor) -> list[str]:

@@ -14,19 +14,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from penstock.errors import ApplierReplaced, CommitConflict
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
+from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
 from penstock.pipeline.fold import fold
-from penstock.relation import Relation
+from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
 
@@ -113,7 +112,7 @@ class Applier:
             return None
         joined = self._joining(lsn)
         tables = {
-            t.table.name: CutTable(t.table.uri, t.table.version, t.table.id)
+            t.rel.table_name: CutTable(t.table.uri, t.table.version, t.table.id)
             for t in self._targets
             if t.ready or t in joined
         }
@@ -125,15 +124,15 @@ class Applier:
 
     def members_changed(self) -> bool:
         """Whether a cut at the place of the last one would hold other tables than that one."""
-        ready = {t.table.name for t in self._targets if t.ready}
+        ready = {t.rel.table_name for t in self._targets if t.ready}
         joining = () if self.last_cut is None else self._joining(self.last_cut)
-        return ready | {t.table.name for t in joining} != self._members
+        return ready | {t.rel.table_name for t in joining} != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
 
     def _stage_and_commit(self, batch: Batch) -> int:
-        touched: dict[str, Target] = {}
+        touched: dict[TableName, Target] = {}
         rows = 0
         try:
             for piece in batch.pieces:
@@ -147,39 +146,27 @@ class Applier:
             self._commit(list(touched.values()), batch.end_lsn)
         return rows
 
-    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[str, Target]) -> int:
+    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
         works: list[TableWork] = []
         rows = 0
-        for relation in _relations(decoded, self._decoder.relations):
-            target = self._targets.find(relation)
-            if target is None:
-                continue
-            first = _first_message(decoded, target.marker, open_end)
-            changes = [c for c in decoded.changes if _same(c.relation, relation)]
-            truncated = [
-                t.sequence
-                for t in decoded.truncates
-                if relation.oid in t.relation_oids and t.sequence >= first
-            ]
-            fresh = sum(int(np.count_nonzero(c.sequence >= first)) for c in changes)
-            if not fresh and not truncated:
-                continue
-            touched[target.table.name] = target
-            for change in changes:
+        for share in shares(decoded, self._targets, open_end):
+            target = share.target
+            touched[target.rel.table_name] = target
+            for change in share.changes:
                 self._targets.follow(target, change.relation)
             with self._phases.phase("fold"):
                 net = fold(
-                    changes,
+                    share.changes,
                     target.table.schema,
-                    truncates=truncated,
-                    from_sequence=first,
+                    truncates=share.truncates,
+                    from_sequence=share.first,
                 )
             foreign = target.table.last_app_id != self._app_id
             works.append(TableWork(target.table, net, check_absent=foreign))
-            target.rows_applied += fresh
-            rows += fresh
+            target.rows_applied += share.rows
+            rows += share.rows
         if works:
             with self._phases.phase("job"):
                 run_batch(self._spark, works, self._options)
@@ -222,30 +209,3 @@ class Applier:
                 f'table "{target.table.name}" at {Lsn(marker)}',
                 hint="Run each subscription on one node only.",
             )
-
-
-def _relations(decoded: DecodedChunk, known: dict[int, Relation]) -> list[Relation]:
-    """The relations that a chunk touches, in their newest definition, each once."""
-    oids = [change.relation.oid for change in decoded.changes]
-    oids += [oid for truncate in decoded.truncates for oid in truncate.relation_oids]
-    return [known[oid] for oid in dict.fromkeys(oids) if oid in known]
-
-
-def _same(one: Relation, other: Relation) -> bool:
-    return one.oid == other.oid
-
-
-def _first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
-    """The first message of the first transaction that ended behind ``marker``.
-
-    Transactions come in the order of their commits, so everything before is in the table already.
-    ``open_end``: end LSN of the transaction behind the chunk's last commit.
-    """
-    if marker is None:
-        return 0
-    done = int(np.searchsorted(decoded.end_lsn, marker, side="right"))
-    if done < len(decoded.end_lsn):
-        return int(decoded.commit_sequence[done - 1]) + 1 if done else 0
-    if open_end > marker:
-        return int(decoded.commit_sequence[-1]) + 1 if done else 0
-    return np.iinfo(np.int64).max

@@ -48,6 +48,9 @@ class RelStates(Protocol):
     ) -> object:
         """Record a transition."""
 
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
+        """Record the publisher's relation and the Delta table that a row stands for."""
+
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
@@ -93,7 +96,8 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
 
         for rel in rels:
             info = publisher.table_info(subscription.publications, rel.schema, rel.table)
-            table = ensure_table(work.warehouse, info, must_be_empty=True)
+            table = copy_target(work.warehouse, info, rel, subscription.app_id)
+            work.states.bind(rel, info.relation.oid, table.id)
             work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
             by_name[rel.qualified_name] = rel
             sources.append(CopySource(info, table))
@@ -136,6 +140,27 @@ def target_key(info: PublishedTable) -> tuple[str, ...]:
             return ()
         case _:
             return info.relation.key
+
+
+def copy_target(
+    warehouse: Warehouse, info: PublishedTable, rel: SubscriptionRel, app_id: str
+) -> DeltaTable:
+    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
+    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
+    relation = info.relation
+    table = warehouse.open(relation.schema, relation.name)
+    ours = table is not None and table.transaction_version(app_id) is not None
+    if table is None or not ours or table.id != rel.table_id:
+        return ensure_table(warehouse, info, must_be_empty=True)
+    log.info(
+        'table "%s" is copied again: %d rows of version %d at %s are replaced',
+        table.name,
+        table.rows,
+        table.version,
+        table.uri,
+    )
+    table.replace(TableSchema.of_relation(relation, target_key(info)))
+    return table
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:

@@ -1,38 +1,52 @@
 """A subscription's target tables: which Delta table a published relation goes to (relation.c).
 
 In: rows of pg_subscription_rel and relations of the stream. Out: open tables with their own LSNs,
-created when missing, with columns added when the publisher has added some. A relation that is not
-in pg_subscription_rel is ignored, as PostgreSQL does; a change that a table cannot follow is an
-error.
+with columns added when the publisher has added some. A row is bound to a relation of the publisher
+and to a Delta table; another one in the place of either is an error, and so is a change that a
+table cannot follow. Which changes go to which target is ``relation_map``'s.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
 
 
+class Bindings(Protocol):
+    """The part of the catalog that targets write."""
+
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
+        """Record what a row stands for; None leaves it."""
+
+    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
+        """Record that the relation may be another one now."""
+
+
 @dataclass(slots=True)
 class Target:
-    """One table. ``ready``: part of the cuts; ``marker``: its own LSN."""
+    """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
+    of the newest change in it, if this session has seen any."""
 
     rel: SubscriptionRel
     table: DeltaTable
     ready: bool
     marker: Lsn | None
     rows_applied: int = field(default=0)
+    followed: Relation | None = field(default=None)
 
     @property
     def progress(self) -> TableProgress:
@@ -41,12 +55,18 @@ class Target:
 
 
 class Targets:
-    """The open tables of one subscription, by qualified name."""
+    """The open tables of one subscription, by name and by the publisher's OID."""
 
-    def __init__(self, warehouse: Warehouse, app_id: str) -> None:
+    def __init__(
+        self, warehouse: Warehouse, app_id: str, subscription: str, bindings: Bindings
+    ) -> None:
+        self.subscription: Final = subscription
         self._warehouse = warehouse
         self._app_id = app_id
-        self._by_name: dict[str, Target] = {}
+        self._bindings = bindings
+        self._by_name: dict[TableName, Target] = {}
+        self._by_relid: dict[int, Target] = {}
+        self._ignored: set[int] = set()
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._by_name.values())
@@ -56,8 +76,20 @@ class Targets:
         return [target.progress for target in self]
 
     def open(self, rel: SubscriptionRel) -> Target | None:
-        """Open the table of a row in state f, s or r; None when there is no such table yet."""
+        """Open the table of a row in state f, s or r; None when there was never such a table.
+
+        Raises RelationChanged where the publisher's relation, NotInPrerequisiteState where the
+        Delta table is not the one that the row is bound to.
+        """
+        if rel.conflict is not None:
+            raise RelationChanged(
+                f'table "{rel.qualified_name}" must be copied again',
+                detail=rel.conflict,
+                hint=self.refresh_hint(),
+            )
         table = self._warehouse.open(rel.schema, rel.table)
+        if rel.table_id is not None and (table is None or table.id != rel.table_id):
+            raise self._another_delta_table(rel, table)
         if table is None:
             return None
         # A node killed between an entry's appearance and the sync of its folder leaves an entry
@@ -66,7 +98,10 @@ class Targets:
         return self.add(rel, table)
 
     def add(self, rel: SubscriptionRel, table: DeltaTable) -> Target:
-        """Take an open table in."""
+        """Take an open table in; the row is bound to it from now on."""
+        if rel.table_id is None:
+            self._bindings.bind(rel, None, table.id)
+            rel = replace(rel, table_id=table.id)
         marker = table.transaction_version(self._app_id)
         target = Target(
             rel=rel,
@@ -74,18 +109,79 @@ class Targets:
             ready=rel.state is SubscriptionRelState.READY,
             marker=None if marker is None else Lsn(marker),
         )
-        self._by_name[rel.qualified_name] = target
+        self._by_name[rel.table_name] = target
+        if rel.relid is not None:
+            self._bound(target, rel.relid)
         return target
 
-    def find(self, relation: Relation) -> Target | None:
-        """The target of a relation of the stream, or None when it is not (yet) subscribed."""
-        return self._by_name.get(relation.qualified_name)
+    def _bound(self, target: Target, relid: int) -> None:
+        """One relation has one target: REFRESH finds out which of two it is."""
+        other = self._by_relid.setdefault(relid, target)
+        if other is not target:
+            raise RelationChanged(
+                f'tables "{other.rel.qualified_name}" and "{target.rel.qualified_name}" are copies '
+                "of one relation",
+                detail=f"Tables were renamed at the publisher (OID {relid}).",
+                hint=self.refresh_hint(),
+            )
+
+    def refresh_hint(self, effect: str = "") -> str:
+        """What to do when relations are others than those that were copied."""
+        return (
+            f"Run ALTER SUBSCRIPTION {self.subscription} REFRESH PUBLICATION, and then "
+            f"ALTER SUBSCRIPTION {self.subscription} ENABLE. {effect}".rstrip()
+        )
+
+    def of(self, relid: int) -> Target | None:
+        """The target that is bound to a relation of the publisher."""
+        return self._by_relid.get(relid)
+
+    def named(self, name: TableName) -> Target | None:
+        """The target of that name."""
+        return self._by_name.get(name)
+
+    def bind(self, target: Target, relid: int) -> None:
+        """Bind a target of an older state store to a relation."""
+        self._bindings.bind(target.rel, relid, None)
+        target.rel = replace(target.rel, relid=relid)
+        self._bound(target, relid)
+
+    def record_conflict(self, target: Target, error: PenstockError) -> None:
+        """Nothing is applied to the table until REFRESH has copied it again."""
+        self._bindings.record_conflict(target.rel, f"{error.message}. {error.detail}")
+
+    def ignore(self, relation: Relation) -> None:
+        """A relation that is not in the subscription; said once."""
+        if relation.oid not in self._ignored:
+            self._ignored.add(relation.oid)
+            log.info(
+                'changes of relation "%s" are ignored: it is not in subscription "%s" (yet); '
+                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION takes in what is published",
+                relation.qualified_name,
+                self.subscription,
+                self.subscription,
+            )
+
+    def _another_delta_table(
+        self, rel: SubscriptionRel, table: DeltaTable | None
+    ) -> NotInPrerequisiteState:
+        uri = self._warehouse.table_uri(rel.schema, rel.table)
+        found = "There is none now" if table is None else f"Its id is {table.id}"
+        return NotInPrerequisiteState(
+            f'target table "{rel.qualified_name}" is not the one that was copied',
+            detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
+            hint="Put the table back in its place. To go on with a new copy instead: remove the "
+            f"table from the publication and run ALTER SUBSCRIPTION {self.subscription} REFRESH "
+            "PUBLICATION; move what lies in its place away; add the table to the publication and "
+            f"REFRESH again; ALTER SUBSCRIPTION {self.subscription} ENABLE.",
+        )
 
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
 
         Raises RelationChanged naming table, column, both types and the remedy.
         """
+        self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation, self._key(target, relation))
         added = target.table.schema.columns_added(wanted, table=target.table.name)
         if added:
@@ -95,6 +191,24 @@ class Targets:
                 ", ".join(column.name for column in added),
             )
             target.table.add_columns(added)
+        target.followed = relation
+
+    def _check_order(self, target: Target, relation: Relation) -> None:
+        """PostgreSQL never moves a column: where the order of names is another one, columns have
+        exchanged their names, and rows from before would keep the values under the old ones."""
+        if target.followed is None or target.followed == relation:
+            return
+        before = [a.name for a in target.followed.attributes]
+        after = [a.name for a in relation.attributes]
+        kept = set(before) & set(after)
+        if [n for n in before if n in kept] != [n for n in after if n in kept]:
+            error = RelationChanged(
+                f'columns of relation "{target.rel.qualified_name}" have exchanged their names',
+                detail=f"They were ({', '.join(before)}), and are ({', '.join(after)}) now.",
+                hint=self.refresh_hint("It copies the table again."),
+            )
+            self.record_conflict(target, error)
+            raise error
 
     @staticmethod
     def _key(target: Target, relation: Relation) -> tuple[str, ...] | None:

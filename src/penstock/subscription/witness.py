@@ -104,4 +104,4 @@ class Witness:
         )
 
     def _in_cut(self, rel: SubscriptionRel) -> CutTable | None:
-        return None if self.last_cut is None else self.last_cut.tables.get(rel.qualified_name)
+        return None if self.last_cut is None else self.last_cut.tables.get(rel.table_name)

@@ -45,6 +45,8 @@ class CatalogAccess:
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     record_publisher: Callable[[PublisherIdentity], None]
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    record_conflict: Callable[[SubscriptionRel, str], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -200,12 +202,18 @@ class ApplyWorker:
         return self._stopping.is_set() or self._changed.is_set()
 
     def _open_targets(self, publisher: Publisher) -> Targets:
-        targets = Targets(self._warehouse, self.subscription.app_id)
+        subscription = self.subscription
+        targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
             if rel.state not in _NOT_COPIED and targets.open(rel) is None:
                 self._witness.check_missing(rel)
-                info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+                info = publisher.table_info(subscription.publications, rel.schema, rel.table)
                 targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+        unbound = [target for target in targets if target.rel.relid is None]
+        published = publisher.tables(subscription.publications) if unbound else {}
+        for target in unbound:
+            if target.rel.table_name in published:
+                targets.bind(target, published[target.rel.table_name])
         return targets
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:

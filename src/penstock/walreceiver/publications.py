@@ -1,7 +1,8 @@
 """What the publisher publishes: publications that exist, tables in them (subscriptioncmds.c).
 
 In: publication names. Out: missing names, and the tables as PostgreSQL's own subscriber lists them,
-with its query for each server version. What one table looks like is in ``table_info``.
+with its query for each server version, and with their OIDs. What one table looks like is in
+``table_info``.
 
 PostgreSQL: check_publications, fetch_table_list (fetch_relation_list)
 """
@@ -13,10 +14,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.relation import TableName
 from penstock.walreceiver.connection import Connection, literal_list
 
 _TABLES_16: Final = """\
-SELECT DISTINCT n.nspname, c.relname, gpt.attrs
+SELECT DISTINCT n.nspname, c.relname, c.oid, gpt.attrs
        FROM pg_class c
          JOIN pg_namespace n ON n.oid = c.relnamespace
          JOIN ( SELECT (pg_get_publication_tables(VARIADIC array_agg(pubname::text))).*
@@ -26,14 +28,18 @@ SELECT DISTINCT n.nspname, c.relname, gpt.attrs
 """
 
 _TABLES_15: Final = """\
-SELECT DISTINCT t.schemaname, t.tablename, t.attnames
+SELECT DISTINCT t.schemaname, t.tablename, c.oid, t.attnames
 FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname IN ( {names} )
 """
 
 _TABLES_14: Final = """\
-SELECT DISTINCT t.schemaname, t.tablename
+SELECT DISTINCT t.schemaname, t.tablename, c.oid
 FROM pg_catalog.pg_publication_tables t
+  JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname IN ( {names} )
 """
 
@@ -73,8 +79,8 @@ def missing_publications_message(missing: Sequence[str]) -> str:
     return f"publications {quoted} do not exist on the publisher"
 
 
-def fetch_table_list(connection: Connection, publications: Sequence[str]) -> list[tuple[str, str]]:
-    """(schema, table) of all tables in the publications, sorted; partition roots as themselves.
+def fetch_table_list(connection: Connection, publications: Sequence[str]) -> dict[TableName, int]:
+    """All tables in the publications with their OIDs, sorted; partition roots as themselves.
 
     Raises FeatureNotSupported when a table has different column lists in them.
     """
@@ -84,11 +90,12 @@ def fetch_table_list(connection: Connection, publications: Sequence[str]) -> lis
         query.format(names=literal_list(publications)),
         prefix="could not receive list of replicated tables from the publisher: ",
     )
+    oids = {(str(row[0]), str(row[1])): int(str(row[2])) for row in rows}
     counts = Counter((str(row[0]), str(row[1])) for row in rows)
     for (schema, table), count in counts.items():
         if count > 1:
             raise different_column_lists(schema, table)
-    return sorted(counts)
+    return {name: oids[name] for name in sorted(oids)}
 
 
 def tables_without_replica_identity(

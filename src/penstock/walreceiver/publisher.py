@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 from penstock.walreceiver import publications, slots, table_info
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -94,8 +95,8 @@ class Publisher:
     def missing_publications(self, names: Sequence[str]) -> list[str]:
         return publications.missing_publications(self.connection, names)
 
-    def tables(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        """(schema, table) of every table in the publications."""
+    def tables(self, names: Sequence[str]) -> dict[TableName, int]:
+        """Every table in the publications with its OID."""
         return publications.fetch_table_list(self.connection, names)
 
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:

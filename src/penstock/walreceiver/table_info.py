@@ -131,7 +131,7 @@ def _attributes(
     version = connection.server_version
     generated = "" if version >= 180000 else " AND a.attgenerated = ''"
     rows = connection.query(
-        "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnum = ANY(i.indkey)"
+        "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, i.indkey, i.indnkeyatts"
         "  FROM pg_catalog.pg_attribute a"
         "  LEFT JOIN pg_catalog.pg_index i"
         f"       ON (i.indexrelid = pg_get_replica_identity_index({oid}))"
@@ -140,10 +140,21 @@ def _attributes(
         prefix=f'could not fetch table info for table "{name[0]}.{name[1]}" from publisher: ',
     )
     return tuple(
-        Attribute(str(column), int(str(type_oid)), int(str(typmod)), identity == "f" or key == "t")
-        for attnum, column, type_oid, typmod, key in rows
+        Attribute(
+            str(column),
+            int(str(type_oid)),
+            int(str(typmod)),
+            identity == "f" or str(attnum) in _key_columns(indkey, indnkeyatts),
+        )
+        for attnum, column, type_oid, typmod, indkey, indnkeyatts in rows
         if included is None or int(str(attnum)) in included
     )
+
+
+def _key_columns(indkey: str | None, indnkeyatts: str | None) -> list[str]:
+    """Column numbers of the identity's index, without those that it only INCLUDEs
+    (RelationGetIdentityKeyBitmap)."""
+    return [] if indkey is None else indkey.split()[: int(str(indnkeyatts))]
 
 
 def _column_list(

@@ -185,7 +185,7 @@ class Sequencer:
         """Where a table is followed from: the last cut that it is in, or now."""
         self._read_cuts()
         for cut in self._cuts.values():
-            member = cut.tables.get(f"{schema}.{name}")
+            member = cut.tables.get((schema, name))
             if member is not None:
                 return member.version
         return newest
@@ -222,7 +222,7 @@ class Sequencer:
         tables: Sequence[LakeTable],
         versions: Mapping[int, int],
     ) -> Iterator[_Found]:
-        by_name = {table.qualified_name: table for table in tables}
+        by_name = {(table.schema, table.name): table for table in tables}
         for subscription in subscriptions:
             cut = self._cuts.get(subscription.oid)
             if cut is None:

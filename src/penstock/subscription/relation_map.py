@@ -1,0 +1,153 @@
+"""Which changes of a chunk go to which table (relation.c: logicalrep_rel_open).
+
+In: a decoded chunk and the open targets. Out: for each target, the changes that its table does not
+hold yet; or an error, where a relation is not the one that was copied. Each change is taken for
+what its Relation message says at its place in the stream. What is in a table already was decided
+upon when it was applied, and is looked at no more.
+
+A relation is its OID. A known OID under another name was renamed, another OID under a known name
+is another table: PostgreSQL matches names, so it stops at the first and mixes rows at the second.
+Here both stop, and what has been found is recorded, so that REFRESH PUBLICATION copies the table
+again, whatever it is called by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.errors import RelationChanged
+from penstock.lsn import Lsn
+from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk
+from penstock.relation import Relation
+from penstock.subscription.targets import Target, Targets
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a chunk is new to a target, from the message ``first`` on.
+
+    ``truncates``: sequences of its TRUNCATEs; ``rows``: how many changes there are.
+    """
+
+    target: Target
+    first: int
+    changes: tuple[ChangeBatch, ...]
+    truncates: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(int(np.count_nonzero(c.sequence >= self.first)) for c in self.changes)
+
+
+@dataclass
+class _Seen:
+    """Everything of one relation in a chunk."""
+
+    changes: list[ChangeBatch] = field(default_factory=list)
+    truncates: list[tuple[int, Relation]] = field(default_factory=list)
+
+    def definitions(self, first: int) -> Iterator[Relation]:
+        """Those under which messages from ``first`` on came."""
+        yield from (c.relation for c in self.changes if int(c.sequence[-1]) >= first)
+        yield from (relation for sequence, relation in self.truncates if sequence >= first)
+
+
+def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Sequence[Share]:
+    """One for each target with new changes. Raises RelationChanged.
+
+    ``open_end``: end LSN of the transaction behind the chunk's last commit.
+    """
+    found = []
+    for oid, seen in _by_relation(decoded).items():
+        target = targets.of(oid) or _namesake(decoded, targets, oid, seen, open_end)
+        if target is None:
+            continue
+        first = first_message(decoded, target.marker, open_end)
+        for relation in seen.definitions(first):
+            if relation.table_name != target.rel.table_name:
+                raise _renamed(targets, target, relation)
+        changes = tuple(c for c in seen.changes if int(c.sequence[-1]) >= first)
+        truncates = tuple(sequence for sequence, _ in seen.truncates if sequence >= first)
+        if changes or truncates:
+            found.append(Share(target, first, changes, truncates))
+    return found
+
+
+def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
+    """The first message of the first transaction that ended behind ``marker``.
+
+    Transactions come in the order of their commits, so everything before is in the table already.
+    """
+    if marker is None:
+        return 0
+    done = int(np.searchsorted(decoded.end_lsn, marker, side="right"))
+    if done < len(decoded.end_lsn):
+        return int(decoded.commit_sequence[done - 1]) + 1 if done else 0
+    if open_end > marker:
+        return int(decoded.commit_sequence[-1]) + 1 if done else 0
+    return np.iinfo(np.int64).max
+
+
+def _by_relation(decoded: DecodedChunk) -> dict[int, _Seen]:
+    found: dict[int, _Seen] = {}
+    for change in decoded.changes:
+        found.setdefault(change.relation.oid, _Seen()).changes.append(change)
+    for truncate in decoded.truncates:
+        for relation in truncate.relations:
+            seen = found.setdefault(relation.oid, _Seen())
+            seen.truncates.append((truncate.sequence, relation))
+    return found
+
+
+def _namesake(
+    decoded: DecodedChunk, targets: Targets, oid: int, seen: _Seen, open_end: Lsn
+) -> Target | None:
+    """The target of a relation that no target is bound to.
+
+    None for relations that are not in the subscription, whose changes are ignored, as by
+    PostgreSQL. A target of an older state store is bound to the first relation of its name.
+    """
+    for relation in seen.definitions(0):
+        target = targets.named(relation.table_name)
+        if target is None:
+            targets.ignore(relation)
+            continue
+        first = first_message(decoded, target.marker, open_end)
+        if relation in seen.definitions(first):
+            if target.rel.relid is not None:
+                raise _another(targets, target, relation)
+            targets.bind(target, oid)
+            return target
+    return None
+
+
+def _renamed(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
+    name = target.rel.qualified_name
+    error = RelationChanged(
+        f'logical replication target relation "{relation.qualified_name}" does not exist',
+        detail=f'At the publisher, table "{name}" (OID {relation.oid}) was renamed to '
+        f'"{relation.qualified_name}".',
+        hint=targets.refresh_hint("It copies the table under its present name."),
+    )
+    if targets.named(relation.table_name) is not None:
+        error = RelationChanged(
+            f'relation "{relation.qualified_name}" is the one that was copied as "{name}"',
+            detail=f"Tables have exchanged their names at the publisher (OID {relation.oid}).",
+            hint=error.hint,
+        )
+    targets.record_conflict(target, error)
+    return error
+
+
+def _another(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
+    error = RelationChanged(
+        f'relation "{relation.qualified_name}" is not the one that was copied',
+        detail=f"That one had OID {target.rel.relid}, this one has OID {relation.oid}: it was "
+        "dropped and created again, or tables were renamed.",
+        hint=targets.refresh_hint("It copies the table that has the name now."),
+    )
+    targets.record_conflict(target, error)
+    return error
