@@ -67,7 +67,8 @@ class NoJobs:
 class LakeServer:
     """``stop`` and ``start`` again with the same catalog: a restart."""
 
-    def __init__(self, folder: Path, **services: Any) -> None:
+    def __init__(self, folder: Path, *, max_wal_senders: int = 10, **services: Any) -> None:
+        self.max_wal_senders = max_wal_senders
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
         self.warehouse = Warehouse(str(folder / "warehouse"))
         self.settings = {"server_version": "18.0", "server_version_num": "180000"}
@@ -83,7 +84,7 @@ class LakeServer:
                 "sequencer": self.sequencer,
                 "slots": self.slots,
                 "snapshots": Snapshots(),
-                "senders": Senders(2),
+                "senders": Senders(),
                 "catalog_queries": None,
                 "lake": None,
                 "jobs": NoJobs(),
@@ -101,7 +102,7 @@ class LakeServer:
         role = LoginRole(10, "repl", True, True, True, None)
         options = BackendOptions(18, self.settings, parse_rules(["host all all all trust"]), b"s")
         self.server = Server(
-            ListenOptions(port=0),
+            ListenOptions(port=0, max_wal_senders=self.max_wal_senders),
             options,
             Services(
                 {"repl": role}.get,

@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table, Text, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    func,
+    select,
+)
 
 from penstock.catalog.metadata import METADATA, LsnColumn
 from penstock.lsn import Lsn
@@ -133,15 +144,26 @@ class PgTransactions:
         self._connection.execute(_SEQUENCED.delete().where(_SEQUENCED.c.relid == relid))
 
     def after(self, lsn: Lsn, limit: int) -> tuple[LakeTransaction, ...]:
-        """The next transactions that end behind ``lsn``, in order, ``limit`` at most."""
-        query = select(_TRANSACTION).where(_TRANSACTION.c.end_lsn > lsn)
+        """The next transactions that commit at or after ``lsn``, in order, ``limit`` at most.
+
+        The place of the commit counts, not its end (SnapBuildXactNeedsSkip): who asks for what
+        comes after the finish LSN of a transaction + 1 does not want that transaction.
+        """
+        query = select(_TRANSACTION).where(_after(lsn))
         query = query.order_by(_TRANSACTION.c.end_lsn).limit(limit)
         return tuple(_transaction(row) for row in self._connection.execute(query).mappings())
 
     def count_after(self, lsn: Lsn) -> int:
-        """How many transactions end behind ``lsn``."""
-        query = select(func.count()).where(_TRANSACTION.c.end_lsn > lsn)
+        """How many transactions commit at or after ``lsn``."""
+        query = select(func.count()).where(_after(lsn))
         return int(self._connection.execute(query).scalar_one())
+
+    def boundary(self, lsn: Lsn) -> Lsn:
+        """``lsn``, or the end of the commit record that it lies in: nothing is in between."""
+        c = _TRANSACTION.c
+        query = select(c.commit_lsn, c.end_lsn).where(c.end_lsn > lsn).order_by(c.end_lsn).limit(1)
+        row = self._connection.execute(query).one_or_none()
+        return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
         """Where the log begins: what ends behind it is there."""
@@ -159,6 +181,11 @@ class PgTransactions:
         query = select(_TRANSACTION).order_by(_TRANSACTION.c.end_lsn.desc()).limit(1)
         row = self._connection.execute(query).mappings().one_or_none()
         return None if row is None else _transaction(row)
+
+
+def _after(lsn: Lsn) -> ColumnElement[bool]:
+    # The end is what the primary key finds: it is implied by the commit.
+    return (_TRANSACTION.c.end_lsn > lsn) & (_TRANSACTION.c.commit_lsn >= lsn)
 
 
 def _aligned(size: int) -> int:

@@ -47,7 +47,7 @@ class CatalogQueries:
             catalog,
             warehouse,
             slots if serving is None else serving.slots,
-            Senders(0) if serving is None else serving.senders,
+            Senders() if serving is None else serving.senders,
             DATABASE_OID,
         )
         self._parameters = parameters

@@ -176,6 +176,8 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         errors=status.error_count,
         tables_ready=sum(table.state == "r" for table in status.tables),
         tables=len(status.tables),
+        update_missing=sum(table.update_missing for table in status.tables),
+        delete_missing=sum(table.delete_missing for table in status.tables),
     )
 
 

@@ -57,7 +57,7 @@ class ServingNode:
         self._warehouse = warehouse
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
-        self.senders = Senders(parameters.max_wal_senders)
+        self.senders = Senders()
         self.slots = Slots(
             catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
         )
@@ -66,7 +66,12 @@ class ServingNode:
         self.max_replication_slots = parameters.max_replication_slots
         self._services = self._session_services(spark, warehouse)
         self._server = Server(
-            ListenOptions(parameters.listen_addresses, parameters.port, parameters.max_connections),
+            ListenOptions(
+                parameters.listen_addresses,
+                parameters.port,
+                parameters.max_connections,
+                parameters.max_wal_senders,
+            ),
             self._backend_options(folder),
             Services(self._find_role, self._has_database, self._open_session, lambda _: None),
         )
@@ -95,7 +100,11 @@ class ServingNode:
             for state in self.slots.all():
                 self.slots.invalidate(state.slot.name, WAL_REMOVED)
         self._retention.check()
-        self.sequencer.prune(self.slots.oldest())
+        # The end comes first: a slot that is made meanwhile begins there, or later.
+        with self._catalog.read() as t:
+            end = t.transactions.end()
+        oldest = self.slots.oldest()
+        self.sequencer.prune(end if oldest is None else oldest)
 
     def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog

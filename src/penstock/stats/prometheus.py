@@ -48,6 +48,8 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("transactions_total", "transactions", "Transactions applied since the node started."),
     ("changes_total", "changes", "Changes applied since the node started."),
     ("errors_total", "errors", "Errors of the apply worker since the node started."),
+    ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
+    ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
 )

@@ -70,6 +70,8 @@ class SubscriptionReport:
     errors: int
     tables_ready: int
     tables: int
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
