@@ -108,6 +108,11 @@ def _node(report: NodeReport) -> Iterator[Metric]:
         "penstock_sequencer_transactions", "Transactions that the log keeps.", log.transactions
     )
     yield _gauge("penstock_sequencer_tables", "Tables of the lake that are followed.", log.tables)
+    yield _gauge(
+        "penstock_sequencer_tables_unreadable",
+        "Tables that cannot be read; their changes wait.",
+        log.unreadable,
+    )
     yield _gauge("penstock_max_wal_senders", "Parameter max_wal_senders.", report.wal_senders_limit)
     yield _gauge(
         "penstock_max_replication_slots", "Parameter max_replication_slots.", report.slots_limit
