@@ -53,6 +53,7 @@ _TABLE = Table(
     Column("subsysid", String),
     Column("subtimeline", Integer),
     Column("subdbid", BigInteger),
+    Column("subontableerror", String(5)),
 )
 
 
@@ -84,8 +85,9 @@ class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``stopped``: an error that a retry cannot heal has ended its worker, and
-    ENABLE is what starts it again. ``dropping``: DROP SUBSCRIPTION waits for the slot.
+    never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
+    cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
+    SUBSCRIPTION waits for the slot.
     ``publisher``: whom it follows, known since its first connection.
     """
 
@@ -98,6 +100,7 @@ class Subscription:
     synchronous_commit: str
     publications: tuple[str, ...]
     app_id: str
+    on_table_error: str = "stop"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
@@ -151,6 +154,7 @@ class PgSubscription:
         enabled: bool = True,
         binary: bool = False,
         synchronous_commit: str = "off",
+        on_table_error: str = "stop",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -165,6 +169,7 @@ class PgSubscription:
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
             app_id=f"penstock-{uuid.uuid4()}",
+            on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -202,6 +207,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subsysid": publisher and publisher.system_id,
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
+        "subontableerror": subscription.on_table_error,
     }
 
 
@@ -228,6 +234,7 @@ def _subscription(row: RowMapping) -> Subscription:
         synchronous_commit=row["subsynccommit"],
         publications=tuple(json.loads(row["subpublications"])),
         app_id=row["subappid"],
+        on_table_error=row["subontableerror"] or "stop",
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error,

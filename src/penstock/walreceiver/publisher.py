@@ -119,6 +119,10 @@ class Publisher:
     def slot_state(self, name: str) -> SlotState | None:
         return slots.slot_state(self.connection, name)
 
+    def sync_slots(self, app_id: str) -> list[str]:
+        """Temporary slots of copies that run for a subscription."""
+        return slots.sync_slots(self.connection, app_id)
+
     def close(self) -> None:
         self.connection.close()
 
