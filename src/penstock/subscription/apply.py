@@ -175,7 +175,8 @@ class Applier:
             check_commits(decoded)
         works: dict[TableName, TableWork] = {}
         rows: dict[TableName, int] = {}
-        for share in shares(decoded, self._targets, open_end):
+        # All first: two tables that exchanged their names are told of together.
+        for share in list(shares(decoded, self._targets, open_end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
                 continue  # parked a moment ago
