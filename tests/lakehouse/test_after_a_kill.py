@@ -15,6 +15,7 @@ from penstock.lakehouse import cuts as cuts_module
 from penstock.lakehouse import elapsed, protocol
 from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
 from penstock.lakehouse.elapsed import Elapsed
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LocalLogStore, SparkLogStore
 from penstock.lakehouse.state import load
@@ -156,6 +157,7 @@ def test_v2_checkpoints_are_read(tmp_path: Path, spark: SparkSession, format: st
         expected.files,
         expected.metadata["id"],
     )
+    assert newest_table_id(table.storage, table.uri) == expected.metadata["id"]
     protocol.check_readable(state.protocol, state.metadata)
     with pytest.raises(FeatureNotSupported, match="v2Checkpoint"):
         again(table)

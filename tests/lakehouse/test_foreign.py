@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
 from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatch
 from penstock.lakehouse.cuts import Cut, CutTable
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.table_id import table_id
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import reading
@@ -76,9 +76,9 @@ def test_a_cut_is_of_the_tables_it_names(
     followed: DeltaTable, spark: SparkSession, tmp_path: Path
 ) -> None:
     followed.checkpoint()
-    assert table_id(followed.storage, followed.uri) == followed.id
+    assert newest_table_id(followed.storage, followed.uri) == followed.id
     commit(followed, 300)
-    assert table_id(followed.storage, followed.uri) == followed.id
+    assert newest_table_id(followed.storage, followed.uri) == followed.id
     pin = CutTable(followed.uri, 2, followed.id)
     now = datetime.now(UTC)
     name = ("public", "accounts")
@@ -96,4 +96,4 @@ def test_a_cut_is_of_the_tables_it_names(
         reading.register_views(spark, cut)
     with pytest.raises(StateMismatch, match="another one"):
         followed.reload()
-    assert table_id(warehouse.storage, warehouse.table_uri("public", "none")) is None
+    assert newest_table_id(warehouse.storage, warehouse.table_uri("public", "none")) is None

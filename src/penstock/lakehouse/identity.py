@@ -58,33 +58,44 @@ def table_id(storage: Storage, table_uri: str, version: int) -> str:
             return found
     for checkpoint in (base, *sorted(v for v in listing.checkpoints if v > version)):
         for part in listing.checkpoints.get(checkpoint, ()):
-            found = _id_in_checkpoint(part)
+            found = _id_in_checkpoint(storage, part)
             if found is not None:
                 return found
     raise StorageError(f'log of table "{table_uri}" has no metadata', sqlstate="XX001")
 
 
+def newest_table_id(storage: Storage, table_uri: str) -> str | None:
+    """The id at the newest version; None when there is no table. Raises as ``table_id``."""
+    listing = list_log(storage, table_uri)
+    newest = max((*listing.entries, *listing.checkpoints), default=None)
+    return None if newest is None else table_id(storage, table_uri, newest)
+
+
 def _id_in_entry(storage: Storage, table_uri: str, version: int) -> str | None:
-    content = storage.read(entry_uri(table_uri, version))
+    uri = entry_uri(table_uri, version)
+    return _id_in_lines(storage.read(uri), uri)
+
+
+def _id_in_lines(content: bytes, uri: str) -> str | None:
     for line in content.splitlines():
         if _METADATA in line:
-            body = _parsed(line, table_uri, version).get("metaData")
+            body = _parsed(line, uri).get("metaData")
             if isinstance(body, dict) and body.get("id"):
                 return str(body["id"])
     return None
 
 
-def _parsed(line: bytes, table_uri: str, version: int) -> dict[str, Any]:
+def _parsed(line: bytes, uri: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise StorageError(
-            f'log entry {version} of table "{table_uri}" cannot be read: {error}', sqlstate="XX001"
-        ) from None
+        raise StorageError(f'log file "{uri}" cannot be read: {error}', sqlstate="XX001") from None
     return found if isinstance(found, dict) else {}
 
 
-def _id_in_checkpoint(part: str) -> str | None:
+def _id_in_checkpoint(storage: Storage, part: str) -> str | None:
+    if part.endswith(".json"):
+        return _id_in_lines(storage.read(part), part)
     with storage_errors("read file", part):
         filesystem, path = resolve(part)
         with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as parquet:

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import DuplicateObject, NotInPrerequisiteState, UndefinedObject
 from penstock.lakehouse.cuts import Cut, CutTable
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.table_id import table_id
 from penstock.relation import TableName, qualified
 from penstock.sql import parse_table_name
 from penstock.sql.quoting import quote_identifier
@@ -50,7 +50,7 @@ def read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
 
 def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
     """Versions begin again when a table is made again in its place, and show other rows."""
-    found = None if pinned.id is None else table_id(Storage(pinned.uri), pinned.uri)
+    found = None if pinned.id is None else newest_table_id(Storage(pinned.uri), pinned.uri)
     if found != pinned.id:
         raise NotInPrerequisiteState(
             f'table "{name}" of the cut at {cut.lsn} is no longer there',

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
@@ -262,9 +262,12 @@ class ApplyWorker:
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
         """Whether every published column can be read in binary; text is right for all of them."""
         for target in targets:
-            info = publisher.table_info(
-                self.subscription.publications, target.rel.schema, target.rel.table
-            )
+            try:
+                info = publisher.table_info(
+                    self.subscription.publications, target.rel.schema, target.rel.table
+                )
+            except UndefinedObject:
+                return False  # renamed or dropped: what comes of it is seen in the stream
             for attribute in info.relation.attributes:
                 if not binary_supported(attribute.type_oid):
                     log.warning(
