@@ -65,14 +65,26 @@ def list_log(storage: Storage, table_uri: str) -> LogListing:
 
 
 def read_entry(storage: Storage, table_uri: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version, or None when there is no such entry."""
+    """The actions of one version, or None when there is no such entry.
+
+    Raises StorageError (XX001) for an entry that is torn.
+    """
+    uri = entry_uri(table_uri, version)
     try:
-        content = storage.read(entry_uri(table_uri, version))
+        content = storage.read(uri)
     except StorageError as error:
         if error.sqlstate == "58P01":
             return None
         raise
-    return [json.loads(line) for line in content.splitlines() if line.strip()]
+    try:
+        return [json.loads(line) for line in content.splitlines() if line.strip()]
+    except ValueError as error:
+        raise StorageError(
+            f'could not read log entry "{uri}": {error}',
+            detail=f'Table "{table_uri}" cannot be read from version {version} on.',
+            hint="Put the file back as it was, or restore the table from a copy.",
+            sqlstate="XX001",
+        ) from None
 
 
 def _names(storage: Storage, folder: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.checkpoint import remove_expired_entries, write_local_checkpoint
-from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.log import entry_uri, list_log
 from penstock.lakehouse.storage import (
     Storage,
     fsync_folder,
@@ -47,7 +47,13 @@ class LocalLogStore:
     storage: Storage
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Write beside, sync, link to the name, sync the folder."""
+        """Write beside, sync, link to the name, sync the folder.
+
+        Raises StorageError (XX001) where the version before is not there any more: after an older
+        copy of the folder was put in its place, an entry behind a gap would be lost to all readers.
+        """
+        if version and not self._has(table_uri, version - 1):
+            raise _gone(table_uri, version - 1)
         path = Path(local_path(entry_uri(table_uri, version)))
         with storage_errors("write file", str(path)):
             temporary = write_temporary(path, _content(lines), fsync=self.storage.fsync)
@@ -61,6 +67,11 @@ class LocalLogStore:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
                 fsync_folder(str(path.parent))
+
+    def _has(self, table_uri: str, version: int) -> bool:
+        """An entry, or, where that has been cleaned up, its checkpoint."""
+        there = Path(local_path(entry_uri(table_uri, version))).exists()
+        return there or version in list_log(self.storage, table_uri).checkpoints
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
         """By delta-rs."""
@@ -143,6 +154,16 @@ def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
 
 def _content(lines: Sequence[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
+
+
+def _gone(table_uri: str, version: int) -> StorageError:
+    return StorageError(
+        f'version {version} of table "{table_uri}" was there and is gone from its log',
+        detail="The folder was replaced by an older copy, or entries were removed. Nothing was "
+        "written.",
+        hint="Put the newer copy of the folder back.",
+        sqlstate="XX001",
+    )
 
 
 def _lost(table_uri: str, version: int) -> CommitConflict:
