@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState, RelationChanged
+from penstock.errors import RelationChanged, StateMismatch
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, TruncateEvent
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.subscription.parking import is_own
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
 
@@ -169,11 +170,12 @@ def test_one_relation_has_one_target(world: World) -> None:
 def test_another_delta_table_is_refused(world: World) -> None:
     world.targets()
     world.warehouse.remove("public", "a")
-    with pytest.raises(NotInPrerequisiteState, match="is not the one that was copied") as none:
+    with pytest.raises(StateMismatch, match="is not the one that was copied") as none:
         world.targets()
+    assert is_own(none.value)
     assert "There is none now" in str(none.value.detail)
     world.warehouse.create("public", "a", TableSchema.of_relation(relation(1, "a")))
-    with pytest.raises(NotInPrerequisiteState, match="is not the one that was copied"):
+    with pytest.raises(StateMismatch, match="is not the one that was copied"):
         world.targets()
 
 

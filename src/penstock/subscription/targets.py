@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
+from penstock.errors import PenstockError, RelationChanged, StateMismatch
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
@@ -79,7 +79,7 @@ class Targets:
     def open(self, rel: SubscriptionRel) -> Target | None:
         """Open the table of a row in state f, s or r; None when there was never such a table.
 
-        Raises RelationChanged where the publisher's relation, NotInPrerequisiteState where the
+        Raises RelationChanged where the publisher's relation, StateMismatch where the
         Delta table is not the one that the row is bound to.
         """
         if rel.conflict is not None:
@@ -164,12 +164,10 @@ class Targets:
                 self._alter(),
             )
 
-    def _another_delta_table(
-        self, rel: SubscriptionRel, table: DeltaTable | None
-    ) -> NotInPrerequisiteState:
+    def _another_delta_table(self, rel: SubscriptionRel, table: DeltaTable | None) -> StateMismatch:
         uri = self._warehouse.table_uri(rel.schema, rel.table)
         found = "There is none now" if table is None else f"Its id is {table.id}"
-        return NotInPrerequisiteState(
+        return StateMismatch(
             f'target table "{rel.qualified_name}" is not the one that was copied',
             detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
             hint="Put the table back in its place. To go on with a new copy instead: remove the "

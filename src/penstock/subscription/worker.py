@@ -192,7 +192,7 @@ class ApplyWorker:
             self._copies.begin()
             parking = Parking(self.subscription, self._warehouse, self._catalog.park)
             targets = self._open_targets(publisher, parking)
-            self._witness.check(targets)
+            self._witness.check(targets, parking.refuse)
             self._copies.start()
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
@@ -239,9 +239,9 @@ class ApplyWorker:
     def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
         subscription = self.subscription
         targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
-        for rel in self._catalog.rels():
-            if rel.state in _CLOSED:
-                continue
+        rels = [rel for rel in self._catalog.rels() if rel.state not in _CLOSED]
+        self._witness.check_cuts(rels)
+        for rel in rels:
             try:
                 self._open_target(targets, rel, publisher)
             except PenstockError as error:
