@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
 from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatch
 from penstock.lakehouse.cuts import Cut, CutTable
+from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -69,6 +70,54 @@ def test_restore(
     spark.sql(hint[hint.index("RESTORE") : hint.index(", then")])
     followed.reload()
     assert {1, 2, 3} - {1 if "DELETE" in statements[0] else 0} <= set(spark_ids(spark, followed))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("version", "ids"), [(1, (7,)), (0, ())], ids=["rows", "none"])
+def test_a_copy_after_a_restore_is_right(
+    followed: DeltaTable, spark: SparkSession, version: int, ids: tuple[int, ...]
+) -> None:
+    where = f"delta.`{followed.uri}`"
+    spark.sql(f"RESTORE TABLE {where} TO VERSION AS OF {version}")
+    with pytest.raises(StateMismatch):
+        again(followed).check_restored(OURS)
+    copy = again(followed)
+    copy.replace(ACCOUNTS)
+    copy.stage(written=write(copy, ids) if ids else ())
+    copied = copy.commit(app_id=APP, version_marker=300, operation=COPY)
+    for since in (OURS, -1):
+        again(followed).check_restored(since)
+    followed.reload()
+    # What comes after it is looked at as before; no hint leads to before the copy.
+    spark.sql(f"RESTORE TABLE {where} TO VERSION AS OF 2")
+    with pytest.raises(StateMismatch, match=f"in version {copied + 1}") as caught:
+        again(followed).check_restored(OURS)
+    assert f"VERSION AS OF {copied}," in str(caught.value.hint)
+    late = again(followed)
+    late.stage(written=write(late, [8]))
+    commit(late, 400)
+    with pytest.raises(StateMismatch, match=f"in version {copied + 1}") as caught:
+        again(followed).check_restored(OURS)
+    assert "RESTORE" not in str(caught.value.hint)
+
+
+@pytest.mark.spark
+def test_a_restore_before_our_first_commit_takes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = accounts(tmp_path)
+    for number in (1, 2, 3):
+        spark.sql(f"INSERT INTO delta.`{table.uri}` VALUES ({number}, 'theirs')")
+    table.reload()
+    spark.sql(f"RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF 1")
+    table.reload()
+    table.stage(written=write(table, [4]))
+    first = commit(table, 100)
+    again(table).check_restored(2, APP)
+    spark.sql(f"RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF 2")
+    for since in (2, first):
+        with pytest.raises(StateMismatch, match=f"in version {first + 1}"):
+            again(table).check_restored(since, APP)
 
 
 @pytest.mark.spark

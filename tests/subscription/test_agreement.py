@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.catalog.pg_subscription import PublisherIdentity
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.pg_subscription_rel import SubscriptionRelState as State
 from penstock.errors import ConnectionFailure, StateMismatch
 from penstock.lakehouse.cuts import CutTable
@@ -14,9 +15,10 @@ from penstock.lsn import Lsn
 from penstock.subscription.agreement import (
     PublisherState,
     TableState,
+    check_cuts,
     check_identity,
     check_publisher,
-    check_tables,
+    check_table,
 )
 
 KNOWN = PublisherIdentity("7000", 1, 5)
@@ -33,7 +35,8 @@ def table(
     def lsn(value: int | None) -> Lsn | None:
         return None if value is None else Lsn(value)
 
-    return TableState("public.t", state, lsn(joined), lsn(marker), version, "a", cut)
+    found = None if version is None else "a"
+    return TableState("public.t", state, lsn(joined), lsn(marker), version, found, cut)
 
 
 @pytest.mark.parametrize(
@@ -136,33 +139,83 @@ def test_timelines(known: int | None, now: int, forks: dict[int, int], agrees: b
 
 
 @pytest.mark.parametrize(
-    ("cut", "found", "wrong"),
+    ("found", "wrong"),
     [
-        (100, table(cut=CutTable("u", 4, "a")), None),
-        (100, table(cut=CutTable("u", 3, None)), None),
-        (100, table(cut=CutTable("u", 5, "a")), "went back to version 4"),
-        (100, table(cut=CutTable("u", 4, "b")), "another one"),
-        (100, table(version=None, cut=CutTable("u", 4, "a")), "is gone"),
-        (100, table(version=None, joined=None, cut=CutTable("u", 4)), "is gone"),
-        (None, table(State.FINISHEDCOPY, None, 90, None), "is gone"),
-        (100, table(version=None), "is gone"),
-        (None, table(version=None, joined=None), None),  # copy_data = false, never connected
-        (None, table(joined=None), None),
-        (None, table(marker=None, joined=None), None),
-        (None, table(), "the cuts of"),
-        (None, table(State.SYNCDONE), "the cuts of"),
-        (100, table(marker=None), "no LSN"),
-        (None, table(State.FINISHEDCOPY, 90, 90), None),
-        (None, table(State.FINISHEDCOPY, 120, 90), None),
-        (None, table(State.FINISHEDCOPY, 89, 90), "went back to"),
-        (None, table(State.FINISHEDCOPY, None, 90), "no LSN"),
+        (table(cut=CutTable("u", 4, "a")), None),
+        (table(cut=CutTable("u", 3, None)), None),
+        (table(cut=CutTable("u", 5, "a")), "went back to version 4"),
+        (table(cut=CutTable("u", 5, None)), "went back to version 4"),
+        (table(version=None, cut=CutTable("u", 4, "a")), "is gone"),
+        (table(version=None, joined=None, cut=CutTable("u", 4)), "is gone"),
+        (table(State.FINISHEDCOPY, None, 90, None), "is gone"),
+        (table(version=None), "is gone"),
+        (table(version=None, joined=None), None),  # copy_data = false, never connected
+        (table(joined=None), None),
+        (table(marker=None, joined=None), None),
+        (table(marker=None), "no LSN"),
+        (table(State.FINISHEDCOPY, 90, 90), None),
+        (table(State.FINISHEDCOPY, 120, 90), None),
+        (table(State.FINISHEDCOPY, 89, 90), "went back to"),
+        (table(State.FINISHEDCOPY, None, 90), "no LSN"),
+        # the cut is from before the table was made anew, taken in again, or copied again
+        (table(joined=None, cut=CutTable("u", 9, "b")), None),
+        (table(version=None, joined=None, cut=CutTable("u", 9, "b")), None),
+        (table(State.FINISHEDCOPY, 120, 90, cut=CutTable("u", 9, "b")), None),
+        (table(State.FINISHEDCOPY, 120, 90, cut=CutTable("u", 9, "a")), None),
+        (table(State.FINISHEDCOPY, 120, 90, cut=CutTable("u", 9, None)), None),
+        (table(State.FINISHEDCOPY, None, 90, None, CutTable("u", 9, "b")), "is gone"),
     ],
 )
-def test_tables(cut: int | None, found: TableState, wrong: str | None) -> None:
-    lsn = None if cut is None else Lsn(cut)
+def test_tables(found: TableState, wrong: str | None) -> None:
     if wrong is None:
-        check_tables("s", lsn, [found], "cuts")
+        check_table("s", found, None)
         return
     with pytest.raises(StateMismatch) as caught:
-        check_tables("s", lsn, [found], "cuts")
+        check_table("s", found, None)
     assert wrong in caught.value.message and "ENABLE" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("found", "last_cut", "left"),
+    [
+        (table(), 100, True),  # parked or removed since, in a newer copy of the node's state
+        (table(), 90, True),
+        (table(State.SYNCDONE), 100, True),
+        (table(), 89, False),  # it comes into the next cut
+        (table(), None, False),
+        (table(joined=None), 100, False),  # copy_data = false: nothing says which cut was its first
+        (table(State.FINISHEDCOPY), 100, False),
+        (table(cut=CutTable("u", 4, "a")), 100, False),
+    ],
+)
+def test_a_table_that_has_left_the_cuts(
+    found: TableState, last_cut: int | None, left: bool
+) -> None:
+    lsn = None if last_cut is None else Lsn(last_cut)
+    if not left:
+        check_table("s", found, lsn)
+        return
+    with pytest.raises(StateMismatch, match="is not in the last cut") as caught:
+        check_table("s", found, lsn)
+    assert "ENABLE" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("state", "joined", "cut", "gone"),
+    [
+        (State.READY, 90, None, True),
+        (State.SYNCDONE, 90, None, True),
+        (State.READY, 90, 100, False),
+        (State.READY, None, None, False),  # copy_data = false
+        (State.FINISHEDCOPY, 90, None, False),
+    ],
+)
+def test_cuts(state: State, joined: int | None, cut: int | None, gone: bool) -> None:
+    rel = SubscriptionRel(1, "public", "t", state, None if joined is None else Lsn(joined), "sync")
+    lsn = None if cut is None else Lsn(cut)
+    if not gone:
+        check_cuts("s", lsn, [rel], "cuts")
+        return
+    with pytest.raises(StateMismatch, match="the cuts of") as caught:
+        check_cuts("s", lsn, [rel], "cuts")
+    assert "ENABLE" in (caught.value.hint or "")

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState, RelationChanged
+from penstock.errors import RelationChanged, StateMismatch
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, TruncateEvent
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.subscription.parking import is_own
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
 
@@ -164,16 +165,35 @@ def test_one_relation_has_one_target(world: World) -> None:
     world.catalog.bind(world.rel("b"), 1, None)
     with pytest.raises(RelationChanged, match="are copies of one relation"):
         world.targets()
+    # Nor does the refused one come into a cut with those that go on.
+    targets = Targets(world.warehouse, APP, "s", world.catalog)
+    assert targets.open(world.rel("a")) is not None
+    with pytest.raises(RelationChanged):
+        targets.open(world.rel("b"))
+    assert [target.rel.table for target in targets] == ["a"]
+
+
+def test_a_row_is_not_bound_to_a_relation_that_has_a_target(world: World) -> None:
+    with world.catalog.write() as t:
+        t.relations.remove(world.rel("b"))
+        t.relations.add(world.oid, [("public", "b")], SubscriptionRelState.READY)
+    targets = world.targets()
+    target = targets.named(("public", "b"))
+    assert target is not None
+    with pytest.raises(RelationChanged, match="are copies of one relation"):
+        targets.bind(target, 1)
+    assert world.rel("b").relid is None
 
 
 def test_another_delta_table_is_refused(world: World) -> None:
     world.targets()
     world.warehouse.remove("public", "a")
-    with pytest.raises(NotInPrerequisiteState, match="is not the one that was copied") as none:
+    with pytest.raises(StateMismatch, match="is not the one that was copied") as none:
         world.targets()
+    assert is_own(none.value)
     assert "There is none now" in str(none.value.detail)
     world.warehouse.create("public", "a", TableSchema.of_relation(relation(1, "a")))
-    with pytest.raises(NotInPrerequisiteState, match="is not the one that was copied"):
+    with pytest.raises(StateMismatch, match="is not the one that was copied"):
         world.targets()
 
 

@@ -4,14 +4,16 @@ In: the log, the version that we wrote or saw last. Out: nothing, or an error. O
 delete rows, as PostgreSQL allows on a subscriber: what follows from it shows as conflicts. RESTORE
 is different. It takes commits of ours away and leaves our LSN in place (the markers of a log only
 grow), so that what was applied is lost and never applied again. It is allowed where it takes
-nothing of ours: back to a version since our last commit, or back from a RESTORE that did.
+nothing of ours: before our first commit, back to a version since our last one, or back from a
+RESTORE that did. A copy of ours takes the place of all rows: nothing from before it counts.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import StateMismatch, VersionGone
@@ -25,34 +27,83 @@ log = logging.getLogger(__name__)
 RESTORE: Final = "RESTORE"
 """commitInfo.operation of Spark's RESTORE and of delta-rs'."""
 
+COPY: Final = "COPY"
+"""commitInfo.operation of our copies, which leave no row that was there before them."""
+
 Rows = frozenset[tuple[str, str]]
 """Files with their deletion vectors: two versions with the same have the same rows."""
 
 
-def check_restored(storage: Storage, uri: str, name: str, since: int, until: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """``operation``: None where the entry is gone; ``ours``: we have changed rows; ``copy``: and
+    none are left that were there before; ``markers``: app ids in it."""
+
+    version: int
+    operation: str | None
+    ours: bool = False
+    copy: bool = False
+    markers: frozenset[str] = frozenset()
+
+
+def check_restored(
+    storage: Storage, uri: str, name: str, since: int, until: int, app_id: str | None = None
+) -> None:
     """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away.
 
     Reads each entry after ``since``: none where nobody else writes. ``since`` -1: the whole log.
+    ``app_id``: whose first commit may come after ``since``; nothing from before it counts.
     """
-    operations = [_operation(storage, uri, version) for version in range(since + 1, until + 1)]
-    for version, operation in enumerate(operations, since + 1):
-        if operation is None:
-            log.warning('table "%s": what version %d did is not in its log', name, version)
-    if RESTORE not in operations:
+    commits = [_commit(storage, uri, version) for version in range(since + 1, until + 1)]
+    for commit in commits:
+        if commit.operation is None:
+            log.warning('table "%s": what version %d did is not in its log', name, commit.version)
+    if RESTORE not in (commit.operation for commit in commits):
+        return
+    since = _begin(storage, uri, commits, since, app_id)
+    commits = [commit for commit in commits if commit.version > since]
+    restored = [commit.version for commit in commits if commit.operation == RESTORE]
+    if not restored:
         return
     try:
         taken = _taken(storage, uri, since, until)
     except VersionGone as gone:
-        taken = since + 1 + operations.index(RESTORE)
+        taken = restored[0]
         log.warning("%s", gone.message)
     if taken is not None:
         raise StateMismatch(
             f'table "{name}" was restored to an older state in version {taken}',
             detail="Rows that were replicated are gone from it, and the publisher does not send "
             f'them again. The table lies at "{uri}".',
-            hint=f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {taken - 1}, "
-            "then ALTER SUBSCRIPTION ... ENABLE.",
+            hint=_way_back(uri, taken, commits),
         )
+
+
+def _begin(
+    storage: Storage, uri: str, commits: Sequence[_Commit], since: int, app_id: str | None
+) -> int:
+    """The version to look from: the newest copy of ours, or our first commit."""
+    copies = [commit.version for commit in commits if commit.copy]
+    if copies:
+        return copies[-1]
+    first = next((commit.version for commit in commits if app_id in commit.markers), None)
+    if first is None or first == 0:
+        return since
+    try:
+        before = load_at(storage, uri, first - 1)
+    except VersionGone:
+        return since
+    return since if app_id in before.transactions else first
+
+
+def _way_back(uri: str, taken: int, commits: Iterable[_Commit]) -> str:
+    """To the version before; unless that lacks what we have committed since."""
+    if any(commit.ours for commit in commits if commit.version > taken):
+        return "No version holds all of them: let the table be copied again."
+    return (
+        f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {taken - 1}, "
+        "then ALTER SUBSCRIPTION ... ENABLE."
+    )
 
 
 def _taken(storage: Storage, uri: str, since: int, until: int) -> int | None:
@@ -65,38 +116,45 @@ def _taken(storage: Storage, uri: str, since: int, until: int) -> int | None:
         if actions is None:
             raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
         state.apply(version, actions)
-        rows, info = _rows(state), _commit_info(actions)
-        if info.get("operation") == RESTORE:
+        rows = _rows(state)
+        if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
                 taken = None
             elif taken is None:
                 taken = version
         elif taken is None:
-            if info.get("engineInfo") == ENGINE and _changes_data(actions):
+            if _changes_rows_by_us(actions):
                 right.clear()
             right.add(rows)
     return taken
 
 
-def _operation(storage: Storage, uri: str, version: int) -> str | None:
+def _commit(storage: Storage, uri: str, version: int) -> _Commit:
     actions = read_entry(storage, uri, version)
     if actions is None:
-        return None
-    info = _commit_info(actions)
-    operation = str(info.get("operation") or "an unknown operation")
+        return _Commit(version, None)
+    operation = str(_commit_info(actions).get("operation") or "an unknown operation")
+    ours = _changes_rows_by_us(actions)
+    copy = _by_us(actions) and operation == COPY  # of no rows to no rows too
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
-    if removes and info.get("engineInfo") != ENGINE:
+    if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
-    return operation
+    markers = frozenset(str(a["txn"]["appId"]) for a in actions if "txn" in a)
+    return _Commit(version, operation, ours, copy, markers)
 
 
 def _commit_info(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
 
 
-def _changes_data(actions: Iterable[Mapping[str, Any]]) -> bool:
+def _by_us(actions: Iterable[Mapping[str, Any]]) -> bool:
+    return _commit_info(actions).get("engineInfo") == ENGINE
+
+
+def _changes_rows_by_us(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is ours and has changed rows, not only moved them."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
-    return any(body.get("dataChange", True) for body in bodies if body)
+    return _by_us(actions) and any(body.get("dataChange", True) for body in bodies if body)
 
 
 def _rows(state: TableState) -> Rows:

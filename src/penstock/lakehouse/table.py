@@ -200,13 +200,16 @@ class DeltaTable:
                 f"{state.metadata.get('id')}, there was version {self.version} of {self.id}.",
                 hint="Put it back as it was, then ALTER SUBSCRIPTION ... ENABLE.",
             )
-        self.check_restored(self.version, until=state.version)
+        if state.transactions:  # else nothing of ours was ever in it
+            check_restored(self.storage, self.uri, self.name, self.version, state.version)
         self._take(state)
 
-    def check_restored(self, since: int, *, until: int | None = None) -> None:
-        """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away."""
-        until = self.version if until is None else until
-        check_restored(self.storage, self.uri, self.name, since, until)
+    def check_restored(self, since: int, app_id: str | None = None) -> None:
+        """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away.
+
+        ``app_id``: whose first commit may come after ``since``.
+        """
+        check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
 
     def commit(
         self,

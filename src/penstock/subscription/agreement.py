@@ -13,7 +13,8 @@ What holds when nothing is wrong, after any crash of either side:
   WAL is sent, and flushed WAL survives a crash.
 - The slot's ``confirmed_flush_lsn`` is not after the place where the stream begins
   (``origin.start_lsn``): nothing is acknowledged before it is in a cut (law 1).
-- Tables that were in a cut have a log, with our LSN in it, at least as new as the cut says.
+- Tables that were in a cut have a log, with our LSN in it, at least as new as the cut says. A cut
+  speaks of the Delta table that it names, until its rows are copied again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog.pg_subscription import PublisherIdentity
-from penstock.catalog.pg_subscription_rel import SubscriptionRelState
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ConnectionFailure, StateMismatch
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
@@ -47,7 +48,8 @@ class PublisherState:
 @dataclass(frozen=True, slots=True)
 class TableState:
     """One table in state f, s or r. ``joined``: where it came into the cuts, None when nothing was
-    copied; ``version``: of its log, None when there is none; ``cut``: what the last cut says."""
+    copied; ``version``: of its log, None when there is none; ``cut``: what the last cut says of a
+    table of that name."""
 
     name: str
     state: SubscriptionRelState
@@ -56,6 +58,15 @@ class TableState:
     version: int | None
     id: str | None
     cut: CutTable | None
+
+    @property
+    def pinned(self) -> CutTable | None:
+        """What the last cut says of this table; None where it means one that was in its place, or
+        the rows that were there before the copy. Whether it is the one that is bound to the row,
+        ``Targets.open`` has looked. Older cuts name no ids."""
+        if self.cut is None or self.state is SubscriptionRelState.FINISHEDCOPY:
+            return None
+        return self.cut if self.cut.id in (None, self.id) else None
 
     @property
     def progress(self) -> TableProgress:
@@ -114,34 +125,52 @@ def check_publisher(
         )
 
 
-def check_tables(
-    subscription: str, last_cut: Lsn | None, tables: Iterable[TableState], cuts_uri: str
+def check_cuts(
+    subscription: str, last_cut: Lsn | None, rels: Iterable[SubscriptionRel], cuts_uri: str
 ) -> None:
-    """Raises StateMismatch where tables or cuts are gone, are others, or went back."""
-    for table in tables:
-        if table.joined is not None and table.state in _IN_CUTS and last_cut is None:
+    """Raises StateMismatch where the cuts are gone: that is no table's own."""
+    for rel in rels:
+        if rel.lsn is not None and rel.state in _IN_CUTS and last_cut is None:
             raise StateMismatch(
                 f'the cuts of subscription "{subscription}" are gone',
-                detail=f'Table "{table.name}" came into the cuts at {table.joined}, and there is '
-                f'none in "{cuts_uri}".',
+                detail=f'Table "{rel.qualified_name}" came into the cuts at {rel.lsn}, and there '
+                f'is none in "{cuts_uri}".',
                 hint=_put_back(subscription),
             )
-        if (found := _wrong_with(table)) is not None:
-            raise StateMismatch(
-                f'table "{table.name}" of subscription "{subscription}" {found}',
-                detail="What it has lost is not sent again: the publisher knows it as applied.",
-                hint=_put_back(subscription),
-            )
+
+
+def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> None:
+    """Raises StateMismatch where a table is gone or went back, or the node's own state did."""
+    if (found := _wrong_with(table)) is not None:
+        raise StateMismatch(
+            f'table "{table.name}" of subscription "{subscription}" {found}',
+            detail="What it has lost is not sent again: the publisher knows it as applied.",
+            hint=_put_back(subscription),
+        )
+    if _left_the_cuts(table, last_cut):
+        raise StateMismatch(
+            f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
+            f"{last_cut}, and came into the cuts at {table.joined}",
+            detail="It was parked or left the subscription since, which the node's state does not "
+            "know: an older copy of the state was put back. Changes of it were passed by, and are "
+            "not sent again.",
+            hint=_put_back(subscription),
+        )
+
+
+def _left_the_cuts(table: TableState, last_cut: Lsn | None) -> bool:
+    """A table is recorded as ready after the first cut that holds it, and is in all since."""
+    if last_cut is None or table.joined is None or table.state not in _IN_CUTS:
+        return False
+    return table.cut is None and table.joined <= last_cut
 
 
 def _wrong_with(table: TableState) -> str | None:
     if table.version is None:
-        copied = table.joined is not None or table.cut is not None
+        copied = table.joined is not None or table.pinned is not None
         return "was copied and is gone" if copied else None
-    if table.cut is not None and table.cut.id is not None and table.cut.id != table.id:
-        return f"is another one: its id is {table.id}, that of the last cut was {table.cut.id}"
-    if table.cut is not None and table.version < table.cut.version:
-        return f"went back to version {table.version}, the last cut has {table.cut.version}"
+    if table.pinned is not None and table.version < table.pinned.version:
+        return f"went back to version {table.version}, the last cut has {table.pinned.version}"
     if table.marker is None and table.joined is not None:
         return "has no LSN of the subscription in its log: it is not the table that was copied"
     behind = table.state is SubscriptionRelState.FINISHEDCOPY and table.joined is not None
@@ -211,7 +240,7 @@ def _lost_history(subscription: str) -> str:
 
 def _put_back(subscription: str) -> str:
     return (
-        "Mount or restore the warehouse as it was, then ALTER SUBSCRIPTION "
+        "Mount or restore the warehouse, or the node's folder, as it was, then ALTER SUBSCRIPTION "
         f"{subscription} ENABLE. {_make_anew(subscription)}"
     )
 

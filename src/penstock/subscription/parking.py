@@ -20,6 +20,7 @@ from penstock.errors import (
     PenstockError,
     RelationChanged,
     ReplicationConflict,
+    StateMismatch,
     StorageError,
     UndefinedObject,
     ValueNotRepresentable,
@@ -34,6 +35,7 @@ OWN_ERRORS: Final = (
     FeatureNotSupported,
     RelationChanged,
     ReplicationConflict,
+    StateMismatch,
     UndefinedObject,
     ValueNotRepresentable,
 )
@@ -71,7 +73,7 @@ class Parking:
         if self._subscription.on_table_error != "park":
             raise _with_ways_on(rel, error, name)
         self._warehouse.check_there()  # else no table of it is to blame
-        found = _with_hint(error, error.detail, _AGAIN.format(name))
+        found = _parked(error, _AGAIN.format(name))
         self._record(rel, found)
         log.error(
             'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
@@ -88,8 +90,14 @@ def is_own(error: PenstockError) -> bool:
     return isinstance(error, OWN_ERRORS)
 
 
+def _parked(error: PenstockError, hint: str) -> PenstockError:
+    if isinstance(error, StateMismatch):  # its hint says how a subscription that stopped goes on
+        return StateMismatch(error.message, detail=error.detail, hint=hint, sqlstate=error.sqlstate)
+    return _with_hint(error, error.detail, hint)
+
+
 def _with_ways_on(rel: SubscriptionRel, error: PenstockError, name: str) -> PenstockError:
-    where = f'It came up with changes of table "{rel.qualified_name}".'
+    where = f'It came up at table "{rel.qualified_name}".'
     detail = where if error.detail is None else f"{error.detail} {where}"
     return _with_hint(error, detail, _WITHOUT.format(name))
 

@@ -20,12 +20,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ConnectionFailure, NotInPrerequisiteState, PenstockError
 from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
+from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -40,8 +41,6 @@ from penstock.walreceiver.table_info import PublishedTable
 from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
-
-_OPERATION: Final = "COPY"
 
 
 class RelStates(Protocol):
@@ -204,7 +203,7 @@ def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn
         table.commit(
             app_id=app_id,
             version_marker=point,
-            operation=_OPERATION,
+            operation=COPY,
             extra_markers={copy_marker(rel, app_id): point},
         )
         failpoint(AFTER_COPY_COMMIT)

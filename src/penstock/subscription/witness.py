@@ -1,18 +1,20 @@
 """Looks at whether publisher, slot, cuts and tables belong together, once a session.
 
 In: a session on the publisher, then the open tables. Out: the last cut, and the errors of
-``agreement``; the publisher's identity is recorded when it is first seen and after a promotion.
+``agreement``, those of one table to whoever parks it; the publisher's identity is recorded when it
+is first seen and after a promotion.
 What it costs: three queries, the cuts table's log, one small file, no Spark job.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
@@ -20,9 +22,10 @@ from penstock.lsn import Lsn
 from penstock.subscription.agreement import (
     PublisherState,
     TableState,
+    check_cuts,
     check_identity,
     check_publisher,
-    check_tables,
+    check_table,
 )
 from penstock.subscription.publisher_state import publisher_state
 from penstock.subscription.targets import Target, Targets
@@ -64,28 +67,50 @@ class Witness:
             # As for the tables' logs: what is read here is acknowledged.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
 
+    def check_cuts(self, rels: Iterable[SubscriptionRel]) -> None:
+        """Before the tables are opened. Raises StateMismatch where the cuts are gone."""
+        check_cuts(self._subscription.name, self._cut_lsn, rels, self._warehouse.cuts.uri)
+
     def check_missing(self, rel: SubscriptionRel) -> None:
         """A table without a log: raises StateMismatch where it had one."""
         state = TableState(
             rel.qualified_name, rel.state, rel.lsn, None, None, None, self._in_cut(rel)
         )
-        check_tables(self._subscription.name, self._cut_lsn, [state], self._warehouse.cuts.uri)
+        check_table(self._subscription.name, state, self._cut_lsn)
 
-    def check(self, targets: Targets) -> None:
-        """Before anything is copied or streamed. Raises StateMismatch, ConnectionFailure."""
+    def check(
+        self, targets: Targets, refuse: Callable[[SubscriptionRel, PenstockError], None]
+    ) -> None:
+        """Before anything is copied or streamed. Raises StateMismatch, ConnectionFailure.
+
+        ``refuse``: told of each table that is not what it was; it is closed, unless that raises.
+        """
         assert self._server is not None
-        name, lsn = self._subscription.name, self._cut_lsn
+        for target in list(targets):
+            try:
+                self._check_table(target)
+            except PenstockError as error:
+                refuse(target.rel, error)
+                targets.close(target)
         tables = [self._state(target) for target in targets]
-        check_tables(name, lsn, tables, self._warehouse.cuts.uri)
-        check_publisher(name, self._known, self._server, lsn, tables)
-        for target in targets:
-            pinned, newest = self._in_cut(target.rel), target.table.version
-            since = max(-1, newest - _JOINING_COMMITS) if pinned is None else pinned.version
-            target.table.check_restored(since)
+        check_publisher(self._subscription.name, self._known, self._server, self._cut_lsn, tables)
         if self._known != self._server.identity:
-            log.info('subscription "%s" follows %s', name, self._server.identity)
-            self._record(self._server.identity)
-            self._known = self._server.identity
+            name, identity = self._subscription.name, self._server.identity
+            log.info('subscription "%s" follows %s', name, identity)
+            self._record(identity)
+            self._known = identity
+
+    def _check_table(self, target: Target) -> None:
+        state, table = self._state(target), target.table
+        check_table(self._subscription.name, state, self._cut_lsn)
+        if target.marker is None:
+            return  # nothing of ours was ever in it
+        if state.pinned is not None:
+            table.check_restored(state.pinned.version)
+        else:
+            table.check_restored(
+                max(-1, table.version - _JOINING_COMMITS), self._subscription.app_id
+            )
 
     @property
     def _cut_lsn(self) -> Lsn | None:
