@@ -26,7 +26,8 @@ from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.hba import parse_rules
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
 from penstock.walsender.slots import Slots
@@ -67,7 +68,8 @@ class NoJobs:
 class LakeServer:
     """``stop`` and ``start`` again with the same catalog: a restart."""
 
-    def __init__(self, folder: Path, **services: Any) -> None:
+    def __init__(self, folder: Path, *, max_wal_senders: int = 10, **services: Any) -> None:
+        self.max_wal_senders = max_wal_senders
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
         self.warehouse = Warehouse(str(folder / "warehouse"))
         self.settings = {"server_version": "18.0", "server_version_num": "180000"}
@@ -83,7 +85,7 @@ class LakeServer:
                 "sequencer": self.sequencer,
                 "slots": self.slots,
                 "snapshots": Snapshots(),
-                "senders": Senders(2),
+                "senders": Senders(),
                 "catalog_queries": None,
                 "lake": None,
                 "jobs": NoJobs(),
@@ -101,7 +103,7 @@ class LakeServer:
         role = LoginRole(10, "repl", True, True, True, None)
         options = BackendOptions(18, self.settings, parse_rules(["host all all all trust"]), b"s")
         self.server = Server(
-            ListenOptions(port=0),
+            ListenOptions(port=0, max_wal_senders=self.max_wal_senders),
             options,
             Services(
                 {"repl": role}.get,

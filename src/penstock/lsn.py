@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.errors import InvalidParameterValue
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
 
 _TEXT: Final = re.compile(r"^([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})$")
 
@@ -28,6 +28,23 @@ class Lsn(int):
                 f'invalid input syntax for type pg_lsn: "{text}"', sqlstate="22P02"
             )
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
+
+    def signed(self) -> int:
+        """As the signed 64-bit number that Delta's logs and state stores hold. Raises
+        FeatureNotSupported from 80000000/0 on: mapped to anything else it would compare wrong."""
+        if self >> 63:
+            raise FeatureNotSupported(
+                f"WAL position {self} is beyond what can be kept",
+                detail="Positions from 80000000/0 on are no signed 64-bit numbers, which is what "
+                "the logs of Delta tables hold.",
+                hint="The WAL of a cluster that is made anew begins at 0/1000000: move the "
+                "databases there with pg_dump, and subscribe to it.",
+            )
+        return int(self)
+
+    def storable(self) -> Lsn:
+        """Itself. Raises as ``signed``."""
+        return Lsn(self.signed())
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"

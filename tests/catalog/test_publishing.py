@@ -150,6 +150,16 @@ def test_transactions_are_in_one_order_and_positions_stay(catalog: Catalog) -> N
         assert t.transactions.after(start, 1) == (first,)
         assert t.transactions.after(first.end, 10) == (second,)
         assert t.transactions.after(first.commit, 10) == (first, second)
+        inside = Lsn(first.commit + 1)
+        assert t.transactions.after(inside, 10) == (second,), "as the finish LSN + 1 asks for"
+        assert (t.transactions.boundary(inside), t.transactions.count_after(inside)) == (
+            first.end,
+            1,
+        )
+        assert [t.transactions.boundary(at) for at in (first.commit, first.end)] == [
+            first.commit,
+            first.end,
+        ]
         assert t.transactions.after(second.end, 10) == ()
         assert t.transactions.versions() == {7: 6, 8: 0}
         assert t.transactions.oldest() == start

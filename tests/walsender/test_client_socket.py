@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import shutil
 import socket
 import ssl
@@ -80,6 +82,46 @@ def test_half_a_record_is_nothing_yet(pair: tuple[ClientSocket, Client]) -> None
     assert inside.receive(0.0) is None
 
 
+def test_while_a_client_takes_nothing_it_is_heard(pair: tuple[ClientSocket, Client]) -> None:
+    inside, client = pair
+    data = b"".join(b"%07d\n" % number for number in range(1 << 20))
+    heard: list[bytes] = []
+    got = bytearray()
+
+    def read() -> None:
+        while len(got) < len(data):
+            client.incoming.write(client.socket.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while part := client.tls.read(1 << 16):
+                    got.extend(part)
+
+    reader = threading.Thread(target=read)
+
+    def waiting() -> None:
+        heard.append(inside.receive(0.0) or b"")
+        if len(heard) == 1:
+            client.socket.sendall(client.sealed(b"here"))
+        if b"here" in heard and not reader.is_alive():
+            reader.start()
+
+    inside.send(data, waiting)
+    reader.join(20)
+    assert bytes(got) == data
+    assert b"".join(heard) == b"here"
+
+
+def test_nothing_follows_what_was_cut_off(pair: tuple[ClientSocket, Client]) -> None:
+    inside, _ = pair
+
+    def give_up() -> None:
+        raise ConnectionFailure("too long")
+
+    with pytest.raises(ConnectionFailure, match="too long"):
+        inside.send(bytes(64 << 20), give_up)
+    with pytest.raises(ConnectionFailure, match="connection to client lost"):
+        inside.send(b"x")
+
+
 def test_a_closed_socket_is_a_broken_connection(pair: tuple[ClientSocket, Client]) -> None:
     inside, _ = pair
     inside.close()
@@ -87,3 +129,20 @@ def test_a_closed_socket_is_a_broken_connection(pair: tuple[ClientSocket, Client
         inside.send(b"x")
     with pytest.raises(ConnectionFailure):
         inside.receive(0.0)
+
+
+def test_a_client_that_leaves_in_the_handshake_leaves_nothing_behind() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n") * 10:
+            outside = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+            inside = ClientSocket(accepted, write_timeout_s=5)
+            del accepted
+            outside.sendall(sent)
+            outside.close()
+            with pytest.raises(ConnectionFailure, match="could not accept SSL connection"):
+                inside.start_tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 20)
+            inside.close()
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -12,7 +12,7 @@ from penstock.walsender.stream import SenderState
 
 
 def test_totals_are_of_all_streams_of_a_slot_until_it_is_made_anew() -> None:
-    senders = Senders(2)
+    senders = Senders()
     for pid, (slot, transactions) in enumerate([("a", 1), ("b", 2), ("a", 3)]):
         state = SenderState(slot, Lsn(1))
         with senders.running(

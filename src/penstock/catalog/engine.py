@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
 
 from penstock.errors import ConfigurationError, PenstockError, StorageError
 
@@ -98,7 +98,11 @@ def errors_mapped() -> Iterator[None]:
     """Database errors as StorageError; SQLAlchemy's own text would show statement and values."""
     try:
         yield
-    except (DBAPIError, InterfaceError) as error:
+    except StatementError as error:
+        if isinstance(error.orig, PenstockError):  # a value that a column type refuses
+            raise error.orig from None
+        if not isinstance(error, DBAPIError):
+            raise
         raise _storage_error(error) from None
 
 

@@ -17,13 +17,13 @@ METADATA = MetaData()
 
 
 class LsnColumn(TypeDecorator[Lsn]):
-    """A position as a signed 64-bit number: enough for 8 EiB of WAL."""
+    """A position as a signed 64-bit number: enough for 8 EiB of WAL, more is refused (0A000)."""
 
     impl = BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: Lsn | None, dialect: Dialect) -> int | None:
-        return None if value is None else int(value)
+        return None if value is None else Lsn(value).signed()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Lsn | None:
         return None if value is None else Lsn(value)

@@ -21,6 +21,7 @@ from psycopg import sql
 from psycopg.types.json import set_json_loads
 
 from penstock.demo import cuts
+from penstock.relation import qualified
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Row = tuple[Any, ...]
@@ -41,7 +42,7 @@ class Published:
 
     @property
     def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return qualified(self.schema, self.name)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from penstock.lsn import Lsn
+from penstock.relation import qualified
 
 _NEWEST = """
 SELECT lsn, commit_time, table_schema, table_name, uri, version,
@@ -49,8 +50,9 @@ def newest_cut(warehouse: Path, subscription: str) -> NewestCut | None:
         commit_time=rows[0]["commit_time"],
         count=rows[0]["cuts"],
         tables={
-            f"{row['table_schema']}.{row['table_name']}": (row["uri"], row["version"])
+            qualified(row["table_schema"], row["table_name"]): (row["uri"], row["version"])
             for row in rows
+            if row["uri"] is not None
         },
     )
 

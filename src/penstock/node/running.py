@@ -186,6 +186,7 @@ class _Reports:
             rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
             transactions_applied=snapshot.transactions_applied,
             error_count=snapshot.error_count,
+            confl_insert_exists=snapshot.insert_exists,
             error=snapshot.error,
             error_detail=snapshot.error_detail,
             error_hint=snapshot.error_hint,
@@ -201,6 +202,8 @@ class _Reports:
                     error=t.error,
                     error_detail=t.error_detail,
                     error_hint=t.error_hint,
+                    update_missing=t.update_missing,
+                    delete_missing=t.delete_missing,
                 )
                 for t in snapshot.tables.values()
             ),

@@ -30,10 +30,11 @@ from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.retention import Retention
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
-from penstock.walsender.slots import WAL_REMOVED, Slots
+from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
@@ -56,7 +57,7 @@ class ServingNode:
         self._parameters = parameters
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
-        self.senders = Senders(parameters.max_wal_senders)
+        self.senders = Senders()
         self.slots = Slots(
             catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
         )
@@ -65,7 +66,12 @@ class ServingNode:
         self.max_replication_slots = parameters.max_replication_slots
         self._services = self._session_services(spark, warehouse)
         self._server = Server(
-            ListenOptions(parameters.listen_addresses, parameters.port, parameters.max_connections),
+            ListenOptions(
+                parameters.listen_addresses,
+                parameters.port,
+                parameters.max_connections,
+                parameters.max_wal_senders,
+            ),
             self._backend_options(folder),
             Services(self._find_role, self._has_database, self._open_session, lambda _: None),
         )
@@ -87,12 +93,14 @@ class ServingNode:
         self._thread.stop()
 
     def _keep_up(self) -> None:
-        """Slots that cannot go on are marked; what no slot needs is forgotten."""
-        if self.sequencer.lost():
-            for state in self.slots.all():
-                self.slots.invalidate(state.slot.name, WAL_REMOVED)
+        """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
+        self.sequencer.check_logs()
         self._retention.check()
-        self.sequencer.prune(self.slots.oldest())
+        # The end comes first: a slot that is made meanwhile begins there, or later.
+        with self._catalog.read() as t:
+            end = t.transactions.end()
+        oldest = self.slots.oldest()
+        self.sequencer.prune(end if oldest is None else oldest)
 
     def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
@@ -104,7 +112,12 @@ class ServingNode:
             snapshots=Snapshots(),
             senders=self.senders,
             catalog_queries=NodeCatalogs(
-                catalog, warehouse, self.slots, self.senders, DATABASE_OID
+                catalog,
+                warehouse,
+                self.slots,
+                self.senders,
+                DATABASE_OID,
+                self.sequencer.troubles,
             ),
             lake=lake,
             jobs=JobGroups(spark),

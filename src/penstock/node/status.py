@@ -23,7 +23,8 @@ from penstock.lsn import Lsn
 class TableStatus:
     """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn.
 
-    ``error``: why its copy, which is tried again and again, has failed last.
+    ``error``: why its copy, which is tried again and again, has failed last. ``update_missing``,
+    ``delete_missing``: changes skipped because their rows are not there.
     """
 
     name: str
@@ -37,6 +38,8 @@ class TableStatus:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,4 +167,6 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         error=now.error,
         error_detail=now.error_detail,
         error_hint=now.error_hint,
+        update_missing=now.update_missing,
+        delete_missing=now.delete_missing,
     )

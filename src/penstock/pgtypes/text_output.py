@@ -17,6 +17,9 @@ from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime_output import date_text, timestamp_text
 from penstock.pgtypes.float_output import float_text
 
+_BOOL: Final = 16
+_INET: Final = 869
+_BPCHAR: Final = 1042
 _PLAIN_SCALE: Final = 6
 """Up to here Arrow prints small decimals without an exponent."""
 _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
@@ -33,6 +36,21 @@ def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Arra
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _bytea(array)
     return _text(array).cast(pa.binary())
+
+
+def text_cast(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
+    """The text of ``value::text``, which is not the output function's for three types."""
+    text = text_output(array, type_oid, typmod)
+    if type_oid not in (_BOOL, _INET, _BPCHAR):
+        return text
+    text = text.cast(pa.string())
+    if type_oid == _BOOL:
+        return pc.if_else(pc.equal(text, "t"), "true", "false").cast(pa.binary())
+    if type_oid == _BPCHAR:
+        return pc.utf8_rtrim(text, " ").cast(pa.binary())
+    netmask = pc.if_else(pc.match_substring(text, ":"), "/128", "/32")
+    whole = pc.binary_join_element_wise(text, netmask, "")
+    return pc.if_else(pc.match_substring(text, "/"), text, whole).cast(pa.binary())
 
 
 def _text(array: pa.Array) -> pa.Array:

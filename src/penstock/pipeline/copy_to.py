@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -41,12 +41,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """A column that is read. ``sent``: it is part of the copy, not only of the filter."""
+    """A column that is read. ``sent``: it is part of the copy, not only of the filter.
+
+    ``printed``: makes the text that is sent in its place, in any format.
+    """
 
     scanned: ScanColumn
     type_oid: int = 0
     typmod: int = -1
     sent: bool = True
+    printed: Callable[[pa.Array, int, int], pa.Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def run_copies(partitions: Iterable[tuple[CopyItem, ...]]) -> Iterator[CopiedFil
 
 def _copy(item: CopyItem) -> CopiedFile:
     portions: list[tuple[int, int]] = []
-    scanned = [column.scanned for column in item.columns]
+    scanned = list(dict.fromkeys(column.scanned for column in item.columns))
     with storage_errors("write file", item.target):
         filesystem, path = resolve(item.target)
         with filesystem.open_output_stream(path) as target:
@@ -247,7 +251,7 @@ def _encoded(rows: pa.RecordBatch | pa.Table, item: CopyItem) -> bytes:
         array = rows.column(column.scanned.name)
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
-        output = binary_output if item.binary else text_output
+        output = column.printed or (binary_output if item.binary else text_output)
         cells.append(output(array, column.type_oid, column.typmod))
     encode = binary_rows if item.binary else text_rows
     return encode(cells, rows.num_rows)

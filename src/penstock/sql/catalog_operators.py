@@ -109,8 +109,8 @@ class Operators:
         """Positions differ by bytes (pg_lsn.c)."""
         if operator == "-" and right.type in ("pg_lsn", UNKNOWN):
             left, right = (coerce(side, "pg_lsn", self.found) for side in (left, right))
-            return Typed(f"CAST({left.sql} - {right.sql} AS DECIMAL(38,6))", "numeric")
-        return Typed(f"CAST({left.sql} {operator} {right.sql} AS BIGINT)", "pg_lsn")
+            return Typed(f"CAST({_wide(left)} - {_wide(right)} AS DECIMAL(38,6))", "numeric")
+        return Typed(f"CAST({_wide(left)} {operator} {_wide(right)} AS UBIGINT)", "pg_lsn")
 
     def _match(self, node: exp.Expression, template: str) -> Typed:
         left = coerce(self.translate(node.this), "text", self.found)
@@ -170,3 +170,8 @@ class Operators:
         low = coerce(self.translate(node.args["low"]), value.type, self.found)
         high = coerce(self.translate(node.args["high"]), value.type, self.found)
         return Typed(f"({value.sql} BETWEEN {low.sql} AND {high.sql})", "bool")
+
+
+def _wide(position: Typed) -> str:
+    """Positions are unsigned: what lies between two of them is not."""
+    return f"CAST({position.sql} AS HUGEINT)"

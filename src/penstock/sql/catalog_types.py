@@ -60,7 +60,7 @@ record 2249 -1 2287 VARCHAR
 anyarray 2277 -1 0 VARCHAR
 void 2278 4 0 VARCHAR
 uuid 2950 16 2951 VARCHAR
-pg_lsn 3220 8 3221 BIGINT
+pg_lsn 3220 8 3221 UBIGINT
 pg_ndistinct 3361 -1 0 VARCHAR
 pg_dependencies 3402 -1 0 VARCHAR
 regconfig 3734 4 3735 BIGINT

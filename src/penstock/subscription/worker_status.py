@@ -17,6 +17,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
+_UNIQUE_VIOLATION: Final = "23505"
 _NO_ERROR: Final[dict[str, Any]] = {
     "error": None,
     "error_detail": None,
@@ -26,7 +27,9 @@ _NO_ERROR: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; ``units_copied`` of ``units_total`` are copied. ``error``: of its last copy."""
+    """One table; ``units_copied`` of ``units_total`` are copied. ``error``: of its last copy.
+    ``update_missing``, ``delete_missing``: changes that were skipped because their rows are not
+    there."""
 
     name: str
     rows_copied: int = 0
@@ -38,6 +41,8 @@ class TableStatus:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class WorkerSnapshot:
     transactions_behind: bool
     transactions_applied: int = 0
     error_count: int = 0
+    insert_exists: int = 0
+    """Errors because a key existed already."""
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -122,6 +129,13 @@ class WorkerStatus:
         """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
+        for outcome in applied.outcomes:
+            if outcome.skipped is not None and (table := tables.get(outcome.table)):
+                tables[outcome.table] = replace(
+                    table,
+                    update_missing=table.update_missing + outcome.skipped.update_missing,
+                    delete_missing=table.delete_missing + outcome.skipped.delete_missing,
+                )
         self._set(
             applied_lsn=end_lsn,
             commit_time=commit_time,
@@ -175,6 +189,8 @@ class WorkerStatus:
 
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
+        if isinstance(error, PenstockError) and error.sqlstate == _UNIQUE_VIOLATION:
+            self._set(insert_exists=self._now.insert_exists + 1)
         self._set(error_count=self._now.error_count + 1, **_fields(error))
 
     def _lasting_error(self) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class CopyOut:
 class Duplex(Protocol):
     """Both sides of a COPY BOTH, for a walsender."""
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        """``waiting``: called while the client takes nothing, to hear what it says meanwhile."""
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         """The client's next message, None when there was none in time."""

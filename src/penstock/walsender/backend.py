@@ -90,6 +90,8 @@ class Services:
     cancel: Callable[[CancelRequest], None]
     sessions_of: Callable[[int], int] = lambda _: 0
     """How many sessions a role has, by its oid."""
+    admit: Callable[[int, bool], None] = lambda pid, walsender: None
+    """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
 
 
 class Backend:
@@ -102,10 +104,7 @@ class Backend:
         key: bytes,
         options: BackendOptions,
         services: Services,
-        *,
-        too_many: bool = False,
     ) -> None:
-        """``too_many``: there is no room for this client, which is told so."""
         self.pid = pid
         self.key = key
         self.runner: StatementRunner | None = None
@@ -113,7 +112,6 @@ class Backend:
         self._socket = sock
         self._options = options
         self._services = services
-        self._too_many = too_many
         latest = PROTOCOL_3_2 if options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
         self._session = ServerSession(
             Limits(large_message=options.message_bytes), latest_protocol=latest
@@ -146,7 +144,7 @@ class Backend:
 
     def _refuse(self, error: PenstockError) -> None:
         try:
-            self._pump.send(self._session.fail(error, fatal=True))
+            self._pump.send(self._session.fail(error, fatal=True), _give_up)
         except ConnectionFailure:
             log.debug("session of %s: gone before its error", self._socket.address)
 
@@ -158,12 +156,12 @@ class Backend:
         message = self._startup_message(deadline)
         if message is None:
             return False
-        if self._too_many:
-            raise PenstockError("sorry, too many clients already", sqlstate="53300")
-        self._pump.send(self._session.negotiate(message))
         parameters = read_startup(message)
+        walsender = parameters.replication is not Replication.NONE
+        self._services.admit(self.pid, walsender)
+        self._pump.send(self._session.negotiate(message))
         self._session.client_encoding = parameters.client_encoding()
-        self._session.walsender = parameters.replication is not Replication.NONE
+        self._session.walsender = walsender
         role, last = self._log_in(parameters, deadline)
         self._check(parameters, role)
         context = SessionContext(
@@ -304,3 +302,8 @@ class Backend:
         if not streamed:
             self._session.transaction_status = self.runner.transaction_status
             self._pump.send(self._session.ready_for_query())
+
+
+def _give_up() -> None:
+    """The last word is not waited for."""
+    raise ConnectionFailure("the client does not read")

@@ -11,13 +11,17 @@ import contextlib
 import select
 import socket
 import ssl
+import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import ConnectionFailure
 
 _PORTION: Final = 1 << 16
-"""Bytes that must get through within the write timeout."""
+"""Bytes that are sent at once; some of them must get through within the write timeout."""
 _RECEIVE: Final = 1 << 16
+_TICK_S: Final = 0.25
+"""Seconds of one wait for a client that takes nothing."""
 
 
 class ClientSocket:
@@ -28,6 +32,7 @@ class ClientSocket:
         self._write_timeout_s = write_timeout_s or None
         self.address, self.port = accepted.getpeername()[:2]
         self.tls = False
+        self._cut_off = False  # in the middle of what was being sent
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -49,20 +54,49 @@ class ClientSocket:
         except (OSError, ValueError) as error:
             raise _broken(error) from None
 
-    def send(self, data: bytes) -> None:
-        """Send all of it. Raises ConnectionFailure: broken, or the client takes nothing."""
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        """Send all of it. Raises ConnectionFailure: broken, or the client takes nothing.
+
+        ``waiting`` is called again and again while the client takes nothing: at once when it has
+        sent something, which it may receive. It raises when that has lasted too long; without it
+        the write timeout counts. After either, nothing more can be sent: the client has a part.
+        """
+        if self._cut_off:
+            raise ConnectionFailure("connection to client lost")
         view = memoryview(data)
+        self._cut_off = True
         try:
-            self._socket.settimeout(self._write_timeout_s)
-            for start in range(0, len(view), _PORTION):
-                self._socket.sendall(view[start : start + _PORTION])
-        except TimeoutError:
-            raise ConnectionFailure(
-                "terminating connection: the client does not read",
-                detail=f"Nothing could be sent for {self._write_timeout_s:g} s.",
-            ) from None
+            self._socket.settimeout(0.0)
+            while view:
+                view = view[self._sent(view[:_PORTION], waiting) :]
         except (OSError, ValueError) as error:
             raise _broken(error) from None
+        self._cut_off = False
+
+    def _sent(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
+        """Bytes of a portion that were taken: some. TLS wants the same portion until then."""
+        blocked: float | None = None
+        while True:
+            ready = select.POLLOUT
+            try:
+                return self._socket.send(portion)
+            except ssl.SSLWantReadError:
+                ready = select.POLLIN
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                pass
+            now = time.monotonic()
+            blocked = blocked or now
+            if waiting is not None:
+                self._poll(ready | select.POLLIN, _TICK_S)
+                waiting()
+                self._socket.settimeout(0.0)
+            elif self._write_timeout_s and now - blocked >= self._write_timeout_s:
+                raise ConnectionFailure(
+                    "terminating connection: the client does not read",
+                    detail=f"Nothing could be sent for {self._write_timeout_s:g} s.",
+                )
+            else:
+                self._poll(ready, _TICK_S)
 
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
         """The handshake as the server. Raises ConnectionFailure."""
@@ -86,8 +120,11 @@ class ClientSocket:
     def _readable(self, timeout_s: float | None) -> bool:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
+        return self._poll(select.POLLIN, timeout_s)
+
+    def _poll(self, events: int, timeout_s: float | None) -> bool:
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(self._socket, events)
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 from penstock.sql import Copy
-from penstock.sql.copy_query import parse_copy_query
+from penstock.sql.copy_query import CopyTarget, parse_copy_query
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.binary_results import binary_row, check_binary
 from penstock.walsender.services import CopyRequest
@@ -26,7 +26,8 @@ def copy_request(statement: Copy) -> CopyRequest:
     """Raises FeatureNotSupported, InvalidParameterValue (22023)."""
     binary = _binary(statement)
     if statement.relation is not None:
-        return CopyRequest(statement.relation, statement.columns, None, binary)
+        columns = None if statement.columns is None else tuple(map(CopyTarget, statement.columns))
+        return CopyRequest(statement.relation, columns, None, binary)
     query = parse_copy_query(statement.query or "")
     if query is None:
         raise FeatureNotSupported(

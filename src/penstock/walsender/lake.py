@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -19,13 +20,13 @@ from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgtypes.of_arrow import pg_type
-from penstock.pgtypes.text_output import text_output
+from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
-from penstock.sql.copy_query import parse_copy_query
+from penstock.sql.copy_query import CopyTarget, Form, parse_copy_query
 from penstock.sql.spark_dialect import query_for_spark
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
@@ -34,6 +35,9 @@ from penstock.walsender.lake_columns import LakeColumn, column_type, filter_colu
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
+
+_TEXT: Final = 25
+_PRINTERS: Final = {Form.VALUE: None, Form.CAST: text_cast, Form.OUTPUT: text_output}
 
 
 class SparkLake:
@@ -57,12 +61,10 @@ class SparkLake:
         sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
         if sources:
             columns = self._tables.columns(*sources[0])
-        names = request.columns or tuple(c.name for c in columns if not c.generated)
-        for name in names:
-            if name not in {column.name for column in columns}:
-                raise UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
+        targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
+        _check_names(targets, columns)
         predicate, used = self._predicate(request, columns, table)
-        tables = [self._copy_table(leaf, version, names, used) for leaf, version in sources]
+        tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
         staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
         self._warehouse.storage.create_folder(staging)
         chunks = copy_to(
@@ -73,7 +75,7 @@ class SparkLake:
             predicate=predicate,
             binary=request.binary,
         )
-        return CopyOut(len(names), request.binary, chunks)
+        return CopyOut(len(targets), request.binary, chunks)
 
     def _predicate(
         self, request: CopyRequest, columns: tuple[LakeColumn, ...], table: LakeTable
@@ -85,11 +87,12 @@ class SparkLake:
         return compiled.predicate, compiled.columns
 
     def _copy_table(
-        self, table: LakeTable, version: int, names: tuple[str, ...], used: frozenset[str]
+        self, table: LakeTable, version: int, targets: tuple[CopyTarget, ...], used: frozenset[str]
     ) -> CopyTable:
         by_name = {column.name: column for column in self._tables.columns(table, version)}
-        wanted = [(name, True) for name in names]
-        wanted += [(name, False) for name in sorted(used - set(names))]
+        wanted = [(target.name, target.form, True) for target in targets]
+        named = {target.name for target in targets}
+        wanted += [(name, Form.VALUE, False) for name in sorted(used - named)]
         return CopyTable(
             table.uri or "",
             version,
@@ -98,8 +101,9 @@ class SparkLake:
                     ScanColumn(name, by_name[name].stored, by_name[name].type),
                     *column_type(by_name[name]),
                     sent,
+                    _PRINTERS[form],
                 )
-                for name, sent in wanted
+                for name, form, sent in wanted
             ),
         )
 
@@ -117,12 +121,15 @@ class SparkLake:
             with self._tables.views(self._spark, at, role) as locate, spark_errors():
                 frame = self._spark.sql(query_for_spark(text, locate))
                 return _fields(to_arrow_schema(frame.schema))
-        columns = {c.name: c for c in self._tables.columns(self._tables.find(query.relation, role))}
-        for name in query.columns or ():
-            if name not in columns:
-                raise UndefinedObject(f'column "{name}" does not exist', sqlstate="42703")
-        types = {name: column_type(columns[name]) for name in query.columns or columns}
-        return tuple(FieldDescription(n, oid, typmod=typmod) for n, (oid, typmod) in types.items())
+        columns = self._tables.columns(self._tables.find(query.relation, role))
+        targets = query.columns or tuple(CopyTarget(column.name) for column in columns)
+        _check_names(targets, columns)
+        types = {column.name: column_type(column) for column in columns}
+        found = [
+            (target.label, types[target.name] if target.form is Form.VALUE else (_TEXT, -1))
+            for target in targets
+        ]
+        return tuple(FieldDescription(name, oid, typmod=typmod) for name, (oid, typmod) in found)
 
     def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
@@ -133,6 +140,13 @@ class SparkLake:
         """TRUNCATE: one commit a table."""
         with spark_errors():
             return self._changes.truncate(relations, role)
+
+
+def _check_names(targets: Iterable[CopyTarget], columns: Iterable[LakeColumn]) -> None:
+    known = {column.name for column in columns}
+    for target in targets:
+        if target.name not in known:
+            raise UndefinedObject(f'column "{target.name}" does not exist', sqlstate="42703")
 
 
 def _rows(result: pa.Table) -> Rows:

@@ -7,6 +7,7 @@ the state machine's limits allow, so memory per client is bounded.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import ConnectionFailure
@@ -29,10 +30,10 @@ class MessagePump:
         self._socket = sock
         self._session = session
 
-    def send(self, data: bytes) -> None:
-        """Raises ConnectionFailure."""
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        """Raises ConnectionFailure. ``waiting``: called while the client takes nothing."""
         if data:
-            self._socket.send(data)
+            self._socket.send(data, waiting)
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         """The client's next message; None after ``timeout_s`` seconds (None: wait for ever).

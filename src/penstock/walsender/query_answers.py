@@ -6,6 +6,7 @@ a portion waits here, whatever the client's speed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.protocol.backend_messages import (
@@ -104,8 +105,8 @@ class _Stream:
     def __init__(self, pump: MessagePump) -> None:
         self._pump = pump
 
-    def send(self, data: bytes) -> None:
-        self._pump.send(data)
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        self._pump.send(data, waiting)
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         event = self._pump.next_event(timeout_s)

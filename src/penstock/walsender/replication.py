@@ -203,7 +203,8 @@ class Replication:
     def _stream(self, wire: Duplex, name: str, requested: Lsn, options: PgoutputOptions) -> None:
         services, context = self._services, self._context
         with services.slots.held(name, context.pid, version=services.version) as slot:
-            start = max(requested, slot.confirmed_flush_lsn)
+            with services.catalog.read() as t:
+                start = t.transactions.boundary(max(requested, slot.confirmed_flush_lsn))
             state = SenderState(slot=name, sent=start)
             with services.senders.running(
                 context.pid,

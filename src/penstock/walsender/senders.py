@@ -1,4 +1,4 @@
-"""The walsenders of a node: how many there may be, and what each has sent (walsender.c, WalSndCtl).
+"""The streams of a node and what each has sent (walsender.c, WalSndCtl).
 
 In: streams as they begin and end. Out: their states, for pg_stat_replication, and what has been
 sent from each slot since the node started, for pg_stat_replication_slots.
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError
 from penstock.walsender.stream import SenderState
 
 
@@ -46,9 +45,7 @@ class Totals:
 class Senders:
     """All running streams."""
 
-    def __init__(self, most: int) -> None:
-        """``most``: max_wal_senders."""
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[int, Sender] = {}
         self._ended: dict[str, Totals] = {}
@@ -80,15 +77,9 @@ class Senders:
         address: str,
         port: int,
     ) -> Iterator[None]:
-        """Count a stream. Raises PenstockError (53300) when there are too many."""
+        """Count a stream."""
         sender = Sender(pid, user, application_name, address, port, time.time(), state)
         with self._lock:
-            if len(self._running) >= self._most:
-                raise PenstockError(
-                    "number of requested standby connections exceeds "
-                    f'"max_wal_senders" (currently {self._most})',
-                    sqlstate="53300",
-                )
             self._running[pid] = sender
         try:
             yield

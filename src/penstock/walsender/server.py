@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.protocol.startup_packets import CancelRequest
 from penstock.walsender.backend import Backend, BackendOptions, Services
 from penstock.walsender.client_socket import ClientSocket
@@ -27,18 +27,23 @@ _BACKLOG: Final = 128
 _FIRST_PID: Final = 1
 _STOP_S: Final = 10.0
 _TURNED_AWAY_AT_ONCE: Final = 20
-"""Clients beyond max_connections that are told so at the same time; the others are just closed."""
+"""Clients beyond the limits that are told so at the same time; the others are just closed."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """``port`` 0: any free one. ``max_connections`` counts those that log in as well."""
+    """``port`` 0: any free one.
+
+    Replication connections are counted by themselves, from their start packets on
+    (``max_wal_senders``, InitProcess), all others by ``max_connections``: those that log in, too.
+    """
 
     address: str = "127.0.0.1"
     port: int = 5432
     max_connections: int = 100
+    max_wal_senders: int = 10
     write_timeout_s: float = 60.0
 
 
@@ -48,8 +53,11 @@ class Server:
     def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
         self._listen = listen
         self._options = backends
-        self._services = replace(services, cancel=self._cancel, sessions_of=self._sessions_of)
+        self._services = replace(
+            services, cancel=self._cancel, sessions_of=self._sessions_of, admit=self._admit
+        )
         self._lock = threading.Lock()
+        self._admitted: dict[int, bool] = {}  # pid: whether it is a walsender
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
         self._next_pid = _FIRST_PID
         self._socket: socket.socket | None = None
@@ -120,7 +128,7 @@ class Server:
                 log.info("could not begin a session: %s", error)
 
     def _begin(self, accepted: socket.socket) -> None:
-        most = self._listen.max_connections
+        most = self._listen.max_connections + self._listen.max_wal_senders
         with self._lock:
             pid, self._next_pid = self._next_pid, self._next_pid + 1
             running = len(self._backends)
@@ -129,7 +137,7 @@ class Server:
             return
         sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
         key = os.urandom(_KEY_SIZE)
-        backend = Backend(sock, pid, key, self._options, self._services, too_many=running >= most)
+        backend = Backend(sock, pid, key, self._options, self._services)
         thread = threading.Thread(
             target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
         )
@@ -148,6 +156,23 @@ class Server:
         finally:
             with self._lock:
                 del self._backends[backend.pid]
+                self._admitted.pop(backend.pid, None)
+
+    def _admit(self, pid: int, walsender: bool) -> None:
+        listen = self._listen
+        with self._lock:
+            others = sum(kind == walsender for kind in self._admitted.values())
+            if others < (listen.max_wal_senders if walsender else listen.max_connections):
+                self._admitted[pid] = walsender
+                return
+        if not walsender:
+            raise PenstockError("sorry, too many clients already", sqlstate="53300")
+        quoted = '"max_wal_senders"' if self._options.version >= 17 else "max_wal_senders"
+        raise PenstockError(
+            f"number of requested standby connections exceeds {quoted} "
+            f"(currently {listen.max_wal_senders})",
+            sqlstate="53300",
+        )
 
     def _sessions_of(self, role_oid: int) -> int:
         with self._lock:

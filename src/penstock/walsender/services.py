@@ -13,6 +13,7 @@ from penstock.catalog import Catalog
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
+from penstock.sql.copy_query import CopyTarget
 from penstock.walsender.answers import CopyOut, Description, Notice, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.cancellation import Jobs
@@ -53,7 +54,7 @@ class CopyRequest:
     """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it."""
 
     relation: RangeVar
-    columns: tuple[str, ...] | None
+    columns: tuple[CopyTarget, ...] | None
     predicate: str | None
     binary: bool
     only: bool = False

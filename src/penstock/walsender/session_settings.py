@@ -38,8 +38,10 @@ _ACCEPTED: Final = frozenset(
     idle_in_transaction_session_timeout idle_session_timeout transaction_timeout
     search_path extra_float_digits row_security synchronous_commit
     default_transaction_read_only default_transaction_isolation transaction_read_only
-    transaction_isolation quote_all_identifiers synchronize_seqscans jit
-    parallel_setup_cost work_mem check_function_bodies xmloption
+    transaction_isolation default_transaction_deferrable quote_all_identifiers
+    synchronize_seqscans jit
+    parallel_setup_cost work_mem check_function_bodies xmloption xmlbinary
+    array_nulls transform_null_equals gin_fuzzy_search_limit
     default_table_access_method default_tablespace restrict_nonsystem_relation_kind
     log_min_messages log_min_duration_statement options enable_seqscan enable_indexscan
     timezone_abbreviations

@@ -34,7 +34,7 @@ _REFUSED: Final = {
 SLOT_FUNCTIONS: Final = frozenset({_CREATE, _ADVANCE, _DROP, *_REFUSED})
 
 _PARTS: Final = (
-    "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS BIGINT) AS o2"
+    "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2"
 )
 
 

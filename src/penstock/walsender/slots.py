@@ -102,24 +102,26 @@ class Slots:
             raise PenstockError(
                 "cannot enable failover for a temporary replication slot", sqlstate="0A000"
             )
+        # A table that nobody knew until now is in no snapshot; so look for it first. That may take
+        # its time: nobody who holds or moves another slot waits for it.
+        self._sequencer.step(discover=True)
         with self._lock:
             if name in self._temporary:
                 raise DuplicateObject(f'replication slot "{name}" already exists')
-            # A table that nobody knew until now is in no snapshot; so look for it first.
-            position = self._sequencer.position(discover=True)
-            slot = Slot(
-                name=name,
-                plugin=plugin,
-                database=database,
-                restart_lsn=position.lsn,
-                confirmed_flush_lsn=position.lsn,
-                two_phase=two_phase,
-                two_phase_at=position.lsn if two_phase else None,
-                failover=failover,
-                inactive_since=time.time(),
-            )
             # A temporary slot takes its place in the limit for as long as it is made.
             with self._catalog.write() as t:
+                position = Position(t.transactions.end(), t.transactions.versions())
+                slot = Slot(
+                    name=name,
+                    plugin=plugin,
+                    database=database,
+                    restart_lsn=position.lsn,
+                    confirmed_flush_lsn=position.lsn,
+                    two_phase=two_phase,
+                    two_phase_at=position.lsn if two_phase else None,
+                    failover=failover,
+                    inactive_since=time.time(),
+                )
                 t.slots.create(slot, self._most - len(self._temporary))
                 if temporary:
                     t.slots.delete(name)

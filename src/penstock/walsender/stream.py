@@ -88,6 +88,9 @@ class Stream:
         self._timeout_s = timeout_s
         self._heard = time.monotonic()
         self._asked = False
+        self._done = False
+        self._sending = False
+        self._owed: bool | None = None  # a keepalive, when what is being sent is through
         self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._relations: dict[int, Relation] = {}
@@ -132,7 +135,7 @@ class Stream:
             if known.get(relation.oid) != relation:
                 known[relation.oid] = relation
                 self._send(RelationMessage(relation, xid), transaction.begin)
-        self._wire.send(piece.data)
+        self._put(piece.data)
         failpoint(INSIDE_TRANSACTION)
         self.state.bytes += len(piece.data)
         if self._block is not None:
@@ -180,12 +183,27 @@ class Stream:
         self.state.sent = transaction.end
 
     def _send(self, message: Message, lsn: Lsn) -> None:
-        self._wire.send(xlog_data(lsn, _now_us(), encode(message)))
+        self._put(xlog_data(lsn, _now_us(), encode(message)))
 
     def _keepalive(self, *, reply_requested: bool = False) -> None:
-        self._wire.send(
-            copy_data(keepalive(self.state.sent, _now_us(), reply_requested=reply_requested))
-        )
+        if self._sending:
+            self._owed = reply_requested or bool(self._owed)
+            return
+        message = keepalive(self.state.sent, _now_us(), reply_requested=reply_requested)
+        self._put(copy_data(message))
+
+    def _put(self, data: bytes) -> None:
+        self._sending = True
+        self._wire.send(data, self._blocked)
+        self._sending = False
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            self._keepalive(reply_requested=owed)
+
+    def _blocked(self) -> None:
+        """The client takes nothing now: it may still say that it is there (WalSndWriteData)."""
+        self._client_done()
+        self._check_timeout()
 
     def _tell_position(self) -> None:
         """When there is nothing to send, let a client know that is behind in positions only."""
@@ -199,10 +217,11 @@ class Stream:
     # What is heard
 
     def _client_done(self) -> bool:
-        while (message := self._wire.next_message(0.0)) is not None:
+        while not self._done and (message := self._wire.next_message(0.0)) is not None:
             self._heard, self._asked = time.monotonic(), False
             if isinstance(message, CopyDone):
-                return True
+                self._done = True
+                break
             if not isinstance(message, CopyData):
                 raise ProtocolViolation(
                     f"unexpected message {type(message).__name__} while streaming"
@@ -210,11 +229,14 @@ class Stream:
             update = decode_standby_message(message.data)
             if isinstance(update, StandbyStatusUpdate):
                 self._reply(update)
-        return False
+        return self._done
 
     def _reply(self, update: StandbyStatusUpdate) -> None:
         state = self.state
-        state.write, state.flush, state.apply = update.write, update.flush, update.apply
+        # Any 64 bits may come; shown is what can be true.
+        state.write, state.flush, state.apply = (
+            min(at, state.sent) for at in (update.write, update.flush, update.apply)
+        )
         # A client may know of a later position by keepalives only; never beyond what was sent.
         flush = min(update.flush, state.sent)
         if flush > self._confirmed:

@@ -127,6 +127,9 @@ QUERIES = [
     " AND n.nspname IN ('public', 'shop') AND c.relkind = 'r' ORDER BY 1, 2",
     "SELECT '0/FF'::pg_lsn < '0/100', '1/0'::pg_lsn - '0/10', '0/a'::pg_lsn::text,"
     " pg_wal_lsn_diff('0/20', '0/30'), '0/1'::pg_lsn",
+    "SELECT 'FFFFFFFF/FFFFFFFF'::pg_lsn, '80000000/0'::pg_lsn - '1/0'::pg_lsn,"
+    " '0/10'::pg_lsn - '80000000/0', '7FFFFFFF/FFFFFFFF'::pg_lsn + 1,"
+    " '80000000/0'::pg_lsn > '1/0', pg_wal_lsn_diff('FFFFFFFF/FFFFFFFF', '0/0')",
     "SELECT relname, relacl, has_table_privilege('alice', oid, 'SELECT'),"
     " has_table_privilege('bob', oid, 'SELECT'), has_table_privilege(oid, 'INSERT')"
     " FROM pg_class WHERE relname IN ('t1', 't2') ORDER BY 1",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidParameterValue
+from penstock.lsn import Lsn
 from penstock.sql.catalog_typed import array_items
 from penstock.sql.catalog_types import catalog_type, element_type
 
@@ -28,6 +29,8 @@ def _scalar(text: str, kind: str) -> Any:
     try:
         if held in ("BIGINT", "INTEGER", "SMALLINT"):
             return int(text)
+        if kind == "pg_lsn":
+            return int(Lsn.parse(text.strip()))
     except ValueError:
         raise InvalidParameterValue(
             f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"

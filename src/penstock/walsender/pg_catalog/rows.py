@@ -55,6 +55,7 @@ _ARROW: Final = {
     "BLOB": pa.binary(),
     "VARCHAR": pa.string(),
     "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
     "INTEGER": pa.int32(),
     "SMALLINT": pa.int16(),
     "FLOAT": pa.float32(),

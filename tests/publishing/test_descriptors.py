@@ -1,0 +1,100 @@
+"""Whatever a client does, the node has as many descriptors and threads afterwards as before."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_TIMES = 10
+_START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{}')"
+
+
+def held() -> tuple[int, int]:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
+def settled(before: tuple[int, int]) -> tuple[int, int]:
+    """What is held when it is no more than before, or what is left after some time."""
+    deadline = time.monotonic() + 20
+    while (now := held()) > before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return now
+
+
+@pytest.fixture(scope="module")
+def prepared(lake: LakeNode) -> LakeNode:
+    lake.execute(
+        "CREATE TABLE held (id integer PRIMARY KEY, v text)",
+        "CREATE PUBLICATION held FOR TABLE held",
+    )
+    with replication(lake) as connection:
+        connection.execute("CREATE_REPLICATION_SLOT held LOGICAL pgoutput")
+    lake.execute("INSERT INTO held SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+    return lake
+
+
+class Replicated:
+    """What ``Receiver`` connects to."""
+
+    def __init__(self, lake: LakeNode) -> None:
+        self.connect = lambda: replication(lake)
+
+
+def replication(lake: LakeNode) -> psycopg.Connection:
+    return lake.connect(replication="database")
+
+
+def refused(lake: LakeNode) -> None:
+    start = _START.format("held", "held")
+    with replication(lake) as connection:
+        for command in (
+            _START.format("missing", "held"),
+            start.replace("'1'", "'9'"),
+            start.replace("0/0", "F/0"),
+        ):
+            with pytest.raises(psycopg.Error):
+                connection.execute(command)
+
+
+def failed_copy(lake: LakeNode) -> None:
+    with lake.connect() as connection, pytest.raises(psycopg.Error):
+        connection.execute("COPY held (nothing) TO STDOUT")
+
+
+def left_in_the_copy(lake: LakeNode) -> None:
+    connection = lake.connect()
+    with (
+        contextlib.suppress(psycopg.Error),
+        connection.cursor().copy("COPY held TO STDOUT") as rows,
+    ):
+        assert rows.read()
+        connection.close()
+    assert connection.closed
+
+
+@pytest.mark.parametrize("act", [refused, failed_copy, left_in_the_copy])
+def test_nothing_stays_behind(prepared: LakeNode, act: Callable[[LakeNode], None]) -> None:
+    for _ in range(3):
+        act(prepared)
+    time.sleep(1)
+    before = held()
+    for _ in range(_TIMES):
+        act(prepared)
+    descriptors, threads = settled(before)
+    assert (descriptors - before[0] <= 3, threads - before[1] <= 1) == (True, True), (
+        before,
+        descriptors,
+        threads,
+    )

@@ -1,0 +1,65 @@
+"""What a node asks of a publisher when it copies a table is understood by a node."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import penstock.pgtypes as pgtypes
+from penstock.pgtypes.text_output import text_cast
+from penstock.sql.copy_query import CopyTarget, Form, parse_copy_query
+from penstock.sql.object_names import RangeVar
+from penstock.walreceiver.connection import quote_identifier
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "typmod", "form"),
+    [
+        (23, -1, Form.VALUE),
+        (1700, 655366, Form.VALUE),
+        (1700, -1, Form.CAST),
+        (1007, -1, Form.CAST),
+        (869, -1, Form.OUTPUT),
+        (1186, -1, Form.OUTPUT),
+        (99999, -1, Form.OUTPUT),
+    ],
+    ids=["integer", "numeric(10,2)", "numeric", "array", "inet", "interval", "enum"],
+)
+def test_every_form_of_a_column(type_oid: int, typmod: int, form: Form) -> None:
+    for name in ("a", "case", 'the "A", :: b', "ünï"):
+        asked = pgtypes.find(type_oid).copy_expression(quote_identifier(name), typmod)
+        query = parse_copy_query(f'SELECT "id", {asked} FROM ONLY "s"."t" WHERE (id > 1)')
+        assert query is not None
+        assert query.columns == (CopyTarget("id"), CopyTarget(name, form))
+        assert query.relation == RangeVar("t", "s", only=True)
+        assert query.where == "(id > 1)"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "a::integer",
+        "a::text::text",
+        "CASE WHEN num_nulls(a) = 1 THEN format('%s', a) END",
+        "CASE WHEN num_nulls(a) = 0 THEN format('%L', a) END",
+        "CASE WHEN num_nulls(a) = 0 THEN format('%s', b) END",
+        "CASE WHEN num_nulls(a) = 0 THEN format('%s', a) ELSE '' END",
+        "upper(a)",
+    ],
+)
+def test_nothing_else_is_taken_for_it(asked: str) -> None:
+    assert parse_copy_query(f"SELECT {asked} FROM t") is None
+
+
+def test_a_cast_is_not_what_is_printed() -> None:
+    """SELECT v::text of a server, for the three types where it differs."""
+    for values, oid, wanted in (
+        (pa.array([True, False, None]), 16, [b"true", b"false", None]),
+        (pa.array(["ab   ", "  ", None]), 1042, [b"ab", b"", None]),
+        (
+            pa.array(["10.0.0.1", "10.0.0.0/8", "::1", "2001:db8::/32", None]),
+            869,
+            [b"10.0.0.1/32", b"10.0.0.0/8", b"::1/128", b"2001:db8::/32", None],
+        ),
+    ):
+        assert text_cast(values, oid).to_pylist() == wanted
