@@ -60,7 +60,7 @@ _INSERT = (
     " timestamptz '2020-03-29 00:30:00+00' + i * interval '1 hour', i * interval '1 mon 3 s',"
     " md5(i::text)::uuid, '{\"a\":  1}', '{\"a\": 1}', ARRAY[i, NULL], ARRAY['a\"', NULL, '\\'],"
     " ARRAY['\\xff00'::bytea], ARRAY[timestamptz '2020-03-29 00:30:00+00'], 'ok',"
-    " ('\\xff'::bytea, timestamptz '2020-03-29 00:30:00+00'),"
+    " ROW('\\xff'::bytea, timestamptz '2020-03-29 00:30:00+00')::pair,"
     " tstzrange('2020-03-29 00:30:00+00', NULL), '10.0.0.1/24', 'evil.\"Odd\"', NULL"
     " FROM generate_series(%s::integer, %s::integer) i"
 )
