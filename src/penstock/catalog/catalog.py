@@ -126,6 +126,21 @@ class Catalog:
         with self.write() as transaction:
             return transaction.relations.set_state(rel, state, lsn)
 
+    def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
+        """Record that a table follows no more. Raises as ``set_state``."""
+        with self.write() as transaction:
+            return transaction.relations.park(rel, _recorded(error))
+
+    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
+        """Record what a table of a subscription is bound to."""
+        with self.write() as transaction:
+            transaction.relations.bind(rel, relid=relid, table_id=table_id)
+
+    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
+        """Record that a relation may be another one than was copied."""
+        with self.write() as transaction:
+            transaction.relations.record_conflict(rel, conflict)
+
     @contextlib.contextmanager
     def member(
         self, rel: SubscriptionRel
@@ -139,16 +154,6 @@ class Catalog:
                     f'table "{rel.qualified_name}" is no longer part of the subscription'
                 )
             yield lambda state, lsn: transaction.relations.set_state(rel, state, lsn)
-
-    def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
-        """Record what a table of a subscription is bound to."""
-        with self.write() as transaction:
-            transaction.relations.bind(rel, relid=relid, table_id=table_id)
-
-    def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
-        """Record that a relation may be another one than was copied."""
-        with self.write() as transaction:
-            transaction.relations.record_conflict(rel, conflict)
 
     def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
         """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""

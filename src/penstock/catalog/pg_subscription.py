@@ -49,6 +49,7 @@ _TABLE = Table(
     Column("suberrorhint", Text),
     Column("suberrorsqlstate", String(5)),
     Column("suberrortime", Float(53)),
+    Column("subontableerror", String(5)),
 )
 
 
@@ -68,8 +69,9 @@ class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``stopped``: an error that a retry cannot heal has ended its worker, and
-    ENABLE is what starts it again. ``dropping``: DROP SUBSCRIPTION waits for the slot.
+    never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
+    cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
+    SUBSCRIPTION waits for the slot.
     """
 
     oid: int
@@ -81,6 +83,7 @@ class Subscription:
     synchronous_commit: str
     publications: tuple[str, ...]
     app_id: str
+    on_table_error: str = "stop"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
@@ -133,6 +136,7 @@ class PgSubscription:
         enabled: bool = True,
         binary: bool = False,
         synchronous_commit: str = "off",
+        on_table_error: str = "stop",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -147,6 +151,7 @@ class PgSubscription:
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
             app_id=f"penstock-{uuid.uuid4()}",
+            on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -181,6 +186,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorhint": error and error.hint,
         "suberrorsqlstate": error and error.sqlstate,
         "suberrortime": error and error.time,
+        "subontableerror": subscription.on_table_error,
     }
 
 
@@ -204,6 +210,7 @@ def _subscription(row: RowMapping) -> Subscription:
         synchronous_commit=row["subsynccommit"],
         publications=tuple(json.loads(row["subpublications"])),
         app_id=row["subappid"],
+        on_table_error=row["subontableerror"] or "stop",
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error,

@@ -286,7 +286,7 @@ class Node:
                 )
 
     def _all_ready(self, name: str) -> bool:
-        return all(t.state == "r" for s in self.status() if s.name == name for t in s.tables)
+        return all(t.state in "rp" for s in self.status() if s.name == name for t in s.tables)
 
     # Reading
 

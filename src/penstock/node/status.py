@@ -21,10 +21,11 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn.
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
+    srsublsn.
 
-    ``error``: why its copy, which is tried again and again, has failed last. ``update_missing``,
-    ``delete_missing``: changes skipped because their rows are not there.
+    ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
     """
 
     name: str
@@ -35,11 +36,11 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
-    update_missing: int = 0
-    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _state(
 
 
 def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:
-    now = numbers or TableStatistics(rel.qualified_name)
+    now, parked = numbers or TableStatistics(rel.qualified_name), rel.error
     return TableStatus(
         name=rel.qualified_name,
         state=rel.state.value,
@@ -164,9 +165,9 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
-        error=now.error,
-        error_detail=now.error_detail,
-        error_hint=now.error_hint,
+        error=now.error if parked is None else parked.message,
+        error_detail=now.error_detail if parked is None else parked.detail,
+        error_hint=now.error_hint if parked is None else parked.hint,
         update_missing=now.update_missing,
         delete_missing=now.delete_missing,
     )

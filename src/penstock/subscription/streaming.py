@@ -25,6 +25,7 @@ from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
 from penstock.subscription.inbox import Inbox
+from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import ChangeSource, Receiver
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
@@ -79,6 +80,7 @@ class Streaming:
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
+        parking: Parking,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
         self._subscription = subscription
@@ -99,6 +101,7 @@ class Streaming:
             subscription=subscription.name,
             app_id=subscription.app_id,
             options=options.apply,
+            parking=parking,
             last_cut=cut,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)

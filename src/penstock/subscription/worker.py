@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
-from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.tablesync import ensure_table
@@ -33,8 +34,11 @@ from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+_CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
+
+_CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,15 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    park: Callable[[SubscriptionRel, BaseException], object]
+    """Record that a table follows no more, and why."""
+    bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
         [SubscriptionRel],
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
-    bind: Callable[[SubscriptionRel, int | None, str | None], object]
-    record_conflict: Callable[[SubscriptionRel, str], object]
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -75,7 +81,6 @@ class ApplyWorker:
         self._catalog = catalog
         self._stream_options = stream_options
         self._retry_interval = retry_interval
-        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -89,7 +94,9 @@ class ApplyWorker:
             retry_interval=retry_interval,
             cancelled=self._stopping.is_set,
         )
-        self._thread = threading.Thread(target=self._run, name=f"apply {subscription.name}")
+        self._thread = threading.Thread(
+            target=self._run, name=f"apply {subscription.name}", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -103,6 +110,18 @@ class ApplyWorker:
         """Wait for the end; whether it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def join_unless_hanging(self, timeout: float | None) -> bool:
+        """As ``join``; ``timeout`` counts while a publisher does not answer, and nothing else."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.join(_POLL):
+            if self.status.state == _CONNECTING and until is not None and time.monotonic() > until:
+                log.warning(
+                    'subscription "%s": the publisher does not answer, its worker is left behind',
+                    self.subscription.name,
+                )
+                return False
+        return True
 
     @property
     def alive(self) -> bool:
@@ -146,8 +165,13 @@ class ApplyWorker:
                 self.subscription.name,
                 self.subscription.name,
             )
-            self._catalog.record_stop(error)
-            return False
+            try:
+                self._catalog.record_stop(error)
+                return False
+            except Exception:
+                log.exception("could not record it; it is tried again")
+                self._stopping.wait(self._retry_interval)
+                return True
         log.warning("%s", text, exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
@@ -157,10 +181,13 @@ class ApplyWorker:
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
         self._changed.clear()
-        self.status.state = "connecting"
+        self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
+            if self._stopping.is_set():
+                return
             self._copies.begin()
-            targets = self._open_targets(publisher)
+            parking = Parking(self.subscription, self._warehouse, self._catalog.park)
+            targets = self._open_targets(publisher, parking)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
@@ -174,6 +201,7 @@ class ApplyWorker:
                 status=self.status,
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
+                parking=parking,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -201,19 +229,27 @@ class ApplyWorker:
             self._changed.set()
         return self._stopping.is_set() or self._changed.is_set()
 
-    def _open_targets(self, publisher: Publisher) -> Targets:
+    def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
         subscription = self.subscription
         targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
-            if rel.state not in NOT_COPIED and targets.open(rel) is None:
-                info = publisher.table_info(subscription.publications, rel.schema, rel.table)
-                targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+            if rel.state in _CLOSED:
+                continue
+            try:
+                self._open_target(targets, rel, publisher)
+            except PenstockError as error:
+                parking.refuse(rel, error)
         unbound = [target for target in targets if target.rel.relid is None]
         published = publisher.tables(subscription.publications) if unbound else {}
         for target in unbound:
             if target.rel.table_name in published:
                 targets.bind(target, published[target.rel.table_name])
         return targets
+
+    def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
+        if targets.open(rel) is None:
+            info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+            targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
         """Whether every published column can be read in binary; text is right for all of them."""

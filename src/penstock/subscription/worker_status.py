@@ -28,8 +28,7 @@ _NO_ERROR: Final[dict[str, Any]] = {
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """One table; ``units_copied`` of ``units_total`` are copied. ``error``: of its last copy.
-    ``update_missing``, ``delete_missing``: changes that were skipped because their rows are not
-    there."""
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
@@ -189,9 +188,9 @@ class WorkerStatus:
 
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
+        self._set(error_count=self._now.error_count + 1, **_fields(error))
         if isinstance(error, PenstockError) and error.sqlstate == _UNIQUE_VIOLATION:
             self._set(insert_exists=self._now.insert_exists + 1)
-        self._set(error_count=self._now.error_count + 1, **_fields(error))
 
     def _lasting_error(self) -> dict[str, Any]:
         """What is left when the stream goes on: the error of a table that is not copied."""

@@ -57,7 +57,7 @@ class Publisher:
         )
         system_id, timeline, position, database = rows[0][:4]
         return SystemIdentity(
-            str(system_id), int(str(timeline)), Lsn.parse(str(position)), database
+            str(system_id), int(str(timeline)), Lsn.parse(str(position)).storable(), database
         )
 
     def check_wal_level(self) -> None:
@@ -70,7 +70,7 @@ class Publisher:
             " THEN pg_catalog.pg_last_wal_receive_lsn()"
             " ELSE pg_catalog.pg_current_wal_lsn() END"
         )
-        return Lsn.parse(str(text))
+        return Lsn.parse(str(text)).storable()
 
     def missing_publications(self, names: Sequence[str]) -> list[str]:
         return publications.missing_publications(self.connection, names)

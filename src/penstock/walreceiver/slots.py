@@ -105,7 +105,12 @@ def create_slot(
             check_wal_level(connection)
         raise
     slot_name, consistent_point, snapshot_name = rows[0][:3]
-    return CreatedSlot(str(slot_name), Lsn.parse(str(consistent_point)), snapshot_name)
+    try:
+        point = Lsn.parse(str(consistent_point)).storable()
+    except PenstockError:
+        drop_slot(connection, name, missing_ok=True)
+        raise
+    return CreatedSlot(str(slot_name), point, snapshot_name)
 
 
 def drop_slot(

@@ -250,7 +250,7 @@ class ReplicationStream:
         with self._lock:
             self._feedback.arrived(time.monotonic(), Lsn(max(start, end)), len(frames))
         self.last_send_time_us = sent + POSTGRES_EPOCH_US
-        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
+        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end).storable())
 
     def _keepalive(self, frame: bytes) -> None:
         end, sent, asks = _KEEPALIVE_BODY.unpack_from(frame)
@@ -260,7 +260,7 @@ class ReplicationStream:
                 self._feedback.asked()
         self.last_send_time_us = sent + POSTGRES_EPOCH_US
         self.last_receipt_time_us = time.time_ns() // 1000
-        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end))
+        self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end).storable())
 
     def _ended(self, error: psycopg.Error) -> PenstockError:
         """Why the copy is over: the server's error, its shutdown, or a broken socket."""

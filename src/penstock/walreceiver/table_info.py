@@ -35,8 +35,9 @@ _UNSUPPORTED: Final = {
 class LeafTable:
     """A heap to copy. ``blocks``: of the main fork now; ``size``: bytes with TOAST.
 
-    ``by_ctid`` False: it can only be read whole (foreign partition, or no right on the partitions),
-    and ``only`` False: through inheritance (``SELECT ... FROM root``).
+    ``by_ctid`` False: it can only be read whole (a foreign partition, no right on the partitions,
+    or a table access method that is not heap: a node's), and ``only`` False: through inheritance
+    (``SELECT ... FROM root``).
     """
 
     oid: int
@@ -226,12 +227,13 @@ def _leaves(connection: Connection, relation: Relation, relkind: str) -> tuple[L
         " CASE c.relkind WHEN 'r' THEN pg_catalog.pg_relation_size(c.oid) ELSE 0 END,"
         " CASE WHEN c.reltoastrelid <> 0"
         " THEN pg_catalog.pg_relation_size(c.reltoastrelid) ELSE 0 END,"
-        " pg_catalog.current_setting('block_size')"
+        " pg_catalog.current_setting('block_size'), am.amname"
         f" FROM ({members}) m JOIN pg_catalog.pg_class c ON c.oid = m.relid"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam"
     )
     leaves = []
-    for oid, schema, name, kind, readable, heap, toast, block_size in rows:
+    for oid, schema, name, kind, readable, heap, toast, block_size, method in rows:
         if readable != "t" and relkind == "p":
             return (_whole(relation),)
         leaf = LeafTable(
@@ -240,7 +242,7 @@ def _leaves(connection: Connection, relation: Relation, relkind: str) -> tuple[L
             name=str(name),
             blocks=int(str(heap)) // int(str(block_size)),
             size=int(str(heap)) + int(str(toast)),
-            by_ctid=kind == "r",
+            by_ctid=kind == "r" and method == "heap",
             only=kind == "r",
         )
         leaves.append(leaf)

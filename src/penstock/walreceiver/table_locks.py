@@ -29,6 +29,7 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
+from penstock.relation import qualified
 from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.snapshot_holder import lost_snapshot
@@ -294,7 +295,7 @@ def _refused(name: Name, error: PenstockError) -> PenstockError:
 
 def _waited_for(name: Name) -> PenstockError:
     return ObjectInUse(
-        f'the initial copy of table "{name[0]}.{name[1]}" makes way',
+        f'the initial copy of table "{qualified(*name)}" makes way',
         detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
         "CLUSTER, VACUUM FULL, DROP TABLE), and who wants to read it waits behind that session.",
         hint="The copy begins again by itself at a new snapshot.",
