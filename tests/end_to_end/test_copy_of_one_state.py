@@ -219,12 +219,14 @@ def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
 
 
 def test_a_locked_table_lets_the_others_go_first(
-    local_node: Callable[..., LocalNode], database: Database
+    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
+    database = database_on(15)
     database.execute(_TABLES)
     node = local_node(wal_retrieve_retry_interval="500ms")
+    node.subscribe("s", database, "p", "enabled = false")
     with held(database, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE") as holder:
-        node.subscribe("s", database, "p")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
 
         def others(status: SubscriptionStatus) -> bool:
             ready = {one.name for one in status.tables if one.state == "r"}
@@ -250,7 +252,22 @@ def test_a_locked_table_lets_the_others_go_first(
     assert_equal(node, database, "t", "root", "other")
     status = node.status("s")
     assert (status.error, table(status, "t").error) == (None, None)
-    until("clean publisher", lambda: database.value(_LEFT) <= 2)  # the stream, and status
+
+
+def test_a_locked_table_is_told_of_where_it_stops_the_publishers_own_questions(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """From 16 on pg_get_publication_tables() opens every table of the publication."""
+    database.execute(_TABLES)
+    node = local_node(wal_retrieve_retry_interval="500ms")
+    node.subscribe("s", database, "p", "enabled = false")
+    with held(database, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE") as holder:
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        node.wait_for("s", "three errors", lambda s: all(one.error for one in s.tables))
+        holder.rollback()
+    node.caught_up("s", database)
+    assert_equal(node, database, "t", "root", "other")
+    assert node.status("s").error is None
 
 
 @pytest.mark.parametrize("version", [14, 18])

@@ -114,6 +114,6 @@ def test_a_hostile_role(
 
 def check(node: LocalNode, database: Database) -> None:
     with database.connect() as connection:
-        connection.execute("SET timezone = 'UTC'; SET search_path = ''")
+        connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'; SET search_path = ''")
         wanted = publisher_rows(connection, "public.t", as_text=_AS_TEXT)
     assert not (lack := difference("t", wanted, node.rows("t"))), str(lack)

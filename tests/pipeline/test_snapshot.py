@@ -203,7 +203,8 @@ def test_odd_names_inheritance_and_no_columns(copier: Copier) -> None:
     )
     name = 'it\'s a "Table" 1'
     copier.copy("p", name, "parent", "nothing")
-    assert sorted(copier.finished) == [f"public.{name}", "public.nothing", "public.parent"]
+    quoted = 'public."it\'s a ""Table"" 1"'
+    assert sorted(copier.finished) == [quoted, "public.nothing", "public.parent"]
     assert copier.rows(name) == [(1, "one", None), (2, None, 2)]
     assert copier.rows("parent") == [(1,)]
 
