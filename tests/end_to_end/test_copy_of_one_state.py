@@ -219,14 +219,14 @@ def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
 
 
 def test_a_locked_table_lets_the_others_go_first(
-    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = database_on(15)
     database.execute(_TABLES)
     node = local_node(wal_retrieve_retry_interval="500ms")
-    node.subscribe("s", database, "p", "enabled = false")
-    with held(database, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE") as holder:
-        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    with closing(psycopg.connect(database.conninfo)) as holder:
+        lock = "LOCK TABLE t IN ACCESS EXCLUSIVE MODE"
+        after_the_snapshot(monkeypatch, lambda: holder.execute(lock))
+        node.subscribe("s", database, "p")
 
         def others(status: SubscriptionStatus) -> bool:
             ready = {one.name for one in status.tables if one.state == "r"}
@@ -235,9 +235,8 @@ def test_a_locked_table_lets_the_others_go_first(
         node.wait_for("s", "the other tables", others)
         status = node.status("s")
         assert table(status, "t").state == "i"
-        assert str(table(status, "t").error) == (
+        assert str(table(status, "t").error).startswith(
             'could not lock table "public.t" for its initial copy: '
-            'could not obtain lock on relation "t"'
         )
         assert status.error == table(status, "t").error
         assert not status.stopped
@@ -254,10 +253,11 @@ def test_a_locked_table_lets_the_others_go_first(
     assert (status.error, table(status, "t").error) == (None, None)
 
 
-def test_a_locked_table_is_told_of_where_it_stops_the_publishers_own_questions(
+def test_a_table_that_is_locked_before_the_slot_is_told_of(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
-    """From 16 on pg_get_publication_tables() opens every table of the publication."""
+    """Neither the server's answer about a publication (which opens all of its tables, from 16 on)
+    nor the making of a slot goes past such a lock, but nothing hangs, and the stop is quick."""
     database.execute(_TABLES)
     node = local_node(wal_retrieve_retry_interval="500ms")
     node.subscribe("s", database, "p", "enabled = false")

@@ -102,6 +102,8 @@ def test_a_hostile_role(
     node.caught_up("s", database)
     check(node, database)
     node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 's'"
+    node.wait_for("s", "its end", lambda _: not database.value(active))
     database.execute(_INSERT, (511, 3000))
     database.execute("UPDATE t SET v = v || 'y' WHERE id % 7 = 0")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
