@@ -26,7 +26,12 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
+from penstock.catalog.pg_subscription import (
+    PgSubscription,
+    PublisherIdentity,
+    RecordedError,
+    Subscription,
+)
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
@@ -92,6 +97,14 @@ class Catalog:
     def node_info(self) -> NodeInfo:
         """Who this node is."""
         return self._store.node_info()
+
+    def warehouse(self) -> str | None:
+        """The URI of the warehouse that bears the node's id; None before it was written."""
+        return self._store.warehouse()
+
+    def record_warehouse(self, uri: str) -> None:
+        """The node's id is in the warehouse there."""
+        self._store.record_warehouse(uri)
 
     def generation(self) -> int:
         """Grows with every change by any process; cheap enough to poll ten times a second."""
@@ -162,6 +175,13 @@ class Catalog:
             if subscription is not None:
                 changed = replace(subscription, stopped=stopped, error=_recorded(error))
                 transaction.subscriptions.save(changed)
+
+    def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
+        """Keep whom a subscription follows. Gone: no effect."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None:
+                transaction.subscriptions.save(replace(subscription, publisher=publisher))
 
     def clear_error(self, subid: int) -> None:
         """Forget the error, so that a worker is started again."""

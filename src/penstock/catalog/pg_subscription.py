@@ -19,6 +19,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Float,
+    Integer,
     RowMapping,
     String,
     Table,
@@ -49,8 +50,23 @@ _TABLE = Table(
     Column("suberrorhint", Text),
     Column("suberrorsqlstate", String(5)),
     Column("suberrortime", Float(53)),
+    Column("subsysid", String),
+    Column("subtimeline", Integer),
+    Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherIdentity:
+    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
+
+    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
+    """
+
+    system_id: str
+    timeline: int
+    database_oid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,7 @@ class Subscription:
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot.
+    ``publisher``: whom it follows, known since its first connection.
     """
 
     oid: int
@@ -87,6 +104,7 @@ class Subscription:
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
+    publisher: PublisherIdentity | None = field(default=None, compare=False)
 
     @property
     def should_run(self) -> bool:
@@ -168,7 +186,7 @@ class PgSubscription:
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
-    error = subscription.error
+    error, publisher = subscription.error, subscription.publisher
     return {
         "oid": subscription.oid,
         "subname": subscription.name,
@@ -186,6 +204,9 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorhint": error and error.hint,
         "suberrorsqlstate": error and error.sqlstate,
         "suberrortime": error and error.time,
+        "subsysid": publisher and publisher.system_id,
+        "subtimeline": publisher and publisher.timeline,
+        "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
     }
 
@@ -200,6 +221,9 @@ def _subscription(row: RowMapping) -> Subscription:
             sqlstate=row["suberrorsqlstate"],
             time=row["suberrortime"],
         )
+    publisher = None
+    if row["subsysid"] is not None:
+        publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
     return Subscription(
         oid=row["oid"],
         name=row["subname"],
@@ -214,4 +238,5 @@ def _subscription(row: RowMapping) -> Subscription:
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error,
+        publisher=publisher,
     )

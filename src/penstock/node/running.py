@@ -133,6 +133,7 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
+                record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 park=self._park,
                 bind=self._catalog.bind,
                 record_conflict=self._catalog.record_conflict,

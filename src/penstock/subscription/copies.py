@@ -96,6 +96,12 @@ class Copies:
             self._recover()
             self.began_at = None
             self._finished = False
+
+    def start(self) -> None:
+        """Once a session knows that publisher and tables belong together: a round, if one is due.
+
+        Raises what catalog and warehouse raise.
+        """
         self._start()
 
     def step(self) -> bool:

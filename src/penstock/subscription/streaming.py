@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PublisherError
-from penstock.lakehouse.cuts import CutOwner
-from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -81,6 +80,7 @@ class Streaming:
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
         parking: Parking,
+        last_cut: Cut | None,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
         self._subscription = subscription
@@ -90,10 +90,6 @@ class Streaming:
         self._status = status
         self._copy_began_at = copy_began_at
         self._joined = joined
-        cut = warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
-        if cut is not None:
-            # As for the tables' logs: what is read here is acknowledged.
-            warehouse.storage.sync_folder(log_folder(warehouse.cuts.uri))
         self._applier = Applier(
             spark,
             warehouse.cuts,
@@ -102,7 +98,7 @@ class Streaming:
             app_id=subscription.app_id,
             options=options.apply,
             parking=parking,
-            last_cut=cut,
+            last_cut=last_cut,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         self._inbox = Inbox(

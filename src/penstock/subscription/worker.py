@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
@@ -29,6 +29,7 @@ from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
 
@@ -47,6 +48,7 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
@@ -81,6 +83,7 @@ class ApplyWorker:
         self._catalog = catalog
         self._stream_options = stream_options
         self._retry_interval = retry_interval
+        self._witness = Witness(subscription, warehouse, catalog.record_publisher)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
@@ -185,9 +188,12 @@ class ApplyWorker:
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
+            self._witness.begin(publisher)
             self._copies.begin()
             parking = Parking(self.subscription, self._warehouse, self._catalog.park)
             targets = self._open_targets(publisher, parking)
+            self._witness.check(targets)
+            self._copies.start()
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
@@ -202,6 +208,7 @@ class ApplyWorker:
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
                 parking=parking,
+                last_cut=self._witness.last_cut,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -248,6 +255,7 @@ class ApplyWorker:
 
     def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
         if targets.open(rel) is None:
+            self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
             targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
 
