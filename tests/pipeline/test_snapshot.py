@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ class Copier:
         sources: Sequence[CopySource] | None = None,
         conninfo: str | None = None,
     ) -> tuple[CopyResult, ...]:
-        with SnapshotHolder(self.conninfo, "copy_holder") as holder:
+        # The server may need a moment to end an earlier one's session, and with it the slot.
+        slot = f"copy_holder_{uuid.uuid4().hex}"
+        with SnapshotHolder(self.conninfo, slot) as holder:
             name, point = holder.open()
 
             def finish(source: CopySource) -> None:
