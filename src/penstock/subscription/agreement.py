@@ -28,6 +28,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.errors import ConnectionFailure, StateMismatch
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress, start_lsn
 
 _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
@@ -89,7 +90,7 @@ def check_identity(
     raise StateMismatch(
         f'subscription "{subscription}" is connected to another publisher than it follows',
         detail=f"The server has the {found}. Positions of one mean nothing to the other.",
-        hint=f"ALTER SUBSCRIPTION {subscription} CONNECTION '...' leads back to the one that it "
+        hint=f"{_alter(subscription)} CONNECTION '...' leads back to the one that it "
         "follows. A cluster after pg_upgrade, or a database that was dumped and restored, is "
         f"another one. {_make_anew(subscription)}",
     )
@@ -118,8 +119,8 @@ def check_publisher(
             detail="The publisher sends nothing from before its slot: changes in between would be "
             "lost. Either the node's folder and warehouse went back to an older copy, or the slot "
             "was advanced, or made again.",
-            hint=f"If there is a newer copy of folder and warehouse, put that back, then ALTER "
-            f"SUBSCRIPTION {subscription} ENABLE. {_make_anew(subscription)} To go on without the "
+            hint=f"If there is a newer copy of folder and warehouse, put that back, then "
+            f"{_alter(subscription)} ENABLE. {_make_anew(subscription)} To go on without the "
             "changes in between, keep the tables and create it WITH (create_slot = false, "
             "copy_data = false).",
         )
@@ -231,23 +232,28 @@ def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner
 
 
 def _lost_history(subscription: str) -> str:
+    alter = _alter(subscription)
     return (
-        "Connect it to the server that has the newer history (ALTER SUBSCRIPTION "
-        f"{subscription} CONNECTION '...'), then ALTER SUBSCRIPTION {subscription} ENABLE. "
-        f"{_make_anew(subscription)}"
+        f"Connect it to the server that has the newer history ({alter} CONNECTION '...'), then "
+        f"{alter} ENABLE. {_make_anew(subscription)}"
     )
 
 
 def _put_back(subscription: str) -> str:
     return (
-        "Mount or restore the warehouse, or the node's folder, as it was, then ALTER SUBSCRIPTION "
-        f"{subscription} ENABLE. {_make_anew(subscription)}"
+        "Mount or restore the warehouse, or the node's folder, as it was, then "
+        f"{_alter(subscription)} ENABLE. {_make_anew(subscription)}"
     )
 
 
 def _make_anew(subscription: str) -> str:
+    alter = _alter(subscription)
     return (
-        f"To copy its tables again: ALTER SUBSCRIPTION {subscription} DISABLE, ALTER SUBSCRIPTION "
-        f"{subscription} SET (slot_name = NONE), DROP SUBSCRIPTION {subscription}, remove its "
-        "tables and, where it still exists, its slot, and CREATE SUBSCRIPTION."
+        f"To copy its tables again: {alter} DISABLE, {alter} SET (slot_name = NONE), DROP "
+        f"SUBSCRIPTION {quote_identifier(subscription)}, remove its tables and, where it still "
+        "exists, its slot, and CREATE SUBSCRIPTION."
     )
+
+
+def _alter(subscription: str) -> str:
+    return f"ALTER SUBSCRIPTION {quote_identifier(subscription)}"
