@@ -68,8 +68,8 @@ def script() -> str:
     for number, (kind, (a, b)) in enumerate(_VALUES.items()):
         columns.append(f"c{number} {kind}")
         arrays.append(f"c{number} {kind}[]")
-        first.append(f"{a}::{kind}")
-        second.append(f"{b}::{kind}")
+        first.append(f"({a})::{kind}")
+        second.append(f"({b})::{kind}")
         many.append(f"ARRAY[{a}, NULL, {b}]::{kind}[]")
     nulls = ", ".join(["NULL"] * len(_VALUES))
     empty = ", ".join(["'{}'"] * len(_VALUES))
