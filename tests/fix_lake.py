@@ -26,7 +26,8 @@ from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.hba import parse_rules
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
 from penstock.walsender.slots import Slots

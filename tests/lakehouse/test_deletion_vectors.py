@@ -103,3 +103,18 @@ def test_positions_beyond_32_bits_are_refused() -> None:
         deserialize(struct.pack(">II", 1681511376, 2))
     with pytest.raises(FeatureNotSupported, match="format"):
         deserialize(struct.pack("<IQ", 1681511375, 0))
+
+
+def test_absolute_paths_are_urls(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%25é"
+    folder.mkdir()
+    vectors = VectorFile()
+    descriptor = vectors.add(BitMap([3, 5]))
+    (folder / "vectors 1.bin").write_bytes(vectors.content)
+    url = (folder / "vectors 1.bin").as_uri()
+    assert "%20" in url and "%2525" in url
+    for path in (url, url.replace("file:///", "file:/")):
+        absolute = {**descriptor, "storageType": "p", "pathOrInlineDv": path}
+        assert read(Storage(str(tmp_path)), str(tmp_path / "elsewhere"), absolute) == BitMap([3, 5])
+    with pytest.raises(FeatureNotSupported, match='"x"'):
+        vector_uri("t", {**descriptor, "storageType": "x"})

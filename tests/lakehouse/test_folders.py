@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 
+from end_to_end.compare import delta_rows
 from penstock.errors import DuplicateObject
 from penstock.lakehouse.describe import table_names
+from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.names import earlier_folder_name
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import local_path
@@ -16,6 +20,11 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 _INT4 = 23
+ODD = (
+    *("_delta_log", "_change_data", "_SUCCESS", ".hidden", "_", "a=1", "year=2024", "50%", "a%20b"),
+    *("order items", "größe", "Größe", "a#b", "a?b", "a:b", "a*b", "{a}", "[a]", "t.parquet", "-"),
+    *("ta\u0308", "x.json", "a/b", "a\\b", "it's", 'a"b', "_penstock", "order_items-98f422a4"),
+)
 
 
 def schema(name: str) -> TableSchema:
@@ -28,6 +37,39 @@ def schema(name: str) -> TableSchema:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(str(tmp_path / "wh"))
+
+
+@pytest.fixture
+def odd_tables(warehouse: Warehouse) -> list[str]:
+    """URIs of tables with odd names; table number n has one row, n."""
+    uris = []
+    for number, name in enumerate(ODD):
+        table = warehouse.create("_delta_log" if number % 2 else "public", name, schema(name))
+        rows = pa.table({"id": pa.array([number], pa.int32())})
+        table.stage(written=FileWriter(table.storage, table.uri, rows.schema).write([rows]))
+        table.commit(app_id="test", version_marker=1, operation="TEST")
+        uris.append(table.uri)
+    return uris
+
+
+def test_tables_are_found_again(warehouse: Warehouse, odd_tables: list[str]) -> None:
+    assert len(set(odd_tables)) == len(ODD)
+    names = [("_delta_log" if number % 2 else "public", name) for number, name in enumerate(ODD)]
+    for name in names:
+        found = warehouse.open(*name)
+        assert found is not None
+        assert found.rows == 1
+    # By whoever looks at the folders only, too.
+    assert sorted(table_names(warehouse)) == sorted(names)
+
+
+def test_delta_rs_and_duckdb_open_every_table(odd_tables: list[str]) -> None:
+    for number, uri in enumerate(odd_tables):
+        path = local_path(uri)
+        assert delta_rows(path) == [(number,)]
+        assert duckdb.sql(f"SELECT * FROM read_parquet('{path}/*.parquet')").fetchall() == [
+            (number,)
+        ]
 
 
 def lies_as_before(warehouse: Warehouse, schema_name: str, name: str, *, source: str) -> Path:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +98,32 @@ def test_statistics_of_others() -> None:
     assert bounds(nan, "c", pa.float64()) is None
     assert bounds({}, "c", pa.int64()) is None
     assert bounds({"minValues": None, "maxValues": None}, "c", pa.int64()) is None
+
+
+def test_the_last_moment_of_all_has_no_bound_that_cuts_it_off() -> None:
+    end = datetime.max
+    for zone, kind in ((None, pa.timestamp("us")), (UTC, pa.timestamp("us", "UTC"))):
+        last = end.replace(tzinfo=zone)
+        stats = of_table(pa.table({"c": pa.array([last], kind)}))
+        assert "c" not in stats["maxValues"]  # others would take it at its word
+        cut = {"minValues": {"c": "2020-01-01T00:00:00.000"}}
+        cut["maxValues"] = {"c": "9999-12-31T23:59:59.999" + ("Z" if zone else "")}
+        assert (bounds(cut, "c", kind) or (None, None))[1] == last
+
+
+def test_bounds_of_delta_rs_hold_its_values(tmp_path: Path) -> None:
+    """It writes decimals as doubles, moments as milliseconds."""
+    kind = pa.decimal128(38, 2)
+    values = [Decimal("-123456789012345.17"), Decimal("123456789012345.17")]
+    moments = [datetime(1900, 1, 1, 1, 1, 1, 123456), datetime.max]
+    rows = pa.table({"d": pa.array(values, kind), "t": pa.array(moments, pa.timestamp("us"))})
+    write_deltalake(tmp_path, rows)
+    (add,) = (
+        json.loads(line)["add"]
+        for line in (tmp_path / "_delta_log" / f"{0:020d}.json").read_text("utf-8").splitlines()
+        if '"add"' in line
+    )
+    stats = from_json(add["stats"])
+    for name, cells in (("d", values), ("t", moments)):
+        low, high = bounds(stats, name, rows.schema.field(name).type) or (None, None)
+        assert low <= cells[0] and high >= cells[1], name

@@ -249,22 +249,37 @@ def test_many_key_changes_of_one_row() -> None:
     assert net.absent.num_rows == 2998
 
 
+@pytest.mark.parametrize("operations", ["II", "UI", "DII"])
+def test_a_key_inserted_twice_is_a_unique_violation(operations: str) -> None:
+    with pytest.raises(ReplicationConflict, match=r'"public\.t"') as raised:
+        folded(publisher_with(), sent(operations))
+    assert raised.value.sqlstate == "23505"
+    assert raised.value.detail == "Key (a)=(1) already exists."
+    assert raised.value.hint is not None
+
+
 @pytest.mark.parametrize(
-    "operations", ["II", "DD", "DU", "UI", "TU", "TD", "IDU"], ids=lambda text: text
+    ("operations", "updates", "deletes"),
+    [("DD", 0, 1), ("DU", 1, 0), ("TU", 1, 0), ("TD", 0, 1), ("IDU", 1, 0), ("DUDI", 1, 1)],
 )
-def test_contradictions_are_conflicts(operations: str) -> None:
+def test_changes_of_rows_that_the_run_has_removed_are_skipped(
+    operations: str, updates: int, deletes: int
+) -> None:
+    net = folded(publisher_with(), sent(operations))
+    assert net.skipped is not None
+    assert (net.skipped.update_missing, net.skipped.delete_missing) == (updates, deletes)
+    assert net.rows.num_rows == operations.endswith("I")
+
+
+def sent(operations: str) -> list[Message]:
     relation = publisher_with().relation
-    old = {"a": 1}
     message = {
         "I": Message(relation, "I", new=ROW),
         "U": Message(relation, "U", new=ROW),
-        "D": Message(relation, "D", old=old),
+        "D": Message(relation, "D", old={"a": 1}),
         "T": Message(relation, "T"),
     }
-    with pytest.raises(ReplicationConflict, match=r'"public\.t"') as raised:
-        folded(publisher_with(), [message[o] for o in operations])
-    assert raised.value.detail is not None and "Key (a)=(1)" in raised.value.detail
-    assert raised.value.hint is not None
+    return [message[o] for o in operations]
 
 
 def test_insert_without_a_value_is_a_conflict_not_null() -> None:

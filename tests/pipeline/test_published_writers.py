@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
@@ -49,6 +50,24 @@ def test_tables_of_delta_rs(published: PublishingLake, partitioned: bool) -> Non
     assert sorted(subscriber.catch_up()) == ["D 4,", "D 9,", "U 1,over"]
     DeltaTable(path).restore(0)
     assert sorted(subscriber.catch_up()) == ["I 3,", "U 1,a b/ü%=:", "U 2,b"]
+
+
+def test_views_that_delta_rs_has_written(published: PublishingLake) -> None:
+    """What delta-rs rewrites has its engine's layout; a vector of Spark's makes us filter it."""
+    table = PublishedTable(published, "rs_views")
+    path = table.uri.removeprefix("file://")
+    write_deltalake(path, rows(*((i, f"v{i}") for i in range(10))))
+    DeltaTable(path).update(predicate="id < 8", updates={"v": "'x'"})
+    files = DeltaTable(path).file_uris()
+    assert pa.string_view() in {t for f in files for t in pq.read_schema(f).types}
+    published.sequencer.step(discover=True)
+    published.sql(f"ALTER TABLE {table.name} ADD PRIMARY KEY (id)")
+    subscriber = table.follow()
+    table.run("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    table.run("DELETE FROM {t} WHERE id IN (2, 9)")
+    assert sorted(subscriber.catch_up()) == ["D 2,", "D 9,"]
+    table.run("UPDATE {t} SET v = 'y' WHERE id = 3", "REORG TABLE {t} APPLY (PURGE)")
+    assert subscriber.catch_up() == ["U 3,y"]
 
 
 @pytest.mark.parametrize("vectors", ["false", "true"])

@@ -133,8 +133,8 @@ def equal(lake: LakeNode, follower: LocalNode, what: str) -> None:
 
 def rows_of(node: LakeNode | LocalNode, table: str) -> Counter[str]:
     cut = node.node.cut("types")
-    if cut is None or f"public.{table}" not in cut.tables:
+    if cut is None or ("public", table) not in cut.tables:
         return Counter()
-    pin = cut.tables[f"public.{table}"]
+    pin = cut.tables["public", table]
     frame = node.node.spark.read.format("delta").option("versionAsOf", pin.version).load(pin.uri)
     return Counter(map(repr, frame.collect()))

@@ -176,36 +176,3 @@ def test_what_no_slot_needs_is_forgotten(catalog: Catalog, warehouse: Warehouse)
     sequencer.prune(None)
     assert log_of(catalog) == log[2:], "the last one holds the position"
     assert sequencer.position().lsn == log[2].end
-
-
-def test_a_log_with_a_hole_is_told(catalog: Catalog, warehouse: Warehouse) -> None:
-    for number in range(3):
-        write(warehouse, "public.a", number)
-    sequencer = Sequencer(catalog, warehouse)
-    sequencer.step(discover=True)
-    assert sequencer.lost() == []
-    write(warehouse, "public.a", 3)
-    assert sequencer.lost() == [], "not sequenced yet, and still there"
-    write(warehouse, "public.a", 4)
-    folder = Path(warehouse.table_uri("public", "a").removeprefix("file://")) / "_delta_log"
-    (folder / f"{3:020}.json").unlink()
-    with catalog.write() as t:
-        t.publications.create("p", all_tables=True)
-    assert sequencer.lost() == ["public.a"]
-    assert sequencer.lost() == []
-
-
-def test_a_table_that_is_made_anew_is_followed_from_now_on(
-    catalog: Catalog, warehouse: Warehouse
-) -> None:
-    for number in range(3):
-        write(warehouse, "public.a", number)
-    sequencer = Sequencer(catalog, warehouse)
-    sequencer.step(discover=True)
-    warehouse.remove("public", "a")
-    write(warehouse, "public.a", 1)
-    assert sequencer.lost() == [], "no publication has it"
-    write(warehouse, "public.a", 2)
-    sequencer.step()
-    (transaction,) = log_of(catalog)
-    assert (transaction.members[0].from_version, transaction.members[0].to_version) == (0, 1)

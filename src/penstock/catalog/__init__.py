@@ -15,7 +15,7 @@ from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import RecordedError, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.pg_transactions import LakeTransaction, Member
+from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
 
 __all__ = [
     "Catalog",
@@ -31,6 +31,7 @@ __all__ = [
     "RecordedError",
     "ReplicaIdentity",
     "Role",
+    "Sequenced",
     "Slot",
     "Subscription",
     "SubscriptionRel",

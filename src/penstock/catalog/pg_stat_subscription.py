@@ -38,7 +38,8 @@ _TABLE: Final = Table(
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """One table. ``name``: qualified. ``rows_total``: the publisher's estimate of what to copy."""
+    """One table. ``name``: qualified. ``rows_total``: the publisher's estimate of what to copy.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
@@ -48,6 +49,8 @@ class TableStatistics:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,21 @@ class SubscriptionStatistics:
     rows_per_second: float = 0.0
     transactions_applied: int = 0
     error_count: int = 0
+    confl_insert_exists: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
     tables: tuple[TableStatistics, ...] = ()
+
+    @property
+    def confl_update_missing(self) -> int:
+        """pg_stat_subscription_stats: updates of rows that were not there."""
+        return sum(table.update_missing for table in self.tables)
+
+    @property
+    def confl_delete_missing(self) -> int:
+        """pg_stat_subscription_stats: deletes of rows that were not there."""
+        return sum(table.delete_missing for table in self.tables)
 
     @property
     def lag_bytes(self) -> int | None:

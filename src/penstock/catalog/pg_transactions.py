@@ -7,6 +7,7 @@ changes are not here: they are what lies between two versions of its tables.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,17 @@ _SEQUENCED: Final = Table(
     METADATA,
     Column("relid", BigInteger, primary_key=True, autoincrement=False),
     Column("version", BigInteger, nullable=False),
+    Column("table_id", Text),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """How far a table's commits are in the log. ``table_id``: which Delta table that is
+    (``metaData.id``), None where an older node did not record it."""
+
+    version: int
+    table_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +72,16 @@ class Member:
     """What one transaction did to a table: all that lies between two versions of it.
 
     ``relation``: its oid (pg_class). ``from_version``: -1 where the table was not there yet.
+    ``table_id``: the Delta table's own id at ``to_version``, None: not recorded.
+    ``lost_to``: None, or what lies between cannot be told, and these publications (oids) held it.
     """
 
     relation: int
     uri: str
     from_version: int
     to_version: int
+    table_id: str | None = None
+    lost_to: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +116,17 @@ class PgTransactions:
 
     def versions(self) -> Mapping[int, int]:
         """Table oid -> the version up to which its commits are in the log."""
-        rows = self._connection.execute(select(_SEQUENCED.c.relid, _SEQUENCED.c.version))
-        return {int(relid): int(version) for relid, version in rows}
+        return {relid: at.version for relid, at in self.sequenced().items()}
+
+    def sequenced(self) -> Mapping[int, Sequenced]:
+        """Table oid -> how far its commits are in the log."""
+        rows = self._connection.execute(select(_SEQUENCED)).mappings()
+        return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
+
+    def latest_commit_time(self) -> int:
+        """The latest commit time of what was committed here, 0 without any."""
+        query = select(func.max(_TRANSACTION.c.commit_time)).where(_TRANSACTION.c.origin.is_(None))
+        return int(self._connection.execute(query).scalar_one() or 0)
 
     def append(
         self,
@@ -129,15 +153,19 @@ class PgTransactions:
         )
         self._connection.execute(_TRANSACTION.insert().values(**_values(transaction)))
         for member in members:
-            self.advance(member.relation, member.to_version)
+            self.advance(member.relation, member.to_version, member.table_id)
         return transaction
 
-    def advance(self, relid: int, version: int) -> None:
-        """Record how far a table has been sequenced; also the first time."""
+    def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
+        """Record how far a table has been sequenced; also the first time. ``table_id`` None: the
+        one that is recorded."""
         same = _SEQUENCED.c.relid == relid
-        moved = self._connection.execute(_SEQUENCED.update().where(same).values(version=version))
+        values: dict[str, Any] = {"version": version}
+        if table_id is not None:
+            values["table_id"] = table_id
+        moved = self._connection.execute(_SEQUENCED.update().where(same).values(**values))
         if moved.rowcount == 0:
-            self._connection.execute(_SEQUENCED.insert().values(relid=relid, version=version))
+            self._connection.execute(_SEQUENCED.insert().values(relid=relid, **values))
 
     def forget(self, relid: int) -> None:
         """A table is gone; no effect when it is not known."""
@@ -197,7 +225,7 @@ def _next_xid(xid: int) -> int:
 
 
 def _values(transaction: LakeTransaction) -> dict[str, Any]:
-    members = [[m.relation, m.uri, m.from_version, m.to_version] for m in transaction.members]
+    members = [list(dataclasses.astuple(member)) for member in transaction.members]
     return {
         "end_lsn": transaction.end,
         "commit_lsn": transaction.commit,
@@ -217,7 +245,14 @@ def _transaction(row: RowMapping) -> LakeTransaction:
         commit=row["commit_lsn"],
         end=row["end_lsn"],
         commit_time=row["commit_time"],
-        members=tuple(Member(*member) for member in json.loads(row["members"])),
+        members=tuple(map(_member, json.loads(row["members"]))),
         origin=row["origin"],
         origin_lsn=row["origin_lsn"],
     )
+
+
+def _member(values: Sequence[Any]) -> Member:
+    """Older nodes wrote the first four."""
+    relation, uri, before, after, table_id, lost_to = (*values, None, None)[:6]
+    held = None if lost_to is None else tuple(lost_to)
+    return Member(relation, uri, before, after, table_id, held)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
+from penstock.commands.result import Notice, warning
 from penstock.commands.scope import Scope, TableColumn
-from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
 from penstock.lakehouse.schema import TYPE
@@ -104,11 +105,23 @@ def register(
     return transaction.tables.register(schema, name, uri, found.key)
 
 
-def register_all(transaction: CatalogTransaction, scope: Scope) -> None:
-    """Make rows for every table of the warehouse that has none; for publications of all tables."""
+def register_all(transaction: CatalogTransaction, scope: Scope) -> list[Notice]:
+    """Make rows for every table of the warehouse that has none; for publications of all tables.
+
+    Warnings: tables that cannot be read. They become known when they can.
+    """
+    warnings = []
     if scope.warehouse is not None:
         for schema, name in table_names(scope.warehouse):
-            register(transaction, scope, schema, name)
+            try:
+                register(transaction, scope, schema, name)
+            except PenstockError as error:
+                warnings.append(
+                    warning(
+                        f'table "{schema}.{name}" is left out until it can be read: {error.message}'
+                    )
+                )
+    return warnings
 
 
 def table_columns(scope: Scope, table: LakeTable) -> tuple[TableColumn, ...]:

@@ -30,7 +30,7 @@ from penstock.commands.publication_objects import (
     open_tables,
 )
 from penstock.commands.publication_options import parse_publication_options
-from penstock.commands.result import CommandResult, notice
+from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
 from penstock.errors import (
     DuplicateObject,
@@ -70,13 +70,14 @@ def create_publication(
             raise InsufficientPrivilege(
                 "must be superuser to create FOR TABLES IN SCHEMA publication"
             )
+        warnings: list[Notice] = []
         if statement.all_tables or objects.schemas:
-            register_all(transaction, scope)
+            warnings = register_all(transaction, scope)
         rels = open_tables(transaction, scope, objects.tables, via_root=publication.via_root)
         check_column_lists(publication, rels, with_schemas=bool(objects.schemas))
         add_tables(transaction, scope, publication, rels, missing_ok=True)
         add_schemas(transaction, publication, objects.schemas, missing_ok=True)
-    return CommandResult("CREATE PUBLICATION")
+    return CommandResult("CREATE PUBLICATION", tuple(warnings))
 
 
 def alter_options(
@@ -100,8 +101,7 @@ def alter_objects(
         publication = _get(transaction, scope, statement.name)
         objects = open_objects(transaction, scope, statement.objects)
         _check_alter(statement, publication, objects, scope)
-        if objects.schemas:
-            register_all(transaction, scope)
+        warnings = register_all(transaction, scope) if objects.schemas else []
         match statement.action:
             case PublicationAction.ADD:
                 _add(transaction, scope, publication, objects)
@@ -111,7 +111,7 @@ def alter_objects(
                 drop_schemas(transaction, publication, objects.schemas)
             case PublicationAction.SET:
                 _set(transaction, scope, publication, objects)
-    return CommandResult(_ALTERED)
+    return CommandResult(_ALTERED, tuple(warnings))
 
 
 def alter_owner(statement: AlterPublicationOwner, catalog: Catalog, scope: Scope) -> CommandResult:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
+from penstock.catalog.dependency import delete_table
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_database,
@@ -113,7 +114,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
                 dropped |= {member.oid: member for member in _with_partitions(transaction, table)}
         for table in dropped.values():
             _check_not_subscribed(transaction, table)
-            forget_table(transaction, table)
+            delete_table(transaction, table)
         for table in dropped.values():
             warehouse.remove(table.schema, table.name)
     return CommandResult("DROP TABLE", tuple(notices))
@@ -159,16 +160,6 @@ def _check_not_subscribed(transaction: CatalogTransaction, table: LakeTable) -> 
                 )
 
 
-def forget_table(transaction: CatalogTransaction, table: LakeTable) -> None:
-    """Remove a table with its grants and its place in publications."""
-    for rel in transaction.publications.relations():
-        if rel.relation == table.oid:
-            transaction.publications.remove_relation(rel.publication, table.oid)
-    transaction.roles.revoke_all(table.oid)
-    transaction.transactions.forget(table.oid)
-    transaction.tables.delete(table.oid)
-
-
 def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> CommandResult:
     """CreateSchemaCommand"""
     with catalog.write() as transaction:
@@ -194,6 +185,7 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
 def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
     """RemoveObjects for schemas; with CASCADE their tables go too."""
     notices: list[Notice] = []
+    reported: list[LakeTable] = []
     tables: list[LakeTable] = []
     with catalog.write() as transaction:
         found = _schemas_to_drop(transaction, scope, statement, notices)
@@ -203,17 +195,21 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             held = [t for t in transaction.tables.all() if t.schema == namespace.name]
             if held and not statement.cascade:
                 raise _still_used(namespace, held)
-            for table in held:
+            dropped = {
+                member.oid: member for t in held for member in _with_partitions(transaction, t)
+            }
+            for table in dropped.values():
                 _check_not_subscribed(transaction, table)
-                forget_table(transaction, table)
-            tables += held
+                delete_table(transaction, table)
+            reported += held  # partitions go with their table, without a word
+            tables += dropped.values()
             for row in transaction.publications.namespaces():
                 if row.schema == namespace.name:
                     transaction.publications.remove_namespace(row.publication, row.schema)
             transaction.namespaces.delete(namespace.oid)
         for table in tables:
             warehouse_of(scope).remove(table.schema, table.name)
-    notices += _cascade_notices(tables)
+    notices += _cascade_notices(reported)
     return CommandResult("DROP SCHEMA", tuple(notices))
 
 

@@ -104,6 +104,22 @@ def _stat_row(subscription: Subscription, stat: SubscriptionStatistics | None) -
     }
 
 
+def _pg_stat_subscription_stats(catalog: Catalog) -> list[Row]:
+    """Counts of errors and conflicts since the node started."""
+    numbers = catalog.statistics.all()
+    return [
+        {
+            "subid": s.oid,
+            "subname": s.name,
+            "apply_error_count": stat.error_count if (stat := numbers.get(s.oid)) else 0,
+            "confl_insert_exists": stat.confl_insert_exists if stat else 0,
+            "confl_update_missing": stat.confl_update_missing if stat else 0,
+            "confl_delete_missing": stat.confl_delete_missing if stat else 0,
+        }
+        for s in catalog.subscriptions()
+    ]
+
+
 def array_text(items: Sequence[str]) -> str:
     """array_out for text[]."""
     return "{" + ",".join(_array_item(item) for item in items) + "}"
@@ -165,8 +181,18 @@ _STAT_COLUMNS: Final = (
     "rows_per_second",
 )
 
+_STATS_COLUMNS: Final = (
+    "subid",
+    "subname",
+    "apply_error_count",
+    "confl_insert_exists",
+    "confl_update_missing",
+    "confl_delete_missing",
+)
+
 _VIEWS: Final[dict[str, tuple[tuple[str, ...], Callable[[Catalog], list[Row]]]]] = {
     "pg_subscription": (_SUBSCRIPTION_COLUMNS, _pg_subscription),
     "pg_subscription_rel": (_REL_COLUMNS, _pg_subscription_rel),
     "pg_stat_subscription": (_STAT_COLUMNS, _pg_stat_subscription),
+    "pg_stat_subscription_stats": (_STATS_COLUMNS, _pg_stat_subscription_stats),
 }

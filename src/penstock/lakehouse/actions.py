@@ -34,10 +34,13 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
         "modificationTime": file.modification_time,
         "dataChange": data_change,
     }
-    if file.stats:
-        # a vector leaves bounds wider than the rows that are left
-        tight = {"tightBounds": False} if descriptor else {}
-        body["stats"] = statistics.to_json({**file.stats, **tight})
+    if descriptor:
+        # The protocol asks for the rows of every file with a vector, also where its writer gave no
+        # statistics; the vector leaves bounds wider than the rows that are left.
+        stats = {"numRecords": file.rows, **file.stats, "tightBounds": False}
+        body["stats"] = statistics.to_json(stats)
+    elif file.stats:
+        body["stats"] = statistics.to_json(file.stats)
     if file.tags:
         body["tags"] = dict(file.tags)
     if descriptor:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pyroaring import BitMap
 
@@ -123,11 +124,15 @@ def read(storage: Storage, table_uri: str, descriptor: Descriptor) -> BitMap:
 
 def vector_uri(table_uri: str, descriptor: Descriptor) -> str:
     """The file of a descriptor: "u" = relative, named by a UUID after an optional prefix; "p" =
-    URI.
+    absolute, written as a URL, so percent-encoded. Raises FeatureNotSupported for other kinds.
     """
     text = str(descriptor["pathOrInlineDv"])
     if descriptor["storageType"] == "p":
-        return text
+        return unquote(text)
+    if descriptor["storageType"] != "u":
+        raise FeatureNotSupported(
+            f'deletion vector has an unknown storage type "{descriptor["storageType"]}"'
+        )
     prefix, encoded = text[:-_UUID_LENGTH], text[-_UUID_LENGTH:]
     name = f"deletion_vector_{uuid.UUID(bytes=z85_decode(encoded))}.bin"
     return f"{table_uri}/{prefix}/{name}" if prefix else f"{table_uri}/{name}"
@@ -156,6 +161,6 @@ def _read_blob(storage: Storage, uri: str, descriptor: Descriptor) -> bytes:
 def _corrupt(uri: str, why: str) -> StorageError:
     return StorageError(
         f'invalid deletion vector in "{uri}": {why}',
-        hint="The file is damaged. RESTORE the table to an older version or copy it again.",
+        hint="The file is damaged. Copy the table again.",
         sqlstate="XX001",
     )

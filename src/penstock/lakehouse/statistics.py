@@ -24,6 +24,8 @@ PREFIX: Final = 32
 """Characters of a string's bound."""
 _LAST_CHARACTER: Final = "\U0010ffff"
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_OF_A_DOUBLE: Final = Decimal("1e-14")
+"""More than a double, and a product of doubles, is off the truth, as part of the value."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Collector:
 
     def result(self) -> dict[str, Any]:
         """The statistics as a mapping that ``to_json`` renders."""
-        bounded = [c for c in self._low if c not in self._unbounded]
+        bounded = [c for c in self._low if c not in self._unbounded and _has_form(self._high[c])]
         return {
             "numRecords": self.rows,
             "minValues": {c: _low_form(self._low[c]) for c in bounded},
@@ -104,8 +106,13 @@ def bounds(stats: Mapping[str, Any], column: str, arrow: pa.DataType) -> tuple[A
         high = _parse(stats["maxValues"][column], arrow)
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
-    if pa.types.is_timestamp(arrow) and high.year < 9999:
-        high += _MILLISECOND  # other writers cut a bound to the millisecond below
+    if pa.types.is_timestamp(arrow):
+        # other writers cut a bound to the millisecond below
+        last = datetime.max.replace(tzinfo=high.tzinfo)
+        return low, last if high > last - _MILLISECOND else high + _MILLISECOND
+    if pa.types.is_decimal(arrow):
+        # delta-rs writes decimals as what a double makes of them
+        return low - abs(low) * _OF_A_DOUBLE, high + abs(high) * _OF_A_DOUBLE
     return low, high
 
 
@@ -156,11 +163,20 @@ def _low_form(value: Any) -> Any:
     return value
 
 
+def _has_form(high: Any) -> bool:
+    """Whether an upper bound can be written: years have four digits, so the last millisecond of
+    9999 has nothing above it, and a bound cut below the truth makes readers miss rows."""
+    return not (
+        isinstance(high, datetime)
+        and high.replace(tzinfo=None) > datetime.max.replace(microsecond=999_000)
+    )
+
+
 def _high_form(value: Any) -> Any:
     if isinstance(value, str):
         return _string_above(value)
     if isinstance(value, datetime):
-        if value.microsecond % 1000 and value.replace(tzinfo=None) < datetime.max - _MILLISECOND:
+        if value.microsecond % 1000:
             value += _MILLISECOND
         return _timestamp_text(value)
     if isinstance(value, date):

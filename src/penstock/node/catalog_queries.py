@@ -42,13 +42,15 @@ class CatalogQueries:
         serving: ServingNode | None,
     ) -> None:
         """``serving``: the publishing half, where this process runs it."""
-        slots = Slots(catalog, Sequencer(catalog, warehouse), parameters.max_replication_slots)
+        sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
+        slots = Slots(catalog, sequencer, parameters.max_replication_slots)
         self._catalogs = NodeCatalogs(
             catalog,
             warehouse,
             slots if serving is None else serving.slots,
             Senders() if serving is None else serving.senders,
             DATABASE_OID,
+            sequencer.troubles,
         )
         self._parameters = parameters
 

@@ -107,7 +107,7 @@ def _with_publishing(report: NodeReport, catalog: Catalog, serving: ServingNode)
     return NodeReport(
         report.version,
         report.subscriptions,
-        SequencerReport(int(end), kept, tables),
+        SequencerReport(int(end), kept, tables, len(serving.sequencer.troubles.all())),
         tuple(_slot(s, serving, end, waiting, ages, now) for s in states),
         tuple(_sender(s, end, ages) for s in senders),
         serving.max_wal_senders,
@@ -176,6 +176,8 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         errors=status.error_count,
         tables_ready=sum(table.state == "r" for table in status.tables),
         tables=len(status.tables),
+        update_missing=sum(table.update_missing for table in status.tables),
+        delete_missing=sum(table.delete_missing for table in status.tables),
     )
 
 

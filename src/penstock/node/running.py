@@ -185,6 +185,7 @@ class _Reports:
             rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
             transactions_applied=snapshot.transactions_applied,
             error_count=snapshot.error_count,
+            confl_insert_exists=snapshot.insert_exists,
             error=snapshot.error,
             error_detail=snapshot.error_detail,
             error_hint=snapshot.error_hint,
@@ -197,6 +198,8 @@ class _Reports:
                     units_total=t.units_total,
                     rows_applied=t.rows_applied,
                     version=t.version,
+                    update_missing=t.update_missing,
+                    delete_missing=t.delete_missing,
                 )
                 for t in snapshot.tables.values()
             ),

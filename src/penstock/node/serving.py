@@ -30,10 +30,11 @@ from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.retention import Retention
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
-from penstock.walsender.sequencer import Sequencer, SequencerThread
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
-from penstock.walsender.slots import WAL_REMOVED, Slots
+from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
@@ -92,10 +93,8 @@ class ServingNode:
         self._thread.stop()
 
     def _keep_up(self) -> None:
-        """Slots that cannot go on are marked; what no slot needs is forgotten."""
-        if self.sequencer.lost():
-            for state in self.slots.all():
-                self.slots.invalidate(state.slot.name, WAL_REMOVED)
+        """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
+        self.sequencer.check_logs()
         self._retention.check()
         # The end comes first: a slot that is made meanwhile begins there, or later.
         with self._catalog.read() as t:
@@ -113,7 +112,12 @@ class ServingNode:
             snapshots=Snapshots(),
             senders=self.senders,
             catalog_queries=NodeCatalogs(
-                catalog, warehouse, self.slots, self.senders, DATABASE_OID
+                catalog,
+                warehouse,
+                self.slots,
+                self.senders,
+                DATABASE_OID,
+                self.sequencer.troubles,
             ),
             lake=lake,
             jobs=JobGroups(spark),

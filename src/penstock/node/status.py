@@ -21,7 +21,8 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn."""
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     state: str
@@ -31,6 +32,8 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +158,6 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        update_missing=now.update_missing,
+        delete_missing=now.delete_missing,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,18 +21,20 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
-from penstock.pipeline.net_change import Incomplete, NetChange
+from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
 from penstock.pipeline.payload import Payload, Payloads, payloads
 from penstock.pipeline.prune import candidates, integer_bounds
 from penstock.pipeline.tasks import (
+    Candidates,
     Failed,
     Item,
+    Located,
     Result,
     SearchItem,
     Written,
     run_partition,
 )
-from penstock.pipeline.verify import positions_to_delete
+from penstock.pipeline.verify import missing_rows, positions_to_delete
 from penstock.pipeline.write import Completion, WriteItem
 
 log = logging.getLogger(__name__)
@@ -56,8 +58,8 @@ class ApplyOptions:
 class TableWork:
     """A net change to be carried out on a table.
 
-    ``check_absent``: look whether keys that the batch inserts exist; not needed as long as the
-    table's last commit is our own, because the publisher's key guarantees it.
+    ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
+    unique index at the publisher says nothing of rows whose deletion was never sent.
     """
 
     table: DeltaTable
@@ -74,6 +76,7 @@ class TableOutcome:
     rows_removed: int
     files_written: int
     files_touched: int
+    skipped: Skipped | None = None
 
 
 def run_batch(
@@ -81,24 +84,53 @@ def run_batch(
 ) -> tuple[TableOutcome, ...]:
     """Carry out the works, each on another table, as one job; stage them all or none.
 
-    Raises ReplicationConflict naming table and keys where rows of a table are not what the net
-    change expects, StorageError.
+    Changes of rows that a table does not have are skipped, as PostgreSQL does, and told in the
+    outcome. Raises ReplicationConflict naming table and keys where a row to be inserted is there
+    already or a key has several rows, StorageError.
     """
     if not works:
         return ()
+    while True:
+        results = _search_and_write(spark, works, options)
+        try:
+            folded = _fold_again(works, results)
+            if folded is None:
+                deleted = _verify(works, results)
+                break
+        except BaseException:
+            _remove_written(works, results)
+            raise
+        _remove_written(works, results)
+        works = folded
+    return tuple(_stage(n, work, results, deleted[n]) for n, work in enumerate(works))
+
+
+def _search_and_write(
+    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
+) -> list[Result]:
+    """The batch's job."""
     with payloads(works[0].table.storage) as area:
         cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
         for number, work in enumerate(works):
             items += _items(number, work, area, options, cores)
         names = ", ".join(work.table.name for work in works)
-        results = run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
-    try:
-        deleted = _verify(works, results)
-    except BaseException:
-        _remove_written(works, results)
-        raise
-    return tuple(_stage(n, work, results, deleted[n]) for n, work in enumerate(works))
+        return run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+
+
+def _fold_again(works: Sequence[TableWork], results: Sequence[Result]) -> list[TableWork] | None:
+    """The works without the changes of rows that are not there; None where none is missing.
+
+    PostgreSQL skips such a change (update_missing, delete_missing). It is rare, so the whole job is
+    done again. Raises the first task's error.
+    """
+    _check_tasks(results)
+    folded = list(works)
+    for number, work in enumerate(works):
+        lacking = missing_rows(work.net, _results_of(number, results))
+        if lacking is not None and work.net.without is not None:
+            folded[number] = replace(work, net=work.net.without(lacking))
+    return folded if any(new is not old for new, old in zip(folded, works, strict=True)) else None
 
 
 def _items(
@@ -178,16 +210,21 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
 
 
 def _verify(works: Sequence[TableWork], results: Sequence[Result]) -> list[Mapping[str, BitMap]]:
-    """Positions that go, per work. Raises the first task's error, or ReplicationConflict."""
-    done = []
+    """Positions that go, per work. Raises ReplicationConflict."""
+    return [
+        positions_to_delete(work.table.name, work.net, _results_of(number, results))
+        for number, work in enumerate(works)
+    ]
+
+
+def _check_tasks(results: Sequence[Result]) -> None:
     for result in results:
         if isinstance(result, Failed):
             raise result.error
-        done.append(result)
-    return [
-        positions_to_delete(work.table.name, work.net, [r for r in done if r.work == number])
-        for number, work in enumerate(works)
-    ]
+
+
+def _results_of(number: int, results: Sequence[Result]) -> list[Located | Candidates | Written]:
+    return [r for r in results if not isinstance(r, Failed) and r.work == number]
 
 
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
@@ -209,7 +246,12 @@ def _stage(
     ]
     work.table.stage(written=written, deleted=deleted, remove_all=work.net.truncate)
     outcome = TableOutcome(
-        work.table.name, work.net.rows_written, work.net.rows_removed, len(written), len(deleted)
+        work.table.name,
+        work.net.rows_written,
+        work.net.rows_removed,
+        len(written),
+        len(deleted),
+        work.net.skipped,
     )
     log.debug("staged %s", outcome)
     return outcome

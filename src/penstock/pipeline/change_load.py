@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import ChangeItem, Operation, quoted
+from penstock.pipeline.identity import signs
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.relation import ReplicaIdentity
 
@@ -35,11 +36,12 @@ def load(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) ->
         _read_into(duck, name, mine, schema, _scanned(storage, item, files, columns))
     predicate = table.filters.get(Operation.UPDATE)
     matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
-    row, signs = ", ".join(map(quoted, names)), _signs(columns)
+    row = ", ".join(map(quoted, names))
+    extra = "".join(f", {sign}" for sign in signs((quoted(c.name), c.type) for c in columns))
     for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
         source = of
         if item.added:  # else nothing can be equal
-            source = f"(SELECT *{signs} FROM {of} EXCEPT ALL SELECT *{signs} FROM {other})"
+            source = f"(SELECT *{extra} FROM {of} EXCEPT ALL SELECT *{extra} FROM {other})"
         duck.execute(
             f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {row}, {matches} AS {MATCHES} "
             f"FROM {source}"
@@ -91,15 +93,3 @@ def _read_into(
         duck.unregister("scanned")
     if errors:
         raise errors[0]
-
-
-def _signs(columns: Sequence[ScanColumn]) -> str:
-    """Select items that tell -0 from 0, which are equal but not the same."""
-    items = []
-    for column in columns:
-        name = quoted(column.name)
-        if pa.types.is_floating(column.type):
-            items.append(f"{name} = 0 AND signbit({name})")
-        elif pa.types.is_list(column.type) and pa.types.is_floating(column.type.value_type):
-            items.append(f"list_transform({name}, lambda e: e = 0 AND signbit(e))")
-    return "".join(f", {item}" for item in items)

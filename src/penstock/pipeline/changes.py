@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, RelationChanged
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.pipeline.columns import take_either
+from penstock.pipeline.columns import Mask, take_either
+from penstock.pipeline.net_change import KEPT, Skipped
 from penstock.relation import Relation
 
 INSERT: Final = ord("I")
@@ -44,6 +45,40 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    def take(self, kept: Mask) -> Changes:
+        """Those of ``kept``, in their order."""
+        rows = pa.array(kept)
+        return Changes(
+            self.operation[kept],
+            self.old_kind[kept],
+            self.new.filter(rows),
+            None if self.old is None else self.old.filter(rows),
+            {name: mask[kept] for name, mask in self.unchanged.items()},
+        )
+
+    def skipped(self, left_out: Mask, columns: Sequence[str]) -> Skipped:
+        """What is told of changes that are left out; ``columns`` identify their rows."""
+        updates = left_out & (self.operation == UPDATE)
+        deletes = left_out & (self.operation == DELETE)
+        return Skipped(
+            int(updates.sum()),
+            int(deletes.sum()),
+            self._identities(updates, columns),
+            self._identities(deletes, columns),
+        )
+
+    def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
+        """The first of them by their old tuples, or new ones where no old one was sent."""
+        at = np.flatnonzero(which)[:KEPT]
+        new = self.new.select(columns).take(pa.array(at))
+        if self.old is None:
+            return new
+        old = self.old.select(columns).take(pa.array(at))
+        sent = self.old_kind[at] != 0
+        return pa.Table.from_arrays(
+            [take_either(sent, old[name], new[name]) for name in columns], schema=new.schema
+        )
 
 
 def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start: int) -> Changes:

@@ -1,7 +1,8 @@
 """How a conflict between a target table and the stream is reported.
 
 In: the table's name, the keys concerned and what is wrong with them. Out: ReplicationConflict with
-PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). Resolving conflicts one by one is not here.
+PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). Changes that are skipped are told by
+``subscription.conflicts``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
 
 REMEDY: Final = (
-    "Only its subscription may write to a replicated table. Find out who else wrote to it "
-    "(DESCRIBE HISTORY), then restore it to the version of the last cut (RESTORE TABLE ... TO "
-    "VERSION AS OF ...), or copy it again: remove the table from the publication, ALTER "
-    "SUBSCRIPTION ... REFRESH PUBLICATION, remove the target table, add the table to the "
-    "publication and REFRESH once more."
+    "The target has rows that the publisher has not: somebody else has written to it (DESCRIBE "
+    "HISTORY), rows were there before the subscription, or a publication leaves out delete or "
+    "truncate. Delete the rows that are too many from the target, or copy the table again: remove "
+    "the table from the publication, ALTER SUBSCRIPTION ... REFRESH PUBLICATION, remove the target "
+    "table, add the table to the publication and REFRESH once more."
 )
 
 
@@ -41,6 +42,16 @@ def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> Replicatio
         f'conflict detected on table "{table}": its rows and the publisher\'s changes disagree',
         detail=detail + ".",
         hint=REMEDY,
+    )
+
+
+def key_exists(table: str, keys: pa.Table) -> ReplicationConflict:
+    """PostgreSQL's unique violation (insert_exists, update_exists)."""
+    return ReplicationConflict(
+        f'duplicate key value violates unique constraint of table "{table}"',
+        detail=f"{describe_keys(keys)} already exists.",
+        hint=REMEDY,
+        sqlstate="23505",
     )
 
 

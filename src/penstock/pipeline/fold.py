@@ -3,7 +3,8 @@
 In: ChangeBatches of one relation in order, and where TRUNCATEs fell. Out: a NetChange. Keys are
 grouped in DuckDB, which sees nothing but keys and positions; values are only ever picked by
 position from the Arrow columns they came in, so no type is converted on the way. Assumes that
-every row which a change names exists and no other does; ``apply`` proves it.
+every row which a change names exists and no other does; ``apply`` proves it, and has it folded
+again without the changes of rows that turn out to be missing, which PostgreSQL skips, too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConfl
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
-from penstock.pipeline.conflict import conflict
+from penstock.pipeline.conflict import key_exists
 from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
-from penstock.pipeline.lineage import trace
+from penstock.pipeline.lineage import changes_of_missing, duplicates, trace
 from penstock.pipeline.multiset import fold_multiset
-from penstock.pipeline.net_change import Incomplete, NetChange
+from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
 
 
 def fold(
@@ -38,9 +39,9 @@ def fold(
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
     a multiset.
 
-    Raises ReplicationConflict where changes contradict one another (two inserts of one key) or an
-    inserted row lacks a value, RelationChanged where they do not fit the target's columns or do
-    not identify rows as the target does, ProtocolViolation where a needed tuple was not sent.
+    Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
+    RelationChanged where changes do not fit the target's columns or do not identify rows as the
+    target does, ProtocolViolation where a needed tuple was not sent.
     """
     table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
@@ -77,15 +78,36 @@ def _check_tuples(
         raise ProtocolViolation(f'a change of table "{table}" came without its old tuple')
 
 
-def _fold_keyed(table: str, schema: TableSchema, changes: Changes, truncate: bool) -> NetChange:
+def _fold_keyed(
+    table: str,
+    schema: TableSchema,
+    changes: Changes,
+    truncate: bool,
+    skipped: Skipped | None = None,
+) -> NetChange:
+    def without(missing: np.ndarray) -> NetChange:
+        """Fold again; ``missing``: first events of keys that have no row."""
+        with key_events(schema.key, changes) as events:
+            gone = changes_of_missing(*events.grouped(), missing, truncate)
+        left_out = np.zeros(len(changes), bool)
+        left_out[gone] = True
+        if not len(gone):
+            raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
+        more = changes.skipped(left_out, schema.key)
+        all_of_them = more if skipped is None else skipped.with_more(more)
+        return _fold_keyed(table, schema, changes.take(~left_out), truncate, all_of_them)
+
     with key_events(schema.key, changes) as events:
         totals = events.totals()
-        _check_totals(table, events, totals, truncate)
+        follows = _follows(table, events, totals, truncate)
         found = np.sort(totals.first[totals.existed])
         removed = events.keys(found)
         absent = events.keys(np.sort(totals.first[~totals.existed]))
         last = np.sort(position(totals.last[totals.exists]))
-        rows, incomplete = _versions(table, changes, events, last, found)
+        if follows:
+            rows, incomplete = _versions(table, changes, events, last, found)
+    if not follows:
+        return without(np.empty(0, np.int64))
     return NetChange(
         table,
         schema,
@@ -95,19 +117,18 @@ def _fold_keyed(table: str, schema: TableSchema, changes: Changes, truncate: boo
         absent.slice(0, 0) if truncate else absent,
         incomplete=incomplete,
         truncate=truncate,
+        skipped=skipped,
+        without=lambda lacking: without(found[lacking > 0]),
     )
 
 
-def _check_totals(table: str, events: KeyEvents, totals: KeyTotals, truncate: bool) -> None:
-    """Each key's changes must alternate; after a TRUNCATE each must begin with an insert."""
+def _follows(table: str, events: KeyEvents, totals: KeyTotals, truncate: bool) -> bool:
+    """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else some
+    of them are of rows that are not there. Raises ReplicationConflict for a key inserted twice."""
     expected = totals.exists.astype(np.int64) - totals.existed
-    findings = []
-    if np.any(wrong := totals.balance != expected):
-        findings.append(("changes do not follow from one another", np.sort(totals.first[wrong])))
-    if truncate and np.any(totals.existed):
-        findings.append(("row changed after TRUNCATE", np.sort(totals.first[totals.existed])))
-    if findings:
-        raise conflict(table, [(what, events.keys(event)) for what, event in findings])
+    if np.any(totals.balance > expected) and len(twice := duplicates(*events.grouped())):
+        raise key_exists(table, events.keys(twice))
+    return bool(np.all(totals.balance == expected) and not (truncate and np.any(totals.existed)))
 
 
 def _versions(

@@ -57,6 +57,36 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
     return Lineage(sent, first[row[starts]][asked])
 
 
+def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:
+    """Positions of the changes of rows that are not there.
+
+    ``missing``: events that were the first of their keys, whose rows the target does not have
+    (``begins``: of no key, as the run begins with an empty table). Of the others: what follows a
+    row's REMOVE without a CREATE finds nothing either. A row keeps its fate when its key changes.
+    """
+    order = np.lexsort((event, key))
+    event, key = event[order], key[order]
+    new_key = np.append(True, key[1:] != key[:-1])
+    after_remove = np.append(False, kind(event[:-1]) == REMOVE) & ~new_key
+    opens = new_key | after_remove | (kind(event) == CREATE)
+    life = np.cumsum(opens) - 1
+    first = event[opens]
+    found = kind(first) != CREATE
+    known = new_key[opens] & ~np.isin(first, missing) if not begins else np.zeros(len(first), bool)
+    lost = found & ~known
+    root = _roots(event, life, first)
+    return np.unique(position(event[lost[root[life]]]))
+
+
+def duplicates(event: Integers, key: Integers) -> Integers:
+    """CREATE events of keys that have a row at that moment, as far as the run itself tells."""
+    order = np.lexsort((event, key))
+    event, key = event[order], key[order]
+    same = key[1:] == key[:-1]
+    there = same & (kind(event[:-1]) != REMOVE) & (kind(event[1:]) == CREATE)
+    return np.sort(event[1:][there])
+
+
 def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
     """For each life of a key the life in which its row began.
 

@@ -20,9 +20,11 @@ from pyroaring import BitMap
 
 from penstock.errors import StorageError
 from penstock.lakehouse.files import file_uri, open_parquet
+from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.columns import Integers, rank
 from penstock.pipeline.duck import connection
+from penstock.pipeline.identity import signs
 from penstock.pipeline.payload import Payload
 
 _POSITION: Final = "file_row_number"
@@ -80,9 +82,16 @@ def locate(item: LocateItem) -> Hits:
 
 def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, Integers]:
     equal = "is not distinct from" if item.multiset else "="
-    on = " and ".join(
-        f"{_as(f'f.c{i}', schema.field(f'k{i}').type)} {equal} p.k{i}" for i in range(len(item.key))
-    )
+    types = [schema.field(f"k{i}").type for i in range(len(item.key))]
+    pairs = [(_as(f"f.c{i}", type), f"p.k{i}") for i, type in enumerate(types)]
+    if item.multiset:
+        files, probes = zip(*pairs, strict=True)
+        pairs += zip(
+            signs(zip(files, types, strict=True)),
+            signs(zip(probes, types, strict=True)),
+            strict=True,
+        )
+    on = " and ".join(f"{file} {equal} {probe}" for file, probe in pairs)
     probe = "probe"
     if item.first_between is not None:
         low, high = item.first_between
@@ -111,11 +120,13 @@ def _sources(item: LocateItem) -> Iterator[str]:
         names = {name.lower() for name in held}
         if is_local(uri) and not set("*?[") & set(uri) and _POSITION not in names:
             columns = ", ".join(
-                f"{_quote(name) if name in held else 'null'} as c{i}"
+                f"{_quote(name) if name in held else f'(select k{i} from probe limit 0)'} as c{i}"
                 for i, name in enumerate(item.key)
             )
             path = local_path(uri).replace("'", "''")
-            file = f"read_parquet('{path}', {_POSITION} = true)"
+            # a folder named like "day=1" is not a partition
+            options = f"{_POSITION} = true, hive_partitioning = false, union_by_name = false"
+            file = f"read_parquet('{path}', {options})"
             yield f"(select {columns}, {_POSITION} as position from {file})"
             return
         for start, group in _row_groups(parquet, item.key, held):
@@ -128,7 +139,8 @@ def _row_groups(
 ) -> Iterator[tuple[int, pa.Table]]:
     start = 0
     for number in range(parquet.num_row_groups):
-        group = parquet.read_row_group(number, columns=[name for name in key if name in held])
+        names = [name for name in key if name in held]
+        group = plain_table(parquet.read_row_group(number, columns=names))
         rows = parquet.metadata.row_group(number).num_rows
         columns = [group[name] if name in held else pa.nulls(rows) for name in key]
         yield start, pa.table(columns, names=[f"c{i}" for i in range(len(key))])

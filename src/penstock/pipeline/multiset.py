@@ -2,67 +2,142 @@
 
 In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only. Out:
 a NetChange whose ``removed`` are whole rows, each with the number of equal ones that are to go.
+Equal rows are the same to the last bit: NULL is NULL, NaN is NaN, but 0 is not -0, whatever a
+type's equality says, because readers see which of the two is left.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import ProtocolViolation
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.changes import DELETE, INSERT, Changes
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.duck import connection
-from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.identity import signs
+from penstock.pipeline.net_change import NetChange, Skipped
 
 
-def fold_multiset(table: str, schema: TableSchema, changes: Changes, truncate: bool) -> NetChange:
+def fold_multiset(
+    table: str,
+    schema: TableSchema,
+    changes: Changes,
+    truncate: bool,
+    skipped: Skipped | None = None,
+) -> NetChange:
     """Count each distinct row's coming and going; what cancels out is not done at all.
 
-    Equal means not distinct: NULL equals NULL, NaN equals NaN. ``changes`` has no unknown cells.
+    ``changes`` has no unknown cells.
     """
     nothing = schema.arrow().empty_table()
     if changes.old is None or np.all(changes.operation == INSERT):
         return NetChange(
-            table, schema, len(changes), changes.new, nothing, nothing, truncate=truncate
+            table,
+            schema,
+            len(changes),
+            changes.new,
+            nothing,
+            nothing,
+            truncate=truncate,
+            skipped=skipped,
         )
     both = pa.concat_tables([changes.new, changes.old])
     index, balance = _balance(both, changes)
     comes, goes = balance > 0, balance < 0
-    rows = both.take(pa.array(np.repeat(index[comes], balance[comes])))
-    removed = both.take(pa.array(index[goes]))
+
+    def without(lacking: np.ndarray) -> NetChange:
+        few = lacking > 0
+        there = (-balance[goes] - lacking)[few]
+        stock = dict(zip(index[goes][few].tolist(), there.tolist(), strict=True))
+        kept = _having_rows(changes, _numbers(both, changes), stock)
+        if kept.all():
+            raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
+        more = changes.skipped(~kept, both.column_names)
+        all_of_them = more if skipped is None else skipped.with_more(more)
+        return fold_multiset(table, schema, changes.take(kept), truncate, all_of_them)
+
+    if truncate and goes.any():
+        return without(-balance[goes])
     return NetChange(
         table,
         schema,
         len(changes),
-        rows,
-        removed,
+        both.take(pa.array(np.repeat(index[comes], balance[comes]))),
+        both.take(pa.array(index[goes])),
         nothing,
         copies=-balance[goes],
         truncate=truncate,
+        skipped=skipped,
+        without=without,
     )
 
 
-def _balance(both: pa.Table, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
-    """Per distinct row one position of it in ``both`` (ascending) and inserts - deletes."""
+def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
+    """Rows that come (sign 1) and go (-1), and SQL of what makes two of them the same."""
     count = len(changes)
     sign = np.repeat(np.array([1, -1], np.int8), count)
     sign[:count][changes.operation == DELETE] = 0
     sign[count:][changes.operation == INSERT] = 0
     names = [f"c{i}" for i in range(both.num_columns)]
-    lent = both.rename_columns(names)
-    lent = lent.append_column("sign", pa.array(sign)).append_column(
-        "i", pa.array(np.arange(len(sign)))
+    rows = both.rename_columns(names).append_column("sign", pa.array(sign))
+    rows = rows.append_column("i", pa.array(np.arange(len(sign))))
+    return rows, ", ".join([*names, *signs(zip(names, both.schema.types, strict=True))])
+
+
+def _balance(both: pa.Table, changes: Changes) -> tuple[Integers, Integers]:
+    """Per distinct row one position of it in ``both`` (ascending) and inserts - deletes."""
+    rows, same = _lent(both, changes)
+    result = _query(
+        rows,
+        "select min(i) as i, sum(sign)::bigint as balance from changes where sign <> 0 "
+        f"group by {same} having sum(sign) <> 0 order by 1",
     )
-    connection().register("changes", lent)
+    return np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
+
+
+def _numbers(both: pa.Table, changes: Changes) -> Integers:
+    """For each row of ``both`` the position that ``_balance`` names it by; -1: it is none."""
+    rows, same = _lent(both, changes)
+    result = _query(
+        rows,
+        f"select i, min(i) over (partition by {same}) as row from changes where sign <> 0",
+    )
+    numbers = np.full(both.num_rows, -1, np.int64)
+    numbers[np.asarray(result["i"], np.int64)] = result["row"]
+    return numbers
+
+
+def _query(rows: pa.Table, query: str) -> dict[str, np.ndarray]:
+    connection().register("changes", rows)
     try:
-        result = (
-            connection()
-            .execute(
-                "select min(i) as i, sum(sign)::bigint as balance from changes where sign <> 0 "
-                f"group by {', '.join(names)} having sum(sign) <> 0 order by 1"
-            )
-            .fetchnumpy()
-        )
+        found: dict[str, np.ndarray] = connection().execute(query).fetchnumpy()
     finally:
         connection().unregister("changes")
-    return np.asarray(result["i"], np.int64), np.asarray(result["balance"], np.int64)
+    return found
+
+
+def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
+    """The changes that find their rows, one after the other: made by a change of the run that did,
+    or in the table. ``stock``: how many of a row there were, of those that there were too few of.
+    """
+    count = len(changes)
+    new, old = numbers[:count].tolist(), numbers[count:].tolist()
+    made: Counter[int] = Counter()
+    kept = np.ones(count, bool)
+    for at, operation in enumerate(changes.operation.tolist()):
+        if operation != INSERT:
+            row = old[at]
+            if made[row]:
+                made[row] -= 1
+            elif stock.get(row) == 0:
+                kept[at] = False
+                continue
+            elif row in stock:
+                stock[row] -= 1
+        if operation != DELETE:
+            made[new[at]] += 1
+    return kept

@@ -6,13 +6,17 @@ makes them, ``apply`` carries them out, and neither looks at the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.lakehouse.schema import TableSchema
+
+KEPT: Final = 20
+"""Keys of skipped changes that are kept for the log."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,30 @@ class Incomplete:
     rows: pa.Table
     missing: Mapping[str, np.ndarray]
     old: np.ndarray
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Changes of rows that the target does not have, left out (update_missing, delete_missing).
+
+    ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; in a
+    table without a key whole rows. Not more than KEPT of each, ``update_missing`` and
+    ``delete_missing`` count them all.
+    """
+
+    update_missing: int
+    delete_missing: int
+    updates: pa.Table
+    deletes: pa.Table
+
+    def with_more(self, more: Skipped) -> Skipped:
+        """Both together."""
+        return Skipped(
+            self.update_missing + more.update_missing,
+            self.delete_missing + more.delete_missing,
+            pa.concat_tables([self.updates, more.updates]).slice(0, KEPT),
+            pa.concat_tables([self.deletes, more.deletes]).slice(0, KEPT),
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +78,10 @@ class NetChange:
     copies: np.ndarray | None = None
     incomplete: Incomplete | None = None
     truncate: bool = False
+    skipped: Skipped | None = None
+    without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
+    """Fold again without the changes of rows that are not there: given is for each row of
+    ``removed`` how many of it are missing. None: a net change that does not know its changes."""
 
     @property
     def empty(self) -> bool:

@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.files import FileWriter, open_parquet
+from penstock.lakehouse.layouts import plain_batch
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.tasks import Failed, Written
 
@@ -69,7 +70,7 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
             for batch in parquet.iter_batches(_ROWS_AT_A_TIME, columns=held, use_threads=False):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield _conform(_without(batch, here), item.schema)
+                yield _conform(_without(plain_batch(batch), here), item.schema)
                 start = end
 
 

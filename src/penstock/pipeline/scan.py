@@ -23,6 +23,7 @@ from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.layouts import plain_batch
 from penstock.lakehouse.storage import Storage
 
 _ROWS_AT_A_TIME: Final = 1 << 16
@@ -111,6 +112,7 @@ def _scan(
             ):
                 end = start + batch.num_rows
                 if end > file.start:
+                    batch = plain_batch(batch)
                     kept = _kept(gone, only, start, end, file)
                     if kept is not None:
                         batch = batch.filter(pa.array(kept))

@@ -2,7 +2,8 @@
 
 In: NetChanges and the results of their job. Out: per table the positions that go, or a
 ReplicationConflict that names table and keys. The fold assumes that every row which it removes
-exists exactly once and that no row which it inserts does; only here is that known.
+exists exactly once and that no row which it inserts does; only here is that known. Rows that are
+missing are no error: ``apply`` has them folded out first.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from pyroaring import BitMap
 
 from penstock.errors import ReplicationConflict
 from penstock.pipeline.columns import rank
-from penstock.pipeline.conflict import conflict
+from penstock.pipeline.conflict import conflict, key_exists
 from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.tasks import Candidates, Located, Written
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"
-UNEXPECTED = "the row to be inserted exists already"
 
 
 def positions_to_delete(
@@ -37,19 +37,39 @@ def positions_to_delete(
         repeated |= BitMap.deserialize(result.repeated) | (here & found)
         found |= here
     wanted = BitMap(range(net.removed.num_rows))
+    if exist := found - wanted:
+        raise key_exists(table, _numbered(net.absent, exist, net.removed.num_rows))
     findings = [
-        (what, keys.take(pa.array(np.array(numbers, np.int64) - offset)))
-        for what, keys, numbers, offset in (
-            (MISSING, net.removed, wanted - found, 0),
-            (REPEATED, net.removed, repeated & wanted, 0),
-            (UNEXPECTED, net.absent, found - wanted, net.removed.num_rows),
-        )
+        (what, _numbered(net.removed, numbers))
+        for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))
         if numbers
     ]
     if findings:
         raise conflict(table, findings)
     _check_completed(table, net, results)
     return {r.path: p for r in located if (p := BitMap.deserialize(r.positions))}
+
+
+def missing_rows(
+    net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> np.ndarray | None:
+    """For each row of ``net.removed`` how many of it the table lacks; None: it has them all."""
+    count = net.removed.num_rows
+    if net.copies is None:
+        found = BitMap.union(
+            BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
+        )
+        lacking = np.ones(count, np.int64)
+        lacking[np.array(found & BitMap(range(count)), np.int64)] = 0
+    else:
+        probes = [r.probe for r in results if isinstance(r, Candidates)]
+        probe = np.concatenate([np.empty(0, np.int64), *probes])
+        lacking = np.maximum(net.copies - np.bincount(probe, minlength=count), 0)
+    return lacking if lacking.any() else None
+
+
+def _numbered(keys: pa.Table, numbers: BitMap, offset: int = 0) -> pa.Table:
+    return keys.take(pa.array(np.array(numbers, np.int64) - offset))
 
 
 def _check_completed(

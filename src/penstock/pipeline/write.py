@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
+from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers, take_either
 from penstock.pipeline.locate import Hits
@@ -86,7 +87,7 @@ def _completed(
         here = slice(*np.searchsorted(position, (start, end)))
         if here.start < here.stop:
             new = rows.take(pa.array(index[here]))
-            group = parquet.read_row_group(number, columns=held)
+            group = plain_table(parquet.read_row_group(number, columns=held))
             yield _fill(completion, new, group, position[here] - start)
         start = end
 

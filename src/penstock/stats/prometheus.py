@@ -48,6 +48,8 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("transactions_total", "transactions", "Transactions applied since the node started."),
     ("changes_total", "changes", "Changes applied since the node started."),
     ("errors_total", "errors", "Errors of the apply worker since the node started."),
+    ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
+    ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
 )
@@ -106,6 +108,11 @@ def _node(report: NodeReport) -> Iterator[Metric]:
         "penstock_sequencer_transactions", "Transactions that the log keeps.", log.transactions
     )
     yield _gauge("penstock_sequencer_tables", "Tables of the lake that are followed.", log.tables)
+    yield _gauge(
+        "penstock_sequencer_tables_unreadable",
+        "Tables that cannot be read; their changes wait.",
+        log.unreadable,
+    )
     yield _gauge("penstock_max_wal_senders", "Parameter max_wal_senders.", report.wal_senders_limit)
     yield _gauge(
         "penstock_max_replication_slots", "Parameter max_replication_slots.", report.slots_limit

@@ -44,11 +44,15 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class SequencerReport:
-    """The log: its end, the transactions that it keeps, the tables that are followed."""
+    """The log: its end, the transactions that it keeps, the tables that are followed.
+
+    ``unreadable``: tables that cannot be read at the moment.
+    """
 
     lsn: int
     transactions: int
     tables: int
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class SubscriptionReport:
     errors: int
     tables_ready: int
     tables: int
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

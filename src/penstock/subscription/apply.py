@@ -20,10 +20,11 @@ from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgtypes import find
-from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
 from penstock.pipeline.fold import fold
 from penstock.relation import TableName
 from penstock.subscription import origin
+from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
@@ -38,11 +39,14 @@ _OPERATION: Final = "REPLICATION"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it."""
+    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it.
+    ``outcomes``: of its tables, one or more for each.
+    """
 
     rows: int
     cut: Lsn | None
     joined: tuple[Target, ...]
+    outcomes: tuple[TableOutcome, ...] = ()
 
 
 class Applier:
@@ -68,6 +72,8 @@ class Applier:
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
+        self._outcomes: list[TableOutcome] = []
+        self._conflicts = Conflicts()
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -104,7 +110,8 @@ class Applier:
         self._phases.report(
             "batch", transactions=batch.transactions, rows=rows, pieces=len(batch.pieces)
         )
-        return Applied(rows, None if joined is None else batch.end_lsn, joined or ())
+        cut = None if joined is None else batch.end_lsn
+        return Applied(rows, cut, joined or (), tuple(self._outcomes))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined."""
@@ -134,6 +141,7 @@ class Applier:
     def _stage_and_commit(self, batch: Batch) -> int:
         touched: dict[TableName, Target] = {}
         rows = 0
+        self._outcomes = []
         try:
             for piece in batch.pieces:
                 open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
@@ -144,6 +152,7 @@ class Applier:
             raise
         with self._phases.phase("commit"):
             self._commit(list(touched.values()), batch.end_lsn)
+        self._conflicts.report(self._outcomes, batch.end_lsn)
         return rows
 
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
@@ -163,13 +172,12 @@ class Applier:
                     truncates=share.truncates,
                     from_sequence=share.first,
                 )
-            foreign = target.table.last_app_id != self._app_id
-            works.append(TableWork(target.table, net, check_absent=foreign))
+            works.append(TableWork(target.table, net))
             target.rows_applied += share.rows
             rows += share.rows
         if works:
             with self._phases.phase("job"):
-                run_batch(self._spark, works, self._options)
+                self._outcomes += run_batch(self._spark, works, self._options)
         return rows
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:

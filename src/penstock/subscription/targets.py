@@ -21,6 +21,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity, TableName
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
@@ -127,10 +128,11 @@ class Targets:
 
     def refresh_hint(self, effect: str = "") -> str:
         """What to do when relations are others than those that were copied."""
-        return (
-            f"Run ALTER SUBSCRIPTION {self.subscription} REFRESH PUBLICATION, and then "
-            f"ALTER SUBSCRIPTION {self.subscription} ENABLE. {effect}".rstrip()
-        )
+        alter = self._alter()
+        return f"Run {alter} REFRESH PUBLICATION, and then {alter} ENABLE. {effect}".rstrip()
+
+    def _alter(self) -> str:
+        return f"ALTER SUBSCRIPTION {quote_identifier(self.subscription)}"
 
     def of(self, relid: int) -> Target | None:
         """The target that is bound to a relation of the publisher."""
@@ -156,10 +158,10 @@ class Targets:
             self._ignored.add(relation.oid)
             log.info(
                 'changes of relation "%s" are ignored: it is not in subscription "%s" (yet); '
-                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION takes in what is published",
+                "%s REFRESH PUBLICATION takes in what is published",
                 relation.qualified_name,
                 self.subscription,
-                self.subscription,
+                self._alter(),
             )
 
     def _another_delta_table(
@@ -171,9 +173,9 @@ class Targets:
             f'target table "{rel.qualified_name}" is not the one that was copied',
             detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
             hint="Put the table back in its place. To go on with a new copy instead: remove the "
-            f"table from the publication and run ALTER SUBSCRIPTION {self.subscription} REFRESH "
-            "PUBLICATION; move what lies in its place away; add the table to the publication and "
-            f"REFRESH again; ALTER SUBSCRIPTION {self.subscription} ENABLE.",
+            f"table from the publication and run {self._alter()} REFRESH PUBLICATION; move what "
+            "lies in its place away; add the table to the publication and REFRESH again; "
+            f"{self._alter()} ENABLE.",
         )
 
     def follow(self, target: Target, relation: Relation) -> None:

@@ -17,12 +17,14 @@ from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
+_UNIQUE_VIOLATION: Final = "23505"
 _NO_ERROR: Final[Mapping[str, None]] = dict.fromkeys(("error", "error_detail", "error_hint"))
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; ``units_copied`` of ``units_total`` are copied."""
+    """One table; ``units_copied`` of ``units_total`` are copied. ``update_missing``,
+    ``delete_missing``: changes that were skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
@@ -31,6 +33,8 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    update_missing: int = 0
+    delete_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class WorkerSnapshot:
     transactions_behind: bool
     transactions_applied: int = 0
     error_count: int = 0
+    insert_exists: int = 0
+    """Errors because a key existed already."""
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -115,6 +121,13 @@ class WorkerStatus:
         """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
+        for outcome in applied.outcomes:
+            if outcome.skipped is not None and (table := tables.get(outcome.table)):
+                tables[outcome.table] = replace(
+                    table,
+                    update_missing=table.update_missing + outcome.skipped.update_missing,
+                    delete_missing=table.delete_missing + outcome.skipped.delete_missing,
+                )
         self._set(
             applied_lsn=end_lsn,
             commit_time=commit_time,
@@ -145,6 +158,8 @@ class WorkerStatus:
         """The session has ended with an error."""
         self._set(error_count=self._now.error_count + 1)
         if isinstance(error, PenstockError):
+            if error.sqlstate == _UNIQUE_VIOLATION:
+                self._set(insert_exists=self._now.insert_exists + 1)
             self._set(error=error.message, error_detail=error.detail, error_hint=error.hint)
         else:
             self._set(error=str(error), error_detail=None, error_hint=None)

@@ -1,31 +1,38 @@
 """Commits in the log of a table.
 
-In: a table. Out: the commits behind a version, with what the sequencer has to know of them. Which
+In: a table. Out: the commits after a version, with what the sequencer has to know of them. Which
 rows they changed is left to ``pipeline``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.storage import Storage
 
 _BYTES_OF_AN_ACTION: Final = 64
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999; what is later, or before 1970, is no time of a commit."""
+_TIMES: Final = ("inCommitTimestamp", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One commit. ``time``: microseconds since the Unix epoch. ``size``: bytes of WAL that it
-    stands for. ``changes``: False for OPTIMIZE, VACUUM and the like, and for metadata alone.
+    """One commit. ``time``: microseconds since the Unix epoch, None where it does not say one.
+    ``size``: bytes of WAL that it stands for. ``changes``: False for OPTIMIZE, VACUUM and the like.
+    ``table_id``: the id that it gives the table, None: the one before.
     """
 
     version: int
-    time: int
+    time: int | None
     size: int
     changes: bool
+    table_id: str | None = None
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
@@ -34,19 +41,39 @@ def newest_version(storage: Storage, uri: str) -> int | None:
     return max((*listing.entries, *listing.checkpoints), default=None)
 
 
-def commits_behind(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
-    """The commits from ``version + 1`` on, in order, as far as there are entries."""
-    while (actions := read_entry(storage, uri, version + 1)) is not None:
+def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
+    """The commits from ``version + 1`` on, in order, as far as there are entries.
+
+    Raises StorageError at an entry that is no whole one. An empty one is not there yet: some stores
+    show a file before its content.
+    """
+    while True:
         version += 1
-        yield _commit(version, actions)
+        try:
+            actions = read_entry(storage, uri, version)
+            if actions is None:
+                return
+            if not actions:
+                raise ValueError("it is empty")
+            commit = _commit(version, actions)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StorageError(
+                f'log entry {version} of table "{uri}" cannot be read: {error}', sqlstate="XX001"
+            ) from None
+        yield commit
 
 
 def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
-    size, changes, time = _BYTES_OF_AN_ACTION, False, 0
+    size, changes = _BYTES_OF_AN_ACTION, False
+    time: int | None = None
+    table_id: str | None = None
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     for action in actions:
         if info := action.get("commitInfo"):
-            time = int(info.get("inCommitTimestamp") or info.get("timestamp") or 0) * 1000
+            time = _time(info)
+        if metadata := action.get("metaData"):
+            # Nothing is sent for it, but a stream sees whether it can go on with such columns.
+            table_id, changes = str(metadata["id"]), True
         for kind in ("add", "remove"):
             body = action.get(kind)
             if body is None:
@@ -55,4 +82,14 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             size += _BYTES_OF_AN_ACTION
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
-    return TableCommit(version, time, size, changes)
+    return TableCommit(version, time, size, changes, table_id)
+
+
+def _time(info: Mapping[str, Any]) -> int | None:
+    for name in _TIMES:
+        value = info.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if math.isfinite(value) and 0 < value <= _LAST_MS:
+            return int(value * 1000)
+    return None

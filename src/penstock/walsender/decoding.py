@@ -7,6 +7,7 @@ are looked up when a transaction is sent, tables by their newest columns at the 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,15 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, LakeTransaction, Member
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.errors import (
+    FeatureNotSupported,
+    NotInPrerequisiteState,
     PenstockError,
     RequiredChangesRemoved,
     VersionGone,
 )
+from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
@@ -34,13 +38,23 @@ from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Action
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
-from penstock.walsender.lake_columns import filter_column
+from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.published import Publishing
 from penstock.walsender.published_table import columns_at, published_table, scan_file
 
 _SHARE_BYTES: Final = 128 << 20
 """Bytes of data files that one task reads and keeps in DuckDB, about."""
 _ORIGIN_NONE: Final = "none"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A table at a version, and the mark of that version's entry in its log."""
+
+    state: TableState
+    mark: EntryMark | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,8 @@ class Decoding:
         self._warehouse = warehouse
         self._catalog = catalog
         self._options = options
-        self._states: dict[str, TableState] = {}  # as the last transaction left them
+        self._states: dict[int, _Known] = {}  # by relation, as the last transaction left them
+        self._left_out: set[int] = set()
         self._publishing = Publishing(catalog, options.publication_names, version)
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
@@ -158,36 +173,72 @@ class Decoding:
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:
             table = t.tables.find_oid(member.relation)
-        if table is None or not self._publishing.publishes(table):
+        published = table is not None and self._publishing.publishes(table)
+        if member.lost_to is not None and (published or self._publishing.has(member.lost_to)):
+            raise _lost(member)
+        if table is None or not published or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
-        try:
-            changes = table_changes(
-                self._warehouse.storage,
-                member.uri,
-                member.from_version,
-                member.to_version,
-                self._states.get(member.uri),
-            )
-        except VersionGone as error:
-            raise _removed(error) from error
-        self._states[member.uri] = changes.after
-        if not changes.removed and not changes.added and not changes.truncated:
+        changes = self._changes(member)
+        moved = bool(changes.removed or changes.added or changes.truncated)
+        columns = self._columns(table, changes, moved)
+        if columns is None or not moved:
             return None
-        columns = columns_at(table, changes.after)
-        published = self._publishing.of(table, tuple(map(filter_column, columns)))
-        if published is None:
+        rule = self._publishing.of(table, tuple(map(filter_column, columns)))
+        if rule is None:
             return None
-        found = published_table(table, published, columns)
+        found = published_table(table, rule, columns)
         removed, truncated = changes.removed, changes.truncated
-        if truncated and (
-            Action.TRUNCATE not in published.rule.actions or published.target.oid != table.oid
-        ):
+        if truncated and (Action.TRUNCATE not in rule.rule.actions or rule.target.oid != table.oid):
             truncated = False
-            if Action.TRUNCATE in published.rule.actions:
+            if Action.TRUNCATE in rule.rule.actions:
                 # Other partitions of the target keep their rows: those of this one are deleted.
                 found = replace(found, published=found.published | {Operation.DELETE})
                 removed += changes.emptied
         return _Work(found, changes, member.uri, removed, truncated)
+
+    def _changes(self, member: Member) -> TableChanges:
+        """Raises RequiredChangesRemoved, StorageError."""
+        known = self._states.get(member.relation)
+        mark = entry_mark(member.uri, member.to_version)
+        try:
+            changes = self._changes_from(member, None if known is None else known.state)
+            if known is not None and known.mark != entry_mark(member.uri, known.state.version):
+                # Another table may lie there now, to which what is known says nothing.
+                changes = self._changes_from(member, None)
+        except VersionGone as error:
+            raise _removed(error) from error
+        if member.table_id not in (None, changes.after.metadata.get("id")):
+            raise _lost(member)
+        self._states[member.relation] = _Known(changes.after, mark)
+        return changes
+
+    def _changes_from(self, member: Member, known: TableState | None) -> TableChanges:
+        return table_changes(
+            self._warehouse.storage, member.uri, member.from_version, member.to_version, known
+        )
+
+    def _columns(
+        self, table: LakeTable, changes: TableChanges, moved: bool
+    ) -> tuple[LakeColumn, ...] | None:
+        """None for a table that is left out: it is published with all others, and was of a kind
+        that cannot be published already before. One that becomes so stops the stream, also where
+        no row has ``moved``: what comes after would be left out."""
+        try:
+            return columns_at(table, changes.after)
+        except NotInPrerequisiteState:
+            if moved:
+                raise
+            return None
+        except FeatureNotSupported as error:
+            named = self._publishing.names(table)
+            if named and not moved:
+                return None
+            if named or _publishable(table, changes.before):
+                raise
+            if table.oid not in self._left_out:
+                self._left_out.add(table.oid)
+                log.warning("%s: %s It is left out.", error.message, error.detail)
+            return None
 
     def _items(
         self, number: int, work: _Work, header: XLogDataHeader, xid: int | None
@@ -230,6 +281,37 @@ def _truncates(
 
 def _translated(error: PenstockError) -> PenstockError:
     return _removed(error) if isinstance(error, VersionGone) else error
+
+
+def _publishable(table: LakeTable, state: TableState) -> bool:
+    """Whether a version that was there can be published."""
+    if not state.metadata:
+        return False
+    try:
+        columns_at(table, state)
+    except FeatureNotSupported:
+        return False
+    except NotInPrerequisiteState:
+        return True
+    return True
+
+
+def _lost(member: Member) -> RequiredChangesRemoved:
+    """The table was replaced, or its log has a gap and goes on, or went back."""
+    message = "can no longer get changes from this replication slot"
+    if member.lost_to is not None and member.from_version != member.to_version:
+        return RequiredChangesRemoved(
+            message,
+            detail=f'The log of the Delta table at "{member.uri}" was at version '
+            f"{member.from_version} and goes on at {member.to_version}: changes are missing.",
+            hint="Drop the slot and the subscription and subscribe again with an emptied table.",
+        )
+    return RequiredChangesRemoved(
+        message,
+        detail=f'The Delta table at "{member.uri}" was removed and another one made in its place.',
+        hint="Add the new table to the publication, if that had named the old one. Then drop the "
+        "slot and the subscription and subscribe again with an emptied table.",
+    )
 
 
 def _removed(error: VersionGone) -> RequiredChangesRemoved:

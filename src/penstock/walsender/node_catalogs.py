@@ -1,30 +1,26 @@
 """Catalog queries of sessions: a snapshot of the node's catalogs, and DuckDB's answers.
 
 In: the node's catalog, the columns of its tables, its slots and senders. Out: descriptions and rows
-for the session. Columns are read again when a table has another version.
+for the session.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from penstock.catalog import Catalog, LakeTable
-from penstock.errors import PenstockError
-from penstock.lakehouse.state import TableState, load
+from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.walsender import pg_catalog
 from penstock.walsender.answers import Description, Rows
-from penstock.walsender.commits import newest_version
-from penstock.walsender.lake_columns import columns_of
-from penstock.walsender.pg_catalog import CatalogColumn, CatalogDatabase, CatalogTable
+from penstock.walsender.pg_catalog import CatalogDatabase, CatalogTable
 from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.services import SessionFacts
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
+from penstock.walsender.table_columns import TableColumns
+from penstock.walsender.troubles import Trouble, Troubles
 
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots about what a node does not do."""
@@ -40,14 +36,14 @@ class NodeCatalogs:
         slots: Slots,
         senders: Senders,
         database_oid: int,
+        troubles: Troubles,
     ) -> None:
         self._catalog = catalog
-        self._warehouse = warehouse
+        self._troubles = troubles
+        self._columns = TableColumns(warehouse, troubles)
         self._slots = slots
         self._senders = senders
         self._database_oid = database_oid
-        self._lock = threading.Lock()
-        self._columns: dict[str, tuple[int, tuple[CatalogColumn, ...]]] = {}
 
     def reads_catalog_only(self, text: str) -> bool:
         """Whether this is a query for us."""
@@ -89,12 +85,11 @@ class NodeCatalogs:
         states = self._slots.all()
         with self._catalog.read() as t:
             publications = t.publications
+            tables = tuple(self._columns.of(table) for table in t.tables.all())
             return pg_catalog.CatalogSnapshot(
                 database=facts.database,
                 roles=t.roles.all(),
-                tables=tuple(
-                    CatalogTable(table, self._columns_of(table)) for table in t.tables.all()
-                ),
+                tables=tables,
                 publications=publications.all(),
                 publication_rels=publications.relations(),
                 publication_namespaces=publications.namespaces(),
@@ -105,26 +100,35 @@ class NodeCatalogs:
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
                 views={
+                    "pg_stat_lake_tables": self._stat_lake_tables(
+                        facts, tables, t.transactions.sequenced()
+                    ),
                     "pg_stat_replication": self._stat_replication(facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },
             )
 
-    def _columns_of(self, table: LakeTable) -> tuple[CatalogColumn, ...]:
-        uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
-        version = newest_version(self._warehouse.storage, uri)
-        if version is None:
-            return ()
-        with self._lock:
-            known = self._columns.get(uri)
-        if known is not None and known[0] == version:
-            return known[1]
-        state = load(self._warehouse.storage, uri)
-        columns = () if state is None else _catalog_columns(state)
-        with self._lock:
-            self._columns[uri] = version, columns
-        return columns
+    def _stat_lake_tables(
+        self, facts: SessionFacts, tables: Sequence[CatalogTable], followed: Mapping[int, Sequenced]
+    ) -> list[Mapping[str, object]]:
+        """Every table that is known, and what is in the warehouse and cannot be read."""
+        troubles = {trouble.name: trouble for trouble in self._troubles.all()}
+        rows: list[Mapping[str, object]] = []
+        for table in tables:
+            at = followed.get(table.oid)
+            trouble = troubles.pop(table.lake.qualified_name, None)
+            row = {
+                "relid": table.oid,
+                "schemaname": table.lake.schema,
+                "relname": table.lake.name,
+                "version": None if at is None else at.version,
+                "table_id": None if at is None else at.table_id,
+            }
+            rows.append(row | _condition(trouble, table.unpublishable, facts))
+        for name, trouble in troubles.items():
+            rows.append({"relname": name} | _condition(trouble, None, facts))
+        return rows
 
     def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
         """Since the node started. Nothing spills: what is sent is read from the tables' files."""
@@ -179,19 +183,19 @@ def _progress(sender: Sender) -> Mapping[str, object]:
     }
 
 
-def _catalog_columns(state: TableState) -> tuple[CatalogColumn, ...]:
-    try:
-        columns = columns_of(state)
-    except PenstockError:
-        return ()  # a table with structs or maps: known, and without columns to publish
-    found = []
-    for column in columns:
-        oid, typmod = column.type_oid, column.typmod
-        if not oid:
-            oid, typmod = pg_type(column.type)
-        generated = "s" if column.generated else ""
-        found.append(CatalogColumn(column.name, oid, typmod, column.not_null, generated))
-    return tuple(found)
+def _condition(
+    trouble: Trouble | None, unpublishable: str | None, facts: SessionFacts
+) -> dict[str, object]:
+    """Reasons name files: they are for superusers."""
+    if trouble is not None:
+        return {
+            "state": "unreadable",
+            "error": trouble.reason if facts.superuser else None,
+            "error_since": datetime.fromtimestamp(trouble.since, UTC),
+        }
+    if unpublishable is not None:
+        return {"state": "unpublishable", "error": unpublishable}
+    return {"state": "followed"}
 
 
 def _slot(state: SlotState, database: str) -> Mapping[str, object]:

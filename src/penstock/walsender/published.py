@@ -58,6 +58,20 @@ class Publishing:
             self._held[table.oid] = any(members.contains(p, table) for p in members.publications)
         return self._held[table.oid]
 
+    def names(self, table: LakeTable) -> bool:
+        """Whether a publication has the table, or what it is a partition of, by its own name; not
+        merely with all tables or those of a schema."""
+        with self._catalog.read() as t:
+            family = {relation.oid for relation in _with_ancestors(t, table)}
+            wanted = {publication.oid for publication in self._publications(t)}
+            rows = t.publications.relations()
+        return any(row.publication in wanted and row.relation in family for row in rows)
+
+    def has(self, publications: Sequence[int]) -> bool:
+        """Whether one of these (oids) is among the stream's publications."""
+        with self._catalog.read() as t:
+            return any(publication.oid in publications for publication in self._publications(t))
+
     def of(self, table: LakeTable, columns: tuple[FilterColumn, ...]) -> Published | None:
         """How a table is published, None: not at all.
 

@@ -40,6 +40,8 @@ def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
     """Raises FeatureNotSupported, NotInPrerequisiteState with the table's name."""
     try:
         columns = columns_of(state)
+        for column in columns:
+            column_type(column)  # PostgreSQL has none for arrays of arrays, for example
     except FeatureNotSupported as error:
         raise FeatureNotSupported(
             f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint

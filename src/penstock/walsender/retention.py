@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTransaction
-from penstock.errors import StorageError
+from penstock.errors import PenstockError
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.state import load
 from penstock.lakehouse.warehouse import Warehouse
@@ -96,6 +96,7 @@ class Retention:
                 name: interval_seconds(properties.get(name, default))
                 for name, default in _RETENTIONS.items()
             }
-        except StorageError as error:
-            log.warning('retention of table "%s" is not known: %s', uri, error.message)
+        except Exception as error:  # one table that cannot be read says nothing of other slots
+            reason = error.message if isinstance(error, PenstockError) else repr(error)
+            log.warning('retention of table "%s" is not known: %s', uri, reason)
             return {}

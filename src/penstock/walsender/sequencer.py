@@ -7,32 +7,33 @@ A commit of a table is one transaction. Tables that a subscription maintains mov
 what lies between two cuts is one transaction over all of them, with the subscription as its origin.
 A table is followed from the version at which it is first seen; a snapshot at a position is the
 version of each table up to which its commits are in the log.
+
+Each table is followed by itself. One that cannot be read waits with its commits, and they come
+after those of others once it can be. One that was removed and made again is dropped, and another
+relation is followed in its place; those who followed the old one are told at that place of the log.
 """
 
 from __future__ import annotations
 
-import heapq
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Member, Subscription
-from penstock.errors import PenstockError
+from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
-from penstock.lakehouse.cuts import Cut, CutOwner
-from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.publication.members import Members
-from penstock.walsender.commits import TableCommit, commits_behind, newest_version
-
-log = logging.getLogger(__name__)
+from penstock.walsender.commit_order import Found, in_order
+from penstock.walsender.commit_times import CommitTimes
+from penstock.walsender.cut_commits import CutCommits, CutMember, transaction
+from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.troubles import Troubles
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
-_UPKEEP_INTERVAL_S: Final = 30.0
+_CUTS: Final = -1
+"""The source of what subscriptions wrote, beside the oids of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,6 @@ class Position:
     versions: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A transaction that is not in the log yet."""
-
-    members: tuple[Member, ...]
-    time: int
-    size: int
-    changes: bool = True
-    origin: str | None = None
-    origin_lsn: Lsn | None = None
-
-
 class Sequencer:
     """The only writer of the log. ``step`` may be called by any thread."""
 
@@ -68,17 +57,22 @@ class Sequencer:
         self._grown = threading.Condition()
         self._end = Lsn(0)
         self._discovered = -_DISCOVERY_INTERVAL_S
-        self._cuts_version: int | None = None
-        self._cuts: dict[int, Cut] = {}
+        self._cuts = CutCommits(warehouse)
+        self._times = CommitTimes()
+        self.troubles: Final = Troubles()
+        self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
+        self._logs = self._following.logs
 
     def step(self, *, discover: bool = False) -> None:
         """Put every commit that there is into the log. ``discover``: look for new tables, too.
 
-        Raises what the catalog and the warehouse raise.
+        Raises what the catalog raises; what a table raises is its trouble alone.
         """
         with self._lock:
-            if discover or time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S:
-                self._discover()
+            due = time.monotonic() - self._discovered >= _DISCOVERY_INTERVAL_S
+            if discover or due or self._following.has_changed:
+                self._following.has_changed = False
+                self._following.discover()
                 self._discovered = time.monotonic()
             found = self._find()
             if found:
@@ -118,209 +112,106 @@ class Sequencer:
             with self._catalog.write() as t:
                 t.transactions.prune(before)
 
-    def lost(self) -> list[str]:
-        """Published tables whose log no longer has the entry that comes next, or is another log.
-
-        They are followed from now, as others are of which this is true. What was committed in
-        between can be sent to nobody: every slot is lost with it.
-        """
-        with self._lock, self._catalog.read() as t:
-            tables, versions = t.tables.all(), t.transactions.versions()
-            members = Members(
-                t.publications.all(),
-                t.publications.relations(),
-                t.publications.namespaces(),
-                tables,
-            )
-        found = []
-        for table in tables:
-            version = versions.get(table.oid)
-            if table.uri is None or version is None:
-                continue
-            newest = newest_version(self._warehouse.storage, table.uri)
-            if newest is None or newest == version:
-                continue
-            if newest > version and any(
-                True for _ in commits_behind(self._warehouse.storage, table.uri, version)
-            ):
-                continue
-            log.error(
-                'table "%s" was at version %d and its log goes on at %d: changes are missing',
-                table.qualified_name,
-                version,
-                newest,
-            )
-            with self._lock, self._catalog.write() as t:
-                t.transactions.advance(table.oid, newest)
-            if any(members.contains(p, table) for p in members.publications):
-                found.append(table.qualified_name)
-        return found
-
     def wake(self) -> None:
         """Let those who wait look again."""
         with self._grown:
             self._grown.notify_all()
 
-    def _discover(self) -> None:
-        """Follow the tables that are not followed yet, each from now on."""
-        with self._catalog.read() as t:
-            known = {(table.schema, table.name): table for table in t.tables.all()}
-            followed = t.transactions.versions()
-        for schema, name in table_names(self._warehouse):
-            table = known.get((schema, name))
-            if table is not None and (table.uri is None or table.oid in followed):
-                continue  # a partitioned table has no rows of its own
-            uri = self._warehouse.table_uri(schema, name) if table is None else table.uri
-            found = describe(self._warehouse, uri or "")
-            if found is None:
-                continue
-            with self._catalog.write() as t:
-                table = t.tables.find(schema, name)
-                if table is None:
-                    table = t.tables.register(schema, name, uri or "", found.key)
-                    log.info('table "%s.%s" found in the warehouse', schema, name)
-                t.transactions.advance(table.oid, self._baseline(schema, name, found.version))
+    def check_logs(self) -> None:
+        """Look for logs with gaps, and for other logs in their places (``following``)."""
+        with self._lock:
+            self._following.check_logs()
 
-    def _baseline(self, schema: str, name: str, newest: int) -> int:
-        """Where a table is followed from: the last cut that it is in, or now."""
-        self._read_cuts()
-        for cut in self._cuts.values():
-            member = cut.tables.get((schema, name))
-            if member is not None:
-                return member.version
-        return newest
+    def _find(self) -> list[Found]:
+        followed = self._following.followed()
+        by_oid = {table.oid: table for table in followed.tables}
+        first = self._look(followed, {})
+        cuts = list(self._between_cuts(followed))
+        if cuts:
+            first[_CUTS] = sorted(cuts, key=lambda found: found.moment)
+        if not any(first.values()):
+            return []
+        own = {oid: found for oid, found in first.items() if oid != _CUTS and found}
+        found = in_order(first, self._look(followed, own))
+        upto = {f.members[0].relation: f.members[0].to_version for f in found if f.origin is None}
+        gone = {
+            oid
+            for oid, version in upto.items()
+            if not self._following.goes_on(by_oid[oid], followed.at[oid], version)
+        }
+        return [f for f in found if f.origin is not None or f.members[0].relation not in gone]
 
-    def _find(self) -> list[_Found]:
-        with self._catalog.read() as t:
-            tables = t.tables.all()
-            versions = t.transactions.versions()
-            subscriptions = t.subscriptions.all()
-            names = {s.oid: s.name for s in subscriptions}
-            rels = {(rel.schema, rel.table): names.get(rel.subid) for rel in t.relations.all()}
-        own = [
-            self._commits(table, versions[table.oid])
-            for table in tables
-            if table.uri and table.oid in versions and (table.schema, table.name) not in rels
-        ]
-        found = list(heapq.merge(*own, key=lambda commit: commit.time))
-        if subscriptions:
-            self._read_cuts()
-            found += self._between_cuts(subscriptions, tables, versions)
+    def _look(
+        self, followed: Followed, behind: Mapping[int, Sequence[Found]]
+    ) -> dict[int, list[Found]]:
+        """New commits of every table; ``behind``: after what was found before."""
+        found: dict[int, list[Found]] = {}
+        for table in followed.own():
+            commits: list[Found] = []
+            before = behind.get(table.oid)
+            version, moment = followed.at[table.oid].version, 0
+            if before:
+                version, moment = before[-1].members[0].to_version, before[-1].moment
+            with self.troubles.kept("commits", table.qualified_name):
+                for commit, committed in self._logs.after(table, version):
+                    # A clock may go back; commits of a table do not change places.
+                    moment = max(moment, committed)
+                    member = Member(
+                        table.oid,
+                        table.uri or "",
+                        commit.version - 1,
+                        commit.version,
+                        commit.table_id,
+                    )
+                    commits.append(Found((member,), moment, moment, commit.size, commit.changes))
+            found[table.oid] = commits
         return found
 
-    def _commits(self, table: LakeTable, version: int) -> Iterator[_Found]:
-        assert table.uri is not None
-        latest = 0
-        for commit in commits_behind(self._warehouse.storage, table.uri, version):
-            # A clock may go back; commits of a table do not change places.
-            latest = max(latest, commit.time)
-            yield _of_commit(table, commit, latest)
+    def _between_cuts(self, followed: Followed) -> Iterable[Found]:
+        with self.troubles.kept("cuts", CUTS_NAME):
+            self._cuts.refresh(followed.subscriptions)
+        for oid, cut, moved in self._cuts.moved(followed.tables, followed.at, followed.owners):
+            parts = [part for item in moved if (part := self._part(item)) is not None]
+            if parts:
+                size = sum(size for _, size in parts)
+                yield transaction(oid, cut, [member for member, _ in parts], size)
 
-    def _between_cuts(
-        self,
-        subscriptions: Sequence[Subscription],
-        tables: Sequence[LakeTable],
-        versions: Mapping[int, int],
-    ) -> Iterator[_Found]:
-        by_name = {(table.schema, table.name): table for table in tables}
-        for subscription in subscriptions:
-            cut = self._cuts.get(subscription.oid)
-            if cut is None:
-                continue
-            members = tuple(
-                Member(table.oid, at.uri, versions[table.oid], at.version)
-                for name, at in cut.tables.items()
-                if (table := by_name.get(name)) is not None
-                and versions.get(table.oid, at.version) < at.version
-            )
-            if members:
-                moment = cut.commit_time or cut.cut_time
-                size = sum(commit.size for member in members for commit in self._range(member))
-                yield _Found(
-                    members,
-                    round(moment.timestamp() * 1e6),
-                    size,
-                    origin=f"pg_{subscription.oid}",
-                    origin_lsn=cut.lsn,
-                )
+    def _part(self, moved: CutMember) -> tuple[Member, int] | None:
+        """A table's part of a cut with its size; None where it is no longer that table."""
+        table, at = moved.table, moved.at
+        size, table_id, whole = 0, at.table_id, False
+        with self.troubles.kept("commits", table.qualified_name):
+            for commit, _ in self._logs.after(table, at.version):
+                if commit.version > moved.to_version:
+                    break
+                size, table_id = size + commit.size, commit.table_id or table_id
+            whole = True
+        if not whole or not self._following.goes_on(table, at, moved.to_version):
+            return None
+        member = Member(table.oid, table.uri or "", at.version, moved.to_version, table_id)
+        return member, size
 
-    def _range(self, member: Member) -> Iterator[TableCommit]:
-        storage = self._warehouse.storage
-        for commit in commits_behind(storage, member.uri, member.from_version):
-            if commit.version > member.to_version:
-                return
-            yield commit
-
-    def _read_cuts(self) -> None:
-        """The last cut of each subscription, read again when the cuts table has a new version."""
-        cuts = self._warehouse.cuts
-        version = newest_version(self._warehouse.storage, cuts.uri)
-        if version is None or version == self._cuts_version:
-            return
-        for subscription in self._catalog.subscriptions():
-            cut = cuts.last(CutOwner(subscription.name, subscription.app_id))
-            if cut is not None:
-                self._cuts[subscription.oid] = cut
-        self._cuts_version = version
-
-    def _append(self, found: Sequence[_Found]) -> None:
+    def _append(self, found: Sequence[Found]) -> None:
         with self._catalog.write() as t:
-            for transaction in found:
-                _append(t, transaction)
-
-
-def _of_commit(table: LakeTable, commit: TableCommit, moment: int) -> _Found:
-    member = Member(table.oid, table.uri or "", commit.version - 1, commit.version)
-    return _Found((member,), moment, commit.size, commit.changes)
-
-
-def _append(t: CatalogTransaction, found: _Found) -> None:
-    if not found.changes:
-        for member in found.members:
-            t.transactions.advance(member.relation, member.to_version)
-        return
-    t.transactions.append(
-        found.members,
-        commit_time=found.time,
-        size=found.size,
-        origin=found.origin,
-        origin_lsn=found.origin_lsn,
-    )
-
-
-class SequencerThread:
-    """Steps again and again; an error is logged once and tried again. ``upkeep``: now and then."""
-
-    def __init__(
-        self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None
-    ) -> None:
-        self._sequencer = sequencer
-        self._interval_s = interval_s
-        self._upkeep = upkeep
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sequencer", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopping.set()
-        self._sequencer.wake()
-        self._thread.join()
-
-    def _run(self) -> None:
-        last, kept_up = "", 0.0
-        while not self._stopping.wait(self._interval_s):
-            try:
-                self._sequencer.step()
-                if time.monotonic() - kept_up >= _UPKEEP_INTERVAL_S:
-                    self._upkeep()
-                    kept_up = time.monotonic()
-                last = ""
-            except Exception as error:
-                text = error.report() if isinstance(error, PenstockError) else repr(error)
-                if text != last:
-                    log.warning("could not look for commits: %s", text)
-                last = text
+            ids = {oid: at.table_id for oid, at in t.transactions.sequenced().items()}
+            for item in found:
+                members = tuple(
+                    replace(member, table_id=member.table_id or ids[member.relation])
+                    for member in item.members
+                    if member.relation in ids  # else it was dropped meanwhile
+                )
+                ids |= {member.relation: member.table_id for member in members}
+                if not members:
+                    continue
+                if not item.changes:
+                    for member in members:
+                        t.transactions.advance(member.relation, member.to_version, member.table_id)
+                    continue
+                own = item.origin is None
+                t.transactions.append(
+                    members,
+                    commit_time=self._times.next(t, item.time) if own else item.time,
+                    size=item.size,
+                    origin=item.origin,
+                    origin_lsn=item.origin_lsn,
+                )

@@ -15,13 +15,18 @@ from typing import Any, Final
 
 Columns = tuple[tuple[str, str], ...]
 
-_PENSTOCK: Final[Mapping[str, str]] = {
+_PENSTOCK: Final[dict[str, str]] = {
     "penstock_publication_tables": "pubname:name pubid:oid relid:oid attrs:int2vector "
     "qual:pg_node_tree",
     "penstock_partition_ancestors": "child:oid relid:regclass position:int4",
     "penstock_partition_tree": "root:oid relid:regclass parentrelid:regclass isleaf:bool "
     "level:int4",
 }
+_OURS: Final[dict[str, str]] = {
+    "pg_stat_lake_tables": "relid:oid schemaname:name relname:text version:int8 table_id:text "
+    "state:text error:text error_since:timestamptz",
+}
+"""Views that PostgreSQL has not: queries may name them."""
 _ODD_TYPES: Final = {"_pg_statistic": "_text"}
 
 
@@ -34,7 +39,7 @@ def catalogs(version: int) -> Mapping[str, Columns]:
             first, _, last = span.partition("-")
             if int(first) <= version <= int(last):
                 out[table] = _columns(text)
-    out |= {table: _columns(text) for table, text in _PENSTOCK.items()}
+    out |= {table: _columns(text) for table, text in (_PENSTOCK | _OURS).items()}
     return out
 
 

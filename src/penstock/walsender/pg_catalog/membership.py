@@ -51,8 +51,8 @@ def published_tables(
 def _all_tables(snapshot: CatalogSnapshot, publication: Publication) -> list[int]:
     """GetAllTablesPublicationRelations."""
     if publication.via_root:
-        return [t.oid for t in snapshot.tables if t.lake.parent is None]
-    return [t.oid for t in snapshot.tables if not is_partitioned(t)]
+        return [t.oid for t in snapshot.tables if t.lake.parent is None and not t.unpublishable]
+    return [t.oid for t in snapshot.tables if not is_partitioned(t) and not t.unpublishable]
 
 
 def _listed(snapshot: CatalogSnapshot, publication: Publication) -> list[int]:
@@ -72,7 +72,7 @@ def _in_schemas(
     for table in snapshot.tables:
         if table.lake.schema in schemas:
             out += _as_published(snapshot, publication, table.oid)
-    return list(dict.fromkeys(out))
+    return [oid for oid in dict.fromkeys(out) if not snapshot.table_by_oid[oid].unpublishable]
 
 
 def _as_published(snapshot: CatalogSnapshot, publication: Publication, oid: int) -> list[int]:

@@ -78,7 +78,9 @@ def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[R
     for publication in snapshot.publications:
         for row in published_tables(snapshot, publication, version):
             columns = row.table.columns
-            numbers = row.attributes or range(1, len(columns) + 1)
+            numbers = row.attributes
+            if numbers is None:
+                numbers = tuple(range(1, len(columns) + 1))
             yield {
                 "pubname": publication.name,
                 "schemaname": row.table.lake.schema,

@@ -36,7 +36,8 @@ class RelationFunctions(NameFunctions):
     def pg_relation_is_publishable(self, oid: int) -> bool | None:
         if oid in self._indexes:
             return False
-        return None if self._table(oid) is None else True
+        table = self._table(oid)
+        return None if table is None else table.unpublishable is None
 
     def pg_get_replica_identity_index(self, oid: int) -> int | None:
         table = self._table(oid)

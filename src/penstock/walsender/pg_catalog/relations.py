@@ -85,7 +85,14 @@ def _columns_below(snapshot: CatalogSnapshot, oid: int) -> tuple[CatalogColumn, 
 
 
 def indexes(table: CatalogTable) -> tuple[Index, ...]:
-    """The indexes that stand for a table's keys, primary key first."""
+    """The indexes that stand for a table's keys, primary key first.
+
+    A key whose columns are gone, or cannot be read, has none.
+    """
+    return tuple(index for index in _keys(table) if all(index.numbers))
+
+
+def _keys(table: CatalogTable) -> tuple[Index, ...]:
     lake = table.lake
     by_key = lake.replica_identity is ReplicaIdentity.KEY
     out: list[Index] = []

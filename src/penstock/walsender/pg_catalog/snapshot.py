@@ -40,11 +40,15 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A lake table with its columns in order. ``size``: bytes of its data files, where known."""
+    """A lake table with its columns in order. ``size``: bytes of its data files, where known.
+
+    ``unpublishable``: None, or why it is in no publication that does not name it.
+    """
 
     lake: LakeTable
     columns: tuple[CatalogColumn, ...]
     size: int = 0
+    unpublishable: str | None = None
 
     @property
     def oid(self) -> int:

@@ -1,0 +1,96 @@
+"""Which Delta table lies at a URI: a folder may be removed, and another table made in it.
+
+In: a table's URI and a version. Out: the table's own id (``metaData.id``), and marks of log entries
+by which another log is told from this one without reading it. A log that goes on under a new id
+(``CREATE OR REPLACE TABLE``) is the same log; what follows from another one is left to the caller.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from penstock.errors import StorageError, VersionGone
+from penstock.lakehouse.log import entry_uri, list_log
+from penstock.lakehouse.storage import Storage, resolve, storage_errors
+
+_METADATA = b'"metaData"'
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMark:
+    """A log entry as its store knows it. Two logs have the same one for a version only where two
+    entries of equal size were written in the same tick of the store's clock."""
+
+    size: int
+    modified: int | None
+
+
+def entry_mark(table_uri: str, version: int) -> EntryMark | None:
+    """The mark of a version's entry, None where there is none. One question to the store."""
+    uri = entry_uri(table_uri, version)
+    with storage_errors("stat file", uri):
+        filesystem, path = resolve(uri)
+        info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.NotFound:
+        return None
+    return EntryMark(info.size or 0, info.mtime_ns)
+
+
+def table_id(storage: Storage, table_uri: str, version: int) -> str:
+    """The table's id at a version; where the log no longer reaches back to it, the first that it
+    still tells. Nothing but the metadata is read.
+
+    Raises VersionGone where the log does not reach up to ``version``, StorageError.
+    """
+    listing = list_log(storage, table_uri)
+    known = {*listing.entries, *listing.checkpoints}
+    if not known or max(known) < version:
+        raise VersionGone(f'version {version} of table "{table_uri}" is not in its log')
+    base = max((v for v in listing.checkpoints if v <= version), default=-1)
+    for entry in (v for v in reversed(listing.entries) if base < v <= version):
+        found = _id_in_entry(storage, table_uri, entry)
+        if found is not None:
+            return found
+    for checkpoint in (base, *sorted(v for v in listing.checkpoints if v > version)):
+        for part in listing.checkpoints.get(checkpoint, ()):
+            found = _id_in_checkpoint(part)
+            if found is not None:
+                return found
+    raise StorageError(f'log of table "{table_uri}" has no metadata', sqlstate="XX001")
+
+
+def _id_in_entry(storage: Storage, table_uri: str, version: int) -> str | None:
+    content = storage.read(entry_uri(table_uri, version))
+    for line in content.splitlines():
+        if _METADATA in line:
+            body = _parsed(line, table_uri, version).get("metaData")
+            if isinstance(body, dict) and body.get("id"):
+                return str(body["id"])
+    return None
+
+
+def _parsed(line: bytes, table_uri: str, version: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise StorageError(
+            f'log entry {version} of table "{table_uri}" cannot be read: {error}', sqlstate="XX001"
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _id_in_checkpoint(part: str) -> str | None:
+    with storage_errors("read file", part):
+        filesystem, path = resolve(part)
+        with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
+            for group in range(parquet.num_row_groups):
+                rows = parquet.read_row_group(group, columns=["metaData.id"])
+                for row in rows.column("metaData").to_pylist():
+                    if row is not None and row.get("id"):
+                        return str(row["id"])
+    return None

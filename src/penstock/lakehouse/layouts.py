@@ -1,0 +1,93 @@
+"""One layout for each type, whatever layout the writer of a file has chosen.
+
+In: rows as pyarrow reads them. A Parquet file may carry its writer's Arrow schema, and then pyarrow
+gives views, dictionaries, large offsets, fixed sizes or narrow decimals (delta-rs rewrites files
+with views), for which half of Arrow's functions are missing. Out: the same values as the types that
+Delta's columns have (``delta_types``). Every reader of data files goes through here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MOST_DIGITS: Final = 38
+
+
+def plain_table(rows: pa.Table) -> pa.Table:
+    """``rows`` in plain layouts."""
+    wanted = plain_schema(rows.schema)
+    if wanted.equals(rows.schema):
+        return rows
+    columns = [_plain_column(column, wanted.field(i).type) for i, column in enumerate(rows.columns)]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def plain_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows`` in plain layouts."""
+    wanted = plain_schema(rows.schema)
+    if wanted.equals(rows.schema):
+        return rows
+    columns = [_plain(column, wanted.field(i).type) for i, column in enumerate(rows.columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of rows once they are plain; fields keep their names."""
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that stands for all layouts of the same values."""
+    tests = pa.types
+    if tests.is_dictionary(kind) or tests.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if tests.is_large_string(kind) or tests.is_string_view(kind):
+        return pa.string()
+    if (
+        tests.is_large_binary(kind)
+        or tests.is_binary_view(kind)
+        or tests.is_fixed_size_binary(kind)
+    ):
+        return pa.binary()
+    if tests.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    if (
+        tests.is_list(kind)
+        or tests.is_large_list(kind)
+        or tests.is_fixed_size_list(kind)
+        or tests.is_list_view(kind)
+        or tests.is_large_list_view(kind)
+    ):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    return kind
+
+
+def _plain_column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([_plain(chunk, wanted) for chunk in column.chunks], wanted)
+
+
+def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        return _plain(array.storage, wanted)
+    if isinstance(array, pa.DictionaryArray):
+        # Arrow cannot take from views, so the values become plain before they are looked up.
+        return _plain(array.dictionary, wanted).take(array.indices)
+    if isinstance(array, pa.RunEndEncodedArray):
+        return _plain(pc.run_end_decode(array), wanted)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        return _list_of_view(array, wanted)
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def _list_of_view(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Arrow's own cast makes lists with an offset too few where some are NULL."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    values = _plain(array.flatten(), wanted.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=array.is_null())

@@ -1,0 +1,205 @@
+"""Which tables are followed: they come, they go, and another may lie in the place of one.
+
+In: the warehouse's folders and the catalog. Out: tables with how far each is followed. One whose
+log is another one now is dropped, as by DROP TABLE, and what lies there is another relation. What
+was committed and can be sent to nobody has a place in the log of transactions, so that a stream
+that needs it fails there and no stream passes it unawares. A table that cannot be read is left as
+it is: absence is no DROP TABLE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    LakeTable,
+    Member,
+    Sequenced,
+    Subscription,
+)
+from penstock.catalog.dependency import delete_table
+from penstock.errors import StorageError
+from penstock.lakehouse.describe import describe, table_names
+from penstock.lakehouse.identity import entry_mark
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.publication.members import Members
+from penstock.walsender.commit_times import CommitTimes, now
+from penstock.walsender.cut_commits import CutCommits, Owners, owners
+from penstock.walsender.table_logs import TableLogs
+from penstock.walsender.troubles import Troubles
+
+log = logging.getLogger(__name__)
+
+CUTS_NAME = "the cuts of subscriptions"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is followed, and how far. ``tables``: those of it that have rows of their own."""
+
+    tables: tuple[LakeTable, ...]
+    at: Mapping[int, Sequenced]
+    subscriptions: tuple[Subscription, ...]
+    owners: Owners
+
+    def own(self) -> Iterable[LakeTable]:
+        """Tables of which each commit is a transaction."""
+        return (t for t in self.tables if (t.schema, t.name) not in self.owners)
+
+
+class Following:
+    """For one thread at a time."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        cuts: CutCommits,
+        times: CommitTimes,
+        troubles: Troubles,
+    ) -> None:
+        self._catalog = catalog
+        self._warehouse = warehouse
+        self._cuts = cuts
+        self._times = times
+        self._troubles = troubles
+        self.logs = TableLogs(warehouse.storage)
+        self.has_changed = False
+        """A table was dropped: what lies in its place is to be looked for."""
+
+    def check_logs(self) -> None:
+        """Look for logs that no longer have the entry that comes next, or are other logs.
+
+        Their tables are followed from now on. What was committed in between can be sent to nobody:
+        the log of transactions says so, and streams that need it fail there.
+        """
+        followed = self.followed()
+        for table in followed.tables:
+            with self._troubles.kept("log", table.qualified_name):
+                self._check_log(table, followed.at[table.oid])
+
+    def _check_log(self, table: LakeTable, at: Sequenced) -> None:
+        newest = self.logs.newest(table)
+        if not self.logs.same(table, at):
+            self._replaced(table, at)
+        elif newest > at.version and not self.logs.has_entry(table, at.version + 1):
+            self._gap(table, at, newest)
+        elif at.table_id is None:
+            with self._catalog.write() as t:
+                if t.tables.find_oid(table.oid) is not None:
+                    found = self.logs.id_at(table, at.version)
+                    t.transactions.advance(table.oid, at.version, found)
+
+    def _replaced(self, table: LakeTable, at: Sequenced) -> None:
+        """There is another log in the place of the one that was followed."""
+        newest = self.logs.newest(table)
+        if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
+            self._gap(table, at, newest)
+            return
+        # What was followed is gone, whatever lies there now; the new one is found by ``_discover``.
+        log.error(
+            'the Delta table of "%s" was removed and another one made at "%s": the table is '
+            "dropped, and the new one is another relation",
+            table.qualified_name,
+            table.uri,
+        )
+        with self._catalog.write() as t:
+            if t.tables.find_oid(table.oid) is not None:
+                self._append_lost(t, table, at, at)
+                delete_table(t, table)
+        self.logs.forget(table.oid)
+        self.has_changed = True
+
+    def _gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
+        """Entries are gone that were not in the log of transactions yet."""
+        log.error(
+            'table "%s" was at version %d and its log goes on at %d: changes are missing',
+            table.qualified_name,
+            at.version,
+            newest,
+        )
+        found = self.logs.id_at(table, newest)
+        with self._catalog.write() as t:
+            if t.tables.find_oid(table.oid) is not None:
+                self._append_lost(t, table, at, Sequenced(newest, found))
+                t.transactions.advance(table.oid, newest, found)
+        self.logs.forget(table.oid)
+
+    def _append_lost(
+        self, t: CatalogTransaction, table: LakeTable, at: Sequenced, then: Sequenced
+    ) -> None:
+        """What cannot be told has a place in the log, so that nobody passes it unawares."""
+        members = Members(
+            t.publications.all(),
+            t.publications.relations(),
+            t.publications.namespaces(),
+            t.tables.all(),
+        )
+        held = tuple(p.oid for p in t.publications.all() if members.contains(p, table))
+        if held:
+            member = Member(
+                table.oid, table.uri or "", at.version, then.version, then.table_id, lost_to=held
+            )
+            t.transactions.append([member], commit_time=self._times.next(t, now()), size=0)
+
+    def discover(self) -> None:
+        """Follow the tables that are not followed yet, each from now on."""
+        with self._catalog.read() as t:
+            known = {(table.schema, table.name): table for table in t.tables.all()}
+        followed = self.followed()
+        for table in followed.tables:
+            if self.logs.seen(table):
+                with self._troubles.kept("log", table.qualified_name):
+                    if not self.logs.same(table, followed.at[table.oid]):
+                        self._replaced(table, followed.at[table.oid])
+                        known.pop((table.schema, table.name), None)
+        there = {CUTS_NAME, *(table.qualified_name for table in known.values())}
+        for schema, name in table_names(self._warehouse):
+            there.add(f"{schema}.{name}")
+            known_as = known.get((schema, name))
+            if known_as is not None and (known_as.uri is None or known_as.oid in followed.at):
+                continue  # a partitioned table has no rows of its own
+            with self._troubles.kept("discovery", f"{schema}.{name}"):
+                uri = self._warehouse.table_uri(schema, name) if known_as is None else known_as.uri
+                self._follow(schema, name, uri or "", followed)
+        self._troubles.forget(there)
+
+    def _follow(self, schema: str, name: str, uri: str, followed: Followed) -> None:
+        found = describe(self._warehouse, uri)
+        if found is None:
+            return
+        mark = entry_mark(uri, found.version)
+        if mark is not None and mark.size == 0:
+            raise StorageError(f'log entry {found.version} of table "{uri}" is empty, yet')
+        version = found.version
+        owner = followed.owners.get((schema, name))
+        if owner is not None:  # from the last cut that it is in
+            self._cuts.refresh(followed.subscriptions)
+            version = min(version, self._cuts.version(owner, uri, version))
+        with self._catalog.write() as t:
+            table = t.tables.find(schema, name)
+            if table is None:
+                table = t.tables.register(schema, name, uri, found.key)
+                log.info('table "%s.%s" found in the warehouse', schema, name)
+            if table.uri == uri and table.oid not in t.transactions.versions():
+                t.transactions.advance(table.oid, version, found.id)
+
+    def followed(self) -> Followed:
+        """What is followed now."""
+        with self._catalog.read() as t:
+            at = t.transactions.sequenced()
+            tables = tuple(table for table in t.tables.all() if table.uri and table.oid in at)
+            subscriptions = t.subscriptions.all()
+            return Followed(tables, at, subscriptions, owners(subscriptions, t.relations.all()))
+
+    def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
+        """Whether what was read is of the table that is followed; another one takes its place."""
+        with self._troubles.kept("log", table.qualified_name):
+            if self.logs.goes_on(table, at, upto):
+                return True
+            self._replaced(table, at)
+        return False

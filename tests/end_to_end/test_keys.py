@@ -1,0 +1,175 @@
+"""Keys that the publisher's index does not guarantee, rows that were never sent: as PostgreSQL.
+
+Each case runs beside a stock subscriber, PostgreSQL 18, or says what it would do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from end_to_end.compare import publisher_rows
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_SYNCED = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"
+_EXISTS = 'duplicate key value violates unique constraint of table "public.{table}"'
+
+
+def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
+    status = node.stopped(name)
+    assert status.error == _EXISTS.format(table=table)
+    assert status.error_detail == f"Key (id)=({key}) already exists."
+
+
+def _wait(state: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not state():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _uri(node: LocalNode, table: str, subscription: str) -> str:
+    return node.cut(subscription).tables["public", table].uri
+
+
+def test_keys_whose_deletion_was_not_sent(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    cases = {
+        "a": ("insert", "DELETE FROM a"),
+        "b": ("insert,update,delete", "TRUNCATE b"),
+        "c": ("insert,update,truncate", "DELETE FROM c"),
+        "d": ("insert", "UPDATE d SET id = 100 WHERE id = 1"),
+    }
+    node = local_node()
+    for table, (publish, _) in cases.items():
+        database.execute(
+            f"CREATE TABLE {table} (id integer PRIMARY KEY, v text);"
+            f"INSERT INTO {table} SELECT i, 'old' FROM generate_series(1, 3) i;"
+            f"CREATE PUBLICATION {table} FOR TABLE {table} WITH (publish = '{publish}')"
+        )
+        node.subscribe(table, database, table)
+    for table, (_, change) in cases.items():
+        node.caught_up(table, database)
+        # a commit of ours in between takes nothing away from the check
+        database.execute(f"INSERT INTO {table} VALUES (10, 'ours')")
+        node.caught_up(table, database)
+        database.execute(change)
+        database.execute(f"INSERT INTO {table} VALUES (1, 'new'), (20, 'new')")
+    for table in cases:
+        _stopped_at(node, table, table, "1")
+        assert sorted(node.rows(table, subscription=table)) == [
+            *((i, "old") for i in (1, 2, 3)),
+            (10, "ours"),
+        ]
+    # the hint: delete the rows that are too many, go on
+    spark.sql(f"DELETE FROM delta.`{_uri(node, 'a', 'a')}` WHERE id < 10").collect()
+    node.node.sql("ALTER SUBSCRIPTION a ENABLE")
+    node.caught_up("a", database)
+    assert sorted(row[0] for row in node.rows("a", subscription="a")) == [1, 10, 20]
+
+
+def test_keys_that_somebody_else_has_written(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
+        "CREATE TABLE u (id integer PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'a');"
+        "CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q FOR TABLE u"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.subscribe("w", database, "q")
+    node.caught_up("s", database)
+    node.caught_up("w", database)
+    spark.sql(f"INSERT INTO delta.`{_uri(node, 't', 's')}` VALUES (50, 'foreign')").collect()
+    database.execute("INSERT INTO t VALUES (2, 'b')")
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (3, 'c')")
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (50, 'ours')")
+    _stopped_at(node, "s", "t", "50")
+    # a table that has rows, joined without a copy
+    node.node.sql("DROP SUBSCRIPTION w")
+    database.execute("TRUNCATE u")
+    node.subscribe("x", database, "q", "copy_data = false")
+    database.execute("INSERT INTO u VALUES (7, 'new')")
+    node.caught_up("x", database)
+    database.execute("INSERT INTO u VALUES (1, 'new')")
+    _stopped_at(node, "x", "u", "1")
+
+
+def test_rows_that_were_never_sent_are_skipped_and_counted(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    database_on: Callable[[int], Database],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tables = (
+        "CREATE TABLE k (id integer, part integer, v text, PRIMARY KEY (id, part))",
+        "CREATE TABLE f (id integer, part integer, v text)",
+    )
+    for table, create in zip("kf", tables, strict=True):
+        database.execute(
+            f"{create} PARTITION BY LIST (part);"
+            f"CREATE TABLE {table}1 PARTITION OF {table} FOR VALUES IN (1);"
+            f"CREATE TABLE {table}2 (LIKE {table} INCLUDING ALL);"
+            f"INSERT INTO {table}1 SELECT i, 1, 'sent' FROM generate_series(1, 5) i;"
+            f"INSERT INTO {table}2 SELECT i, 2, 'never' FROM generate_series(6, 10) i"
+        )
+    database.execute(
+        "ALTER TABLE f REPLICA IDENTITY FULL; ALTER TABLE f1 REPLICA IDENTITY FULL;"
+        "ALTER TABLE f2 REPLICA IDENTITY FULL;"
+        "CREATE PUBLICATION p FOR TABLE k, f WITH (publish_via_partition_root)"
+    )
+    stock = database_on(17)
+    for create in tables:
+        stock.execute(create)
+    stock.execute("ALTER TABLE f REPLICA IDENTITY FULL")
+    stock.execute(f"CREATE SUBSCRIPTION stock CONNECTION '{database.conninfo}' PUBLICATION p")
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    _wait(lambda: bool(stock.value(_SYNCED)))
+    try:
+        for table in "kf":
+            database.execute(
+                f"ALTER TABLE {table} ATTACH PARTITION {table}2 FOR VALUES IN (2);"
+                f"UPDATE {table} SET v = 'new' WHERE id IN (1, 6);"
+                f"UPDATE {table} SET id = id + 100 WHERE id IN (2, 7);"
+                f"UPDATE {table} SET v = 'newer' WHERE id IN (102, 107);"
+                f"DELETE FROM {table} WHERE id IN (3, 8);"
+                f"INSERT INTO {table} VALUES (8, 2, 'again');"
+                f"UPDATE {table} SET v = 'twice' WHERE id = 8"
+            )
+        database.execute(
+            "BEGIN; DELETE FROM k WHERE id = 9; INSERT INTO k VALUES (9, 2, 'back');"
+            "UPDATE k SET v = 'again' WHERE id = 9; COMMIT"
+        )
+        node.caught_up("s", database)
+        lsn = database.value("SELECT pg_current_wal_flush_lsn()")
+        confirmed = (
+            f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots "
+            "WHERE slot_name = 'stock'"
+        )
+        _wait(lambda: bool(database.value(confirmed)))
+        for table in "kf":
+            with stock.connect() as connection:
+                wanted = publisher_rows(connection, f"public.{table}")
+            found = node.rows(table)
+            assert sorted(map(str, found)) == sorted(map(str, wanted)), table
+    finally:
+        stock.execute("DROP SUBSCRIPTION stock")
+    counts = {t.name: (t.update_missing, t.delete_missing) for t in node.status("s").tables}
+    assert counts == {"public.k": (3, 2), "public.f": (3, 1)}
+    assert 'conflict detected on relation "public.k": conflict=update_missing' in caplog.text
+    assert "Could not find the row to be updated. Key (id, part)=" in caplog.text
+    seen = node.node.sql("SELECT * FROM pg_stat_subscription_stats")
+    (row,) = (dict(zip(seen.columns, row, strict=True)) for row in seen.rows)
+    assert (row["confl_update_missing"], row["confl_delete_missing"]) == (6, 3)

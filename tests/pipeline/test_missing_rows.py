@@ -1,0 +1,167 @@
+"""Changes of rows that the target does not have: what PostgreSQL's apply worker does, one by one.
+
+The model is ``apply_handle_insert``, ``_update`` and ``_delete``: an insert of a key that is there
+is a unique violation, an update or delete of a row that is not there is skipped and counted.
+``tests/end_to_end/test_keys.py`` compares the same with a real subscriber.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock.errors import ReplicationConflict
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.pipeline.fold import fold
+from penstock.pipeline.net_change import NetChange
+from penstock.relation import ReplicaIdentity
+from pipeline.history import Message, Publisher, batches
+
+TYPES = {"k": pa.int64(), "v": pa.int64()}
+_KEYS = st.integers(1, 3)
+_CHANGES = st.one_of(
+    st.tuples(st.just("I"), _KEYS, _KEYS),
+    st.tuples(st.just("U"), _KEYS, _KEYS),
+    st.tuples(st.just("D"), _KEYS, _KEYS),
+    st.tuples(st.just("T"), _KEYS, _KEYS),
+)
+Rows = list[dict[str, Any]]
+
+
+def _schema(key: tuple[str, ...]) -> TableSchema:
+    return TableSchema(tuple(Column(n, n, type, 20, -1) for n, type in TYPES.items()), key)
+
+
+def _carry_out(net: NetChange, table: Rows) -> NetChange:
+    """What ``apply`` does, on a list: search, fold again while rows are missing, change."""
+    while True:
+        if net.truncate:
+            table.clear()
+        stock = Counter(tuple(r[name] for name in net.removed.column_names) for r in table)
+        wanted = net.copies if net.copies is not None else np.ones(net.removed.num_rows, int)
+        found = [stock[tuple(row.values())] for row in net.removed.to_pylist()]
+        lacking = np.maximum(wanted - np.array(found, int), 0)
+        if not lacking.any():
+            break
+        assert net.without is not None
+        net = net.without(lacking)
+    for row, count in zip(net.removed.to_pylist(), wanted, strict=True):
+        for _ in range(count):
+            table.remove(next(r for r in table if row.items() <= r.items()))
+    keys = {tuple(row[name] for name in net.absent.column_names) for row in table}
+    if any(tuple(row.values()) in keys for row in net.absent.to_pylist()):
+        raise ReplicationConflict("exists")
+    table += net.rows.to_pylist()
+    return net
+
+
+@given(there=st.sets(_KEYS), changes=st.lists(_CHANGES, min_size=1, max_size=8))
+def test_keyed_tables(there: set[int], changes: list[tuple[str, int, int]]) -> None:
+    publisher = Publisher(dict(TYPES), ("k",))
+    model, missing, exists = {k: {"k": k, "v": 0} for k in there}, Counter[str](), False
+    messages: list[Message] = []
+    for number, (operation, key, to) in enumerate(changes, 1):
+        new = {"k": to if operation == "U" else key, "v": number}
+        old = {"k": key, "v": None} if operation == "D" or to != key else None
+        match operation:
+            case "I":
+                exists = exists or key in model
+                messages.append(Message(publisher.relation, "I", new=new))
+                model[key] = new
+            case "U":
+                # the publisher's own index does not let a key move to one that is there
+                assume(to == key or to not in model)
+                messages.append(Message(publisher.relation, "U", new=new, old=old))
+                if key in model:
+                    del model[key]
+                    model[to] = new
+                else:
+                    missing["U"] += 1
+            case "D":
+                messages.append(Message(publisher.relation, "D", old=old))
+                if model.pop(key, None) is None:
+                    missing["D"] += 1
+            case _:
+                messages.append(Message(publisher.relation, "T"))
+                model.clear()
+    table = [{"k": k, "v": 0} for k in there]
+    found, truncates = batches(messages, TYPES)
+    try:
+        net = _carry_out(fold(found, _schema(("k",)), truncates=truncates), table)
+    except ReplicationConflict:
+        # which rows are missing is known only after the search: stopping is never wrong
+        assert exists or missing
+        return
+    if not exists:
+        assert sorted(map(str, table)) == sorted(map(str, model.values()))
+        told = net.skipped
+        assert (told.update_missing if told else 0) <= missing["U"]
+        assert (told.delete_missing if told else 0) <= missing["D"]
+        assert bool(told) == bool(missing) or _only_hidden(changes)
+
+
+def _only_hidden(changes: list[tuple[str, int, int]]) -> bool:
+    """D, U, I of one key, and what a TRUNCATE makes void, come to the same without being told."""
+    return any(c[0] == "T" for c in changes) or len(changes) > 2
+
+
+@given(there=st.lists(_KEYS, max_size=3), changes=st.lists(_CHANGES, min_size=1, max_size=8))
+def test_tables_without_a_key(there: list[int], changes: list[tuple[str, int, int]]) -> None:
+    publisher = Publisher(dict(TYPES), (), ReplicaIdentity.FULL)
+    model = [{"k": k, "v": 0} for k in there]
+    table = [dict(row) for row in model]
+    messages: list[Message] = []
+    missing: Counter[str] = Counter()
+    gone: set[int] = set()
+    for operation, key, to in changes:
+        old, new = {"k": key, "v": 0}, {"k": to, "v": 0}
+        assume(operation != "T" and not (operation == "U" and to == key))
+        assume(not (operation != "D" and (to if operation == "U" else key) in gone))
+        if operation == "I":
+            messages.append(Message(publisher.relation, "I", new=old))
+            model.append(old)
+            continue
+        gone.add(key)  # a row that comes back after it went unseen is told by nothing
+        if operation == "U":
+            messages.append(Message(publisher.relation, "U", new=new, old=old))
+        else:
+            messages.append(Message(publisher.relation, "D", old=old))
+        if old not in model:
+            missing[operation] += 1
+            continue
+        model.remove(old)
+        if operation == "U":
+            model.append(new)
+    found, _ = batches(messages, TYPES)
+    net = _carry_out(fold(found, _schema(())), table)
+    assert sorted(map(str, table)) == sorted(map(str, model))
+    told = net.skipped
+    assert (told.update_missing if told else 0) == missing["U"]
+    assert (told.delete_missing if told else 0) == missing["D"]
+
+
+def test_what_is_told_of_skipped_changes() -> None:
+    publisher = Publisher(dict(TYPES), ("k",))
+    messages = [
+        Message(publisher.relation, "U", new={"k": 1, "v": 5}),
+        Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 2, "v": None}),
+        Message(publisher.relation, "U", new={"k": 3, "v": 7}),
+        Message(publisher.relation, "D", old={"k": 4, "v": None}),
+        Message(publisher.relation, "I", new={"k": 4, "v": 8}),
+    ]
+    net = fold(batches(messages, TYPES)[0], _schema(("k",)))
+    assert net.without is not None
+    assert net.removed["k"].to_pylist() == [1, 2, 4]
+    net = net.without(np.array([0, 1, 1]))
+    assert net.skipped is not None
+    assert (net.skipped.update_missing, net.skipped.delete_missing) == (2, 1)
+    assert net.skipped.updates["k"].to_pylist() == [2, 3]
+    assert net.skipped.deletes["k"].to_pylist() == [4]
+    assert net.removed["k"].to_pylist() == [1]
+    assert net.rows.to_pylist() == [{"k": 1, "v": 5}, {"k": 4, "v": 8}]
+    assert net.absent["k"].to_pylist() == [4]

@@ -1,0 +1,173 @@
+"""The order of commits that are found together: what came first goes first, across tables."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from penstock.catalog import Catalog, LakeTransaction, Member
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.walsender.commit_order import Found, in_order
+from penstock.walsender.commits import TableCommit, commits_after
+from penstock.walsender.sequencer import Sequencer
+from penstock.walsender.table_logs import TableLogs
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(str(tmp_path / "warehouse"))
+
+
+def write(warehouse: Warehouse, name: str, number: int) -> None:
+    write_deltalake(warehouse.table_uri("public", name), pa.table({"id": [number]}), mode="append")
+
+
+def log_of(catalog: Catalog) -> tuple[LakeTransaction, ...]:
+    with catalog.read() as t:
+        return t.transactions.after(Lsn(0), 1000)
+
+
+def names(catalog: Catalog) -> list[str]:
+    with catalog.read() as t:
+        tables = {table.oid: table.name for table in t.tables.all()}
+    return [tables[t.members[0].relation] for t in log_of(catalog)]
+
+
+def after_a_look_at(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> None:
+    """Once, when the sequencer has looked at a table and not yet at the next one."""
+    looks: list[str] = []
+    original = TableLogs.after
+
+    def after(self: TableLogs, table: Any, version: int) -> Iterator[tuple[TableCommit, int]]:
+        yield from original(self, table, version)
+        if table.name == name and not looks:
+            looks.append(name)
+            then()
+
+    monkeypatch.setattr(TableLogs, "after", after)
+
+
+def test_a_parent_that_was_passed_by_goes_before_its_child(
+    catalog: Catalog, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a_parent", "b_child"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+
+    def both() -> None:
+        write(warehouse, "a_parent", 1)
+        write(warehouse, "b_child", 1)
+
+    after_a_look_at(monkeypatch, "a_parent", both)
+    sequencer.step()
+    assert names(catalog) == ["a_parent", "b_child"]
+    sequencer.step()
+    times = [t.commit_time for t in log_of(catalog)]
+    assert times == sorted(times) and len(times) == 2
+
+
+def test_nobody_comes_before_who_came_first_while_writers_go_on(
+    catalog: Catalog, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits during both looks: each step sends whole runs, and the rest is not lost."""
+    order = ["a", "c", "b", "c", "a", "b"]
+    for name in sorted(set(order)):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    todo = iter(order)
+    original = TableLogs.after
+
+    def after(self: TableLogs, table: Any, version: int) -> Iterator[tuple[TableCommit, int]]:
+        yield from original(self, table, version)
+        if (name := next(todo, None)) is not None:
+            write(warehouse, name, 1)
+
+    monkeypatch.setattr(TableLogs, "after", after)
+    for _ in range(4):
+        sequencer.step()
+    assert names(catalog) == order
+
+
+def found(source: int, moment: int) -> Found:
+    return Found((Member(source, "", 0, 1),), moment, moment, 0)
+
+
+def test_what_only_the_second_look_found_and_is_later_waits() -> None:
+    first = {1: [], 2: [found(2, 50)]}
+    again = {1: [found(1, 40), found(1, 60)], 2: [found(2, 55)], 3: [found(3, 45)]}
+    ordered = [(f.members[0].relation, f.moment) for f in in_order(first, again)]
+    assert ordered == [(1, 40), (3, 45), (2, 50)]
+    assert in_order({1: []}, again) == []
+
+
+@pytest.mark.parametrize(
+    "stamp", ["2026-01-01", 9e18, -5, None, True, "missing", float("nan"), 1e12 + 0.5]
+)
+def test_a_time_that_is_none_stops_nothing(
+    catalog: Catalog, warehouse: Warehouse, stamp: object
+) -> None:
+    for name in ("a", "b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    began = time.time_ns() // 1000 - 2_000_000
+    write(warehouse, "a", 1)
+    uri = warehouse.table_uri("public", "a")
+    entry = Path(uri.removeprefix("file://")) / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["timestamp"] = stamp
+            if stamp == "missing":
+                del line["commitInfo"]["timestamp"]
+    entry.write_text("\n".join(json.dumps(line) for line in lines))
+    (commit,) = commits_after(warehouse.storage, uri, 0)
+    assert commit.time == (int((1e12 + 0.5) * 1000) if stamp == 1e12 + 0.5 else None)
+    write(warehouse, "b", 1)
+    sequencer.step()
+    assert sorted(names(catalog)) == ["a", "b"]
+    times = [t.commit_time for t in log_of(catalog)]
+    assert times == sorted(times) and times[-1] >= began
+
+
+def test_commit_times_never_go_back_nor_beyond_now(
+    catalog: Catalog, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = TableLogs.after
+    shift = [0]
+
+    def after(self: TableLogs, table: Any, version: int) -> Iterator[tuple[TableCommit, int]]:
+        for commit, moment in original(self, table, version):
+            yield commit, moment + shift[0]
+
+    monkeypatch.setattr(TableLogs, "after", after)
+    for name in ("a", "b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    for number, hours in enumerate((0, 5, -5, 0)):
+        shift[0] = hours * 3_600_000_000
+        write(warehouse, "ab"[number % 2], number)
+        sequencer.step()
+    sequencer = Sequencer(catalog, warehouse)
+    write(warehouse, "a", 9)
+    sequencer.step()
+    times = [t.commit_time for t in log_of(catalog)]
+    assert len(times) == 5 and times == sorted(times)
+    assert times[-1] <= time.time_ns() // 1000, "no writer's clock puts the log into the future"

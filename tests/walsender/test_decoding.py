@@ -1,0 +1,156 @@
+"""What a stream is told of tables that were replaced, or cannot be published; without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from penstock.catalog import Catalog, LakeTransaction
+from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.walsender.decoding import Decoding
+from penstock.walsender.sequencer import Sequencer
+
+ONE = pa.table({"id": [1]})
+
+
+class Lake:
+    """Tables, one publication of all of them, one of those that are named, one of another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
+        self.warehouse = Warehouse(str(folder / "warehouse"))
+        self.sequencer = Sequencer(self.catalog, self.warehouse)
+        self.read_to = Lsn(0)
+        with self.catalog.write() as t:
+            t.publications.create("every", all_tables=True)
+            t.publications.create("named")
+            t.publications.create("other")
+
+    def name(self, publication: str, table: str) -> None:
+        with self.catalog.write() as t:
+            oid = t.tables.get("public", table).oid
+            t.publications.add_relation(t.publications.get(publication).oid, oid, None, None)
+
+    def uri(self, name: str) -> str:
+        return self.warehouse.table_uri("public", name)
+
+    def write(self, name: str, rows: pa.Table = ONE) -> None:
+        write_deltalake(self.uri(name), rows, mode="append")
+
+    def columns(self, name: str, **kinds: Any) -> None:
+        """A commit that changes nothing but the columns."""
+        log = Path(self.uri(name).removeprefix("file://")) / "_delta_log"
+        lines = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+        (metadata,) = [line for line in lines if "metaData" in line]
+        fields = [
+            {"name": column, "type": kind, "nullable": True, "metadata": {}}
+            for column, kind in kinds.items()
+        ]
+        metadata["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+        version = len(list(log.glob("*.json")))
+        (log / f"{version:020}.json").write_text(json.dumps(metadata))
+
+    def new(self) -> tuple[LakeTransaction, ...]:
+        """Transactions since the last call."""
+        self.sequencer.step()
+        with self.catalog.read() as t:
+            found = t.transactions.after(self.read_to, 100)
+            self.read_to = t.transactions.end()
+        return found
+
+    def stream(self, publication: str) -> Stream:
+        return Stream(self, publication)
+
+
+class Stream:
+    def __init__(self, lake: Lake, publication: str) -> None:
+        options = PgoutputOptions(1, (publication,))
+        self.decoding = Decoding(None, lake.warehouse, lake.catalog, options, 18, 1 << 20)  # type: ignore[arg-type]
+
+    def files(self, transactions: tuple[LakeTransaction, ...]) -> list[int]:
+        """How many files of each transaction are sent, until one fails."""
+        plans, error = self.decoding._plans(transactions)
+        if error is not None:
+            raise error
+        return [len(plan.items) for plan in plans]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    lake = Lake(tmp_path)
+    lake.write("a")
+    lake.write("b")
+    lake.sequencer.step(discover=True)
+    lake.name("named", "a")
+    lake.name("other", "b")
+    yield lake
+    lake.catalog.close()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["fresh", "running"])
+def test_entries_of_another_log_are_never_taken_for_changes(lake: Lake, known: bool) -> None:
+    streams = {name: lake.stream(name) for name in ("every", "named", "other")}
+    lake.write("a")
+    first = lake.new()
+    if known:
+        assert [streams[name].files(first) for name in streams] == [[1], [1], [0]]
+    lake.write("a")
+    second = lake.new()
+    lake.warehouse.remove("public", "a")
+    for _ in range(5):
+        lake.write("a", pa.table({"id": [100]}))
+    # the sequencer has not noticed it
+    for name in ("every", "named"):
+        with pytest.raises(RequiredChangesRemoved) as lost:
+            streams[name].files(second)
+        assert "another one made in its place" in (lost.value.detail or "")
+    lake.write("b")
+    third = lake.new()
+    for name in ("every", "named"):
+        with pytest.raises(RequiredChangesRemoved) as lost:
+            streams[name].files(third)
+        assert "another one made in its place" in (lost.value.detail or "")
+    assert streams["other"].files(second + third)[-1] == 1, "others go on"
+
+
+def test_what_cannot_be_published_is_left_out_where_nobody_named_it(lake: Lake) -> None:
+    nested = pa.table({"id": [1], "v": [[[1]]]})
+    lake.write("c", nested)
+    lake.sequencer.step(discover=True)
+    lake.name("other", "c")
+    lake.write("c", nested)
+    lake.write("a")
+    transactions = lake.new()
+    assert lake.stream("every").files(transactions) == [0, 1]
+    with pytest.raises(FeatureNotSupported, match='cannot publish changes of table "c"'):
+        lake.stream("other").files(transactions)
+
+
+def test_what_becomes_unpublishable_stops_who_may_have_it(lake: Lake) -> None:
+    nested = {"type": "array", "elementType": "integer", "containsNull": True}
+    lake.columns("a", id="long", v={"type": "array", "elementType": nested, "containsNull": True})
+    changed = lake.new()
+    lake.write("b")
+    after = lake.new()
+    with pytest.raises(FeatureNotSupported):
+        lake.stream("every").files(changed)
+    assert lake.stream("every").files(after) == [1], "a stream that begins later never had it"
+    assert lake.stream("other").files(changed + after) == [0, 1]
+    lake.columns("a", id="long")
+    lake.write("a")
+    healed = lake.new()
+    assert lake.stream("named").files(changed + healed)[-1] == 1, "no row moved in between"
+
+
+def test_columns_that_change_send_nothing(lake: Lake) -> None:
+    lake.columns("a", id="long", more="string")
+    assert lake.stream("every").files(lake.new()) == [0]
