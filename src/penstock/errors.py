@@ -16,7 +16,8 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── InsufficientPrivilege         42501
     ├── ObjectInUse                   55006
     ├── NotInPrerequisiteState        55000
-    │   └── RelationChanged           55000   a change that is not followed
+    │   ├── RelationChanged           55000   a change that is not followed
+    │   └── StateMismatch             55000   publisher, slot, cuts, tables disagree
     ├── ConfigurationError            F0000
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
@@ -128,6 +129,10 @@ class NotInPrerequisiteState(PenstockError):
 
 class RelationChanged(NotInPrerequisiteState):
     """A change of a published relation that the target table cannot follow by itself."""
+
+
+class StateMismatch(NotInPrerequisiteState):
+    """Publisher, slot, cuts or tables are not those that were followed, or one went back."""
 
 
 class ConfigurationError(PenstockError):

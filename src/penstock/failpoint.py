@@ -1,8 +1,9 @@
-"""Named places where a fault test may kill the process (as PostgreSQL's injection points).
+"""Named places where a fault test may kill or stop the process (as PostgreSQL's injection points).
 
-In: the environment variable ``PENSTOCK_FAILPOINT=name[:n]``, read once at import. Out: SIGKILL to
-ourselves at the n-th pass (default 1). Unset, a failpoint costs one comparison. Names live here, so
-that tests can go through all.
+In: the environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]``, read once at import. Out: at
+the n-th pass (default 1) SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
+included, once: whoever sends SIGCONT lets it go on. Unset, a failpoint costs one comparison. Names
+live here, so that tests can go through all.
 """
 
 from __future__ import annotations
@@ -41,15 +42,20 @@ PUBLISHING_NAMES: Final = (
 )
 """Those of a node that publishes."""
 
-_armed, _, _count = os.environ.get("PENSTOCK_FAILPOINT", "").partition(":")
+_armed, _count, _action = [*os.environ.get("PENSTOCK_FAILPOINT", "").split(":"), "", ""][:3]
 _left = int(_count or 1)
 
 
 def failpoint(name: str) -> None:
-    """Die here by SIGKILL if this failpoint is armed and its count has run down."""
-    global _left
+    """Die or stop here if this failpoint is armed and its count has run down."""
+    global _armed, _left
     if name != _armed:
         return
     _left -= 1
-    if _left <= 0:
+    if _left > 0:
+        return
+    if _action == "stop":
+        _armed = ""
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+    else:
         os.kill(os.getpid(), signal.SIGKILL)

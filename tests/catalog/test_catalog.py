@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.lsn import Lsn
 
-INIT, D, F, S, R = SubscriptionRelState
+INIT, D, F, S, R, P = SubscriptionRelState
 CONNINFO = "host=h user=u password=tops3cret"
 
 
@@ -120,7 +120,8 @@ def test_tables_go_through_their_states(catalog: Catalog) -> None:
 def test_the_transitions_that_there_are() -> None:
     allowed = {(a, b) for a in SubscriptionRelState for b in SubscriptionRelState if a is not b}
     allowed = {(a, b) for a, b in allowed if may_follow(a, b)}
-    assert allowed == {(INIT, D), (D, F), (F, S), (S, R), (D, INIT), (F, INIT)}
+    parked = {(F, P), (S, P), (R, P)}
+    assert allowed == {(INIT, D), (D, F), (F, S), (S, R), (D, INIT), (F, INIT), *parked}
 
 
 def test_a_table_that_was_added_again_is_another_one(catalog: Catalog) -> None:

@@ -67,6 +67,16 @@ class LocalNode:
 
         self.wait_for(name, f"catching up to {target}", state, timeout)
 
+    def caught_up_but_parked(self, name: str, database: Database, timeout: float = 90) -> None:
+        """As ``caught_up``, of the tables that are not parked."""
+        target = int(database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+
+        def state(status: SubscriptionStatus) -> bool:
+            joined = all(t.state in "rp" for t in status.tables)
+            return joined and status.cut_lsn is not None and status.cut_lsn >= target
+
+        self.wait_for(name, f"catching up to {target}", state, timeout)
+
     def new_cut(self, name: str) -> None:
         """Wait until there is a cut newer than the last one of now."""
         before = self.status(name).cut_lsn or 0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,8 @@ class Arena:
         self.cuts = CutChecker(folder / "warehouse", SUBSCRIPTION)
         self.cycles: list[Cycle] = []
         self.kills = 0
+        self.complaints: list[str] = []
+        """What the node said where it had to stop."""
         self._stack = contextlib.ExitStack()
         self._fresh = True
 
@@ -86,10 +88,10 @@ class Arena:
 
     # Cycles
 
-    def run(self, kind: str) -> None:
+    def run(self, kind: str, fault: Callable[[Arena], None]) -> None:
         """One cycle: the fault, the checks after it."""
         began, checked = time.monotonic(), self.cuts.checked
-        KINDS[kind](self)
+        fault(self)
         self.check()
         number = len(self.cycles) + 1
         seconds = time.monotonic() - began
@@ -244,6 +246,20 @@ class Arena:
         self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
         return name
 
+    def complaint(self, what: str, pattern: str, timeout: float = 120) -> None:
+        """Wait until the node says that it does not go on, and why."""
+        deadline = time.monotonic() + timeout
+        while (found := re.search(f"ERROR:.*?({pattern}).*", self.node.log())) is None:
+            tail = self.node.log_tail()
+            assert time.monotonic() < deadline, f"{what}: no word of {pattern!r}\n{tail}"
+            time.sleep(0.1)
+        self.complaints.append(f"{what}: {found[0]}")
+
+    def enable(self) -> None:
+        """What stopped the subscription is over: let it go on, as its message says."""
+        self.node.forgive()
+        self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+
     def pause(self, most: float) -> None:
         """Let a random time pass, so that faults hit at random moments."""
         time.sleep(self.rng.uniform(0, most))
@@ -278,34 +294,3 @@ class Arena:
         with self.connect() as connection:
             ((value,),) = connection.execute(sql, parameters).fetchall()  # type: ignore[call-overload]
         return int(value)
-
-
-KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
-    **{f"SIGKILL {name}": lambda a, n=name: a.kill_at(n) for name in failpoint.NAMES},  # type: ignore[misc]
-    "SIGKILL at random": Arena.kill_somewhere,
-    "server restart fast": lambda arena: arena.restart_server("fast"),
-    "server restart immediate": lambda arena: arena.restart_server("immediate"),
-    "connections cut": Arena.cut_connections,
-    "connections stalled": Arena.stall_connections,
-    "connections cut in copy": Arena.cut_connections_in_copy,
-    "server restart in copy": Arena.restart_server_in_copy,
-}
-
-SHORT: Final = (
-    f"SIGKILL {failpoint.INSIDE_COPY}",
-    f"SIGKILL {failpoint.BETWEEN_COMMITS}",
-    "server restart immediate",
-    f"SIGKILL {failpoint.BEFORE_CUT}",
-    "connections cut",
-)
-
-
-def plan(count: int, rng: random.Random) -> list[str]:
-    """Kinds of ``count`` cycles: the short run's first, then all kinds in turn, shuffled."""
-    kinds = list(SHORT[:count])
-    while len(kinds) < count:
-        rest = Counter(KINDS.keys())
-        rest.subtract(Counter(kinds))
-        least = max(rest.values())
-        kinds.append(rng.choice([kind for kind, lack in rest.items() if lack == least]))
-    return kinds

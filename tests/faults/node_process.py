@@ -54,6 +54,7 @@ class NodeProcess:
         self.environment: dict[str, str] = {}
         """Added to the environment of ``penstock start``."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._forgiven = 0
 
     def init(self, parameters: Parameters | None = None, **spark: str) -> None:
         """``penstock init``, then ``configure``."""
@@ -122,6 +123,7 @@ class NodeProcess:
         environment = _environment() | self.environment
         if failpoint:
             environment["PENSTOCK_FAILPOINT"] = failpoint
+        self._forgiven = 0
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [*_with_parent(), *_PENSTOCK, "start", "-D", str(self.folder)],
@@ -138,6 +140,21 @@ class NodeProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
+
+    def wait_stopped(self, timeout: float = 120) -> None:
+        """Wait until a failpoint has stopped the process group (SIGSTOP)."""
+        assert self._process is not None
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        self.wait_for(
+            "SIGSTOP at the failpoint",
+            lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T",
+            timeout,
+        )
+
+    def go_on(self) -> None:
+        """SIGCONT to the process group."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill9(self) -> None:
         """SIGKILL; Spark's JVM ends by itself, as with a crash of a user's node."""
@@ -173,6 +190,10 @@ class NodeProcess:
         """Everything that this start has printed."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
+    def forgive(self) -> None:
+        """Errors that were printed until now are no failure of the test."""
+        self._forgiven = len(self.log())
+
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self.log().splitlines()[-lines:])
 
@@ -182,7 +203,7 @@ class NodeProcess:
         """
         deadline = time.monotonic() + timeout
         while not state():
-            assert "has stopped because of" not in self.log(), self.log_tail()
+            assert "has stopped because of" not in self.log()[self._forgiven :], self.log_tail()
             assert self.running, f"the node ended, waiting for {what}\n{self.log_tail()}"
             assert time.monotonic() < deadline, f"no {what} in {timeout} s\n{self.log_tail()}"
             time.sleep(0.1)

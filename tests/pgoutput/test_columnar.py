@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError, ProtocolViolation, ValueNotRepresentable
+from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.framing import check_commits
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.pgtypes import find
 from penstock.relation import Attribute, Relation, ReplicaIdentity
@@ -199,10 +200,11 @@ def test_damaged_chunks_are_refused_or_agreed_upon(
     except (PenstockError, KeyError, ValueError):
         wanted = None
     try:
-        got = rows_of(ColumnarDecoder(find).decode(MessageChunk.from_messages(payloads)))
-    except (ProtocolViolation, ValueNotRepresentable):
+        decoded = ColumnarDecoder(find).decode(MessageChunk.from_messages(payloads))
+    except ProtocolViolation:
         return
-    if wanted is not None:
+    got = rows_of(decoded)
+    if wanted is not None and not decoded.unreadable:
         assert same(got.changes, wanted.changes)
 
 
@@ -279,6 +281,14 @@ def test_a_repeated_definition_does_not_split_and_another_one_does() -> None:
     assert [batch.sequence.tolist() for batch in decoded.changes] == [[1, 3], [5], [7]]
 
 
+def test_a_commit_is_where_its_begin_said() -> None:
+    commit = m.Commit(Lsn(5), Lsn(6), 3)
+    check_commits(decode(commit, m.Begin(Lsn(7), 2, 3), m.Commit(Lsn(7), Lsn(8), 3)))
+    with pytest.raises(ProtocolViolation) as caught:
+        check_commits(decode(m.Begin(Lsn(4), 2, 3), commit))
+    assert caught.value.message == "incorrect commit LSN 0/5 in commit message (expected 0/4)"
+
+
 def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:
     decoder = ColumnarDecoder(find)
     broken = [m.RelationMessage(T), m.Insert(16384, (Text(b"x"), NULL))]
@@ -289,10 +299,24 @@ def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:
 
 def test_errors_name_table_and_column() -> None:
     days = Relation(9, "shop", "days", ReplicaIdentity.DEFAULT, (Attribute("day", 1082),))
-    with pytest.raises(ValueNotRepresentable) as caught:
-        decode(m.RelationMessage(days), m.Insert(9, (Text(b"infinity"),)))
-    assert caught.value.detail == 'Table "shop.days", column "day".'
-    assert "infinity" in caught.value.message
+    (found,) = decode(m.RelationMessage(days), m.Insert(9, (Text(b"infinity"),))).unreadable
+    assert found.relation == days
+    assert found.sequence.tolist() == [1]
+    assert found.error.detail == 'Table "shop.days", column "day".'
+    assert "infinity" in found.error.message
+
+
+def test_a_value_that_cannot_be_held_concerns_its_relation_alone() -> None:
+    days = Relation(9, "shop", "days", ReplicaIdentity.DEFAULT, (Attribute("day", 1082),))
+    decoded = decode(
+        m.RelationMessage(days),
+        m.RelationMessage(T),
+        m.Insert(16384, ROW),
+        m.Insert(9, (Text(b"infinity"),)),
+        m.Insert(16384, ROW),
+    )
+    assert [(b.relation, b.sequence.tolist()) for b in decoded.changes] == [(T, [2, 4])]
+    assert [u.relation for u in decoded.unreadable] == [days]
 
 
 @pytest.mark.parametrize(

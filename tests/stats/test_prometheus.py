@@ -18,7 +18,7 @@ from penstock.stats.report import (
 SLOT = SlotReport("s", True, False, False, 100, 20, 2, 1.5, 0.0, 7, 900)
 SENDER = SenderReport("s", "app", 110, None, 0, 0.0)
 SUBSCRIPTION = SubscriptionReport(
-    "sub", "streaming", True, False, 5, 4, 6, 2, None, None, 3, 30, 1, 2, 2
+    "sub", "streaming", True, False, 5, 4, 6, 2, None, None, 3, 30, 1, 2, 1, 3
 )
 REPORT = NodeReport("1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10)
 
@@ -50,6 +50,7 @@ def test_values_stand_under_their_names() -> None:
     assert found[("penstock_replication_slot_transactions_total", ("s",))] == 7
     assert found[("penstock_walsender_sent_lsn", ("app", "s"))] == 110
     assert found[("penstock_subscription_cut_lsn", ("sub",))] == 4
+    assert found[("penstock_subscription_tables_parked", ("sub",))] == 1
     assert found[("penstock_subscription_state", ("streaming", "sub"))] == 1
 
 

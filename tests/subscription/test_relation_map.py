@@ -81,7 +81,10 @@ class World:
 
     def shares(self, *parts: ChangeBatch | TruncateEvent) -> dict[str, tuple[int, int]]:
         """Rows and truncates by table."""
-        found = shares(chunk(*parts), self.targets(), Lsn(100))
+        found = list(shares(chunk(*parts), self.targets(), Lsn(100)))
+        for share in found:
+            if share.error is not None:
+                raise share.error
         return {s.target.rel.table: (s.rows, len(s.truncates)) for s in found}
 
 

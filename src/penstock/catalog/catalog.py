@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -26,7 +26,12 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
+from penstock.catalog.pg_subscription import (
+    PgSubscription,
+    PublisherIdentity,
+    RecordedError,
+    Subscription,
+)
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
@@ -34,7 +39,7 @@ from penstock.catalog.pg_subscription_rel import (
 )
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.store import Store
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
 
 
@@ -93,6 +98,14 @@ class Catalog:
         """Who this node is."""
         return self._store.node_info()
 
+    def warehouse(self) -> str | None:
+        """The URI of the warehouse that bears the node's id; None before it was written."""
+        return self._store.warehouse()
+
+    def record_warehouse(self, uri: str) -> None:
+        """The node's id is in the warehouse there."""
+        self._store.record_warehouse(uri)
+
     def generation(self) -> int:
         """Grows with every change by any process; cheap enough to poll ten times a second."""
         return self._store.generation()
@@ -126,6 +139,11 @@ class Catalog:
         with self.write() as transaction:
             return transaction.relations.set_state(rel, state, lsn)
 
+    def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
+        """Record that a table follows no more. Raises as ``set_state``."""
+        with self.write() as transaction:
+            return transaction.relations.park(rel, _recorded(error))
+
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
         """Record what a table of a subscription is bound to."""
         with self.write() as transaction:
@@ -136,6 +154,20 @@ class Catalog:
         with self.write() as transaction:
             transaction.relations.record_conflict(rel, conflict)
 
+    @contextlib.contextmanager
+    def member(
+        self, rel: SubscriptionRel
+    ) -> Iterator[Callable[[SubscriptionRelState, Lsn | None], object]]:
+        """Keep a table's membership: until the block is left, nobody can end it. Yields
+        ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has
+        ended, or the subscription is being dropped."""
+        with self.write() as transaction:
+            if not _is_member(transaction, rel):
+                raise UndefinedObject(
+                    f'table "{rel.qualified_name}" is no longer part of the subscription'
+                )
+            yield lambda state, lsn: transaction.relations.set_state(rel, state, lsn)
+
     def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
         """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""
         with self.write() as transaction:
@@ -144,12 +176,26 @@ class Catalog:
                 changed = replace(subscription, stopped=stopped, error=_recorded(error))
                 transaction.subscriptions.save(changed)
 
+    def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
+        """Keep whom a subscription follows. Gone: no effect."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None:
+                transaction.subscriptions.save(replace(subscription, publisher=publisher))
+
     def clear_error(self, subid: int) -> None:
         """Forget the error, so that a worker is started again."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+
+
+def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:
+    subscription = transaction.subscriptions.find_oid(rel.subid)
+    if subscription is None or subscription.dropping:
+        return False
+    return any(one.sync_id == rel.sync_id for one in transaction.relations.all(rel.subid))
 
 
 def _transaction(connection: Connection) -> CatalogTransaction:

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, String, Table, select, update
+from sqlalchemy import BigInteger, Column, Connection, Integer, String, Table, Text, select, update
 
 from penstock.catalog.metadata import METADATA
 
@@ -27,6 +27,7 @@ _TABLE = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("next_oid", BigInteger, nullable=False),
+    Column("warehouse", Text),
 )
 
 
@@ -65,6 +66,16 @@ def set_schema_version(connection: Connection, version: int) -> None:
 def node_info(connection: Connection) -> NodeInfo:
     columns = (_TABLE.c.node_id, _TABLE.c.created_by, _TABLE.c.created_at)
     return NodeInfo(*connection.execute(select(*columns)).one())
+
+
+def warehouse(connection: Connection) -> str | None:
+    """The URI of the warehouse that bears the node's id; None before it was written."""
+    found: str | None = connection.execute(select(_TABLE.c.warehouse)).scalar_one()
+    return found
+
+
+def set_warehouse(connection: Connection, uri: str) -> None:
+    connection.execute(update(_TABLE).values(warehouse=uri))
 
 
 def generation(connection: Connection) -> int:

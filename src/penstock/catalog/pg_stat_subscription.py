@@ -49,6 +49,9 @@ class TableStatistics:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
 

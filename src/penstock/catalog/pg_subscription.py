@@ -19,6 +19,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Float,
+    Integer,
     RowMapping,
     String,
     Table,
@@ -49,7 +50,23 @@ _TABLE = Table(
     Column("suberrorhint", Text),
     Column("suberrorsqlstate", String(5)),
     Column("suberrortime", Float(53)),
+    Column("subsysid", String),
+    Column("subtimeline", Integer),
+    Column("subdbid", BigInteger),
+    Column("subontableerror", String(5)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherIdentity:
+    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
+
+    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
+    """
+
+    system_id: str
+    timeline: int
+    database_oid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +85,10 @@ class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``stopped``: an error that a retry cannot heal has ended its worker, and
-    ENABLE is what starts it again. ``dropping``: DROP SUBSCRIPTION waits for the slot.
+    never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
+    cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
+    SUBSCRIPTION waits for the slot.
+    ``publisher``: whom it follows, known since its first connection.
     """
 
     oid: int
@@ -81,9 +100,11 @@ class Subscription:
     synchronous_commit: str
     publications: tuple[str, ...]
     app_id: str
+    on_table_error: str = "stop"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
+    publisher: PublisherIdentity | None = field(default=None, compare=False)
 
     @property
     def should_run(self) -> bool:
@@ -133,6 +154,7 @@ class PgSubscription:
         enabled: bool = True,
         binary: bool = False,
         synchronous_commit: str = "off",
+        on_table_error: str = "stop",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -147,6 +169,7 @@ class PgSubscription:
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
             app_id=f"penstock-{uuid.uuid4()}",
+            on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -163,7 +186,7 @@ class PgSubscription:
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
-    error = subscription.error
+    error, publisher = subscription.error, subscription.publisher
     return {
         "oid": subscription.oid,
         "subname": subscription.name,
@@ -181,6 +204,10 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorhint": error and error.hint,
         "suberrorsqlstate": error and error.sqlstate,
         "suberrortime": error and error.time,
+        "subsysid": publisher and publisher.system_id,
+        "subtimeline": publisher and publisher.timeline,
+        "subdbid": publisher and publisher.database_oid,
+        "subontableerror": subscription.on_table_error,
     }
 
 
@@ -194,6 +221,9 @@ def _subscription(row: RowMapping) -> Subscription:
             sqlstate=row["suberrorsqlstate"],
             time=row["suberrortime"],
         )
+    publisher = None
+    if row["subsysid"] is not None:
+        publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
     return Subscription(
         oid=row["oid"],
         name=row["subname"],
@@ -204,7 +234,9 @@ def _subscription(row: RowMapping) -> Subscription:
         synchronous_commit=row["subsynccommit"],
         publications=tuple(json.loads(row["subpublications"])),
         app_id=row["subappid"],
+        on_table_error=row["subontableerror"] or "stop",
         stopped=row["substopped"],
         dropping=row["subdropping"],
         error=error,
+        publisher=publisher,
     )

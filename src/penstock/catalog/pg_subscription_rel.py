@@ -8,15 +8,17 @@ the publisher's relation (its OID) and the Delta table (its metaData.id).
 
     i  init            d  copying        f  copy committed
     s  in a cut        r  follows the stream
+    p  parked: a change could not be applied, and the table follows no more (ours)
 
     i -> d -> f -> s -> r          d -> i, f -> i: the copy starts again
+    f, s, r -> p                   p -> i: it is copied again
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Float,
     RowMapping,
     String,
     Table,
@@ -33,6 +36,7 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
+from penstock.catalog.pg_subscription import RecordedError
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.relation import TableName, qualified
@@ -46,6 +50,11 @@ _TABLE = Table(
     Column("srsubstate", String(1), nullable=False),
     Column("srsublsn", LsnColumn),
     Column("srsyncid", String(36), nullable=False),
+    Column("srerror", Text),
+    Column("srerrordetail", Text),
+    Column("srerrorhint", Text),
+    Column("srerrorsqlstate", String(5)),
+    Column("srerrortime", Float(53)),
     Column("srrelid", BigInteger),
     Column("srtableid", String(64)),
     Column("srconflict", Text),
@@ -60,6 +69,7 @@ class SubscriptionRelState(Enum):
     FINISHEDCOPY = "f"
     SYNCDONE = "s"
     READY = "r"
+    PARKED = "p"
 
 
 _NEXT: Final = {
@@ -71,9 +81,11 @@ _NEXT: Final = {
     SubscriptionRelState.FINISHEDCOPY: {
         SubscriptionRelState.SYNCDONE,
         SubscriptionRelState.INIT,
+        SubscriptionRelState.PARKED,
     },
-    SubscriptionRelState.SYNCDONE: {SubscriptionRelState.READY},
-    SubscriptionRelState.READY: set(),
+    SubscriptionRelState.SYNCDONE: {SubscriptionRelState.READY, SubscriptionRelState.PARKED},
+    SubscriptionRelState.READY: {SubscriptionRelState.PARKED},
+    SubscriptionRelState.PARKED: set(),
 }
 
 
@@ -85,7 +97,8 @@ class SubscriptionRel:
     (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
     ``relid``, ``table_id``: what the row is bound to, None until it is known; in state i,
     ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``conflict``:
-    why the relation may be another one now; REFRESH PUBLICATION copies it again.
+    why the relation may be another one now; ``error``: why the table is parked. REFRESH PUBLICATION
+    copies it again.
     """
 
     subid: int
@@ -97,6 +110,7 @@ class SubscriptionRel:
     relid: int | None = None
     table_id: str | None = None
     conflict: str | None = None
+    error: RecordedError | None = field(default=None, compare=False)
 
     @property
     def qualified_name(self) -> str:
@@ -153,6 +167,7 @@ class PgSubscriptionRel:
             sync_id=str(uuid.uuid4()),
             relid=relid,
             conflict=None,
+            error=None,
         )
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
         return again
@@ -207,6 +222,12 @@ class PgSubscriptionRel:
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
         return after
 
+    def park(self, rel: SubscriptionRel, error: RecordedError) -> SubscriptionRel:
+        """f, s or r -> p, with the reason. Raises as ``set_state``."""
+        after = replace(self.set_state(rel, SubscriptionRelState.PARKED, rel.lsn), error=error)
+        self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(after)))
+        return after
+
 
 def _same(rel: SubscriptionRel) -> Any:
     return and_(
@@ -225,6 +246,11 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srsubstate": rel.state.value,
         "srsublsn": rel.lsn,
         "srsyncid": rel.sync_id,
+        "srerror": rel.error and rel.error.message,
+        "srerrordetail": rel.error and rel.error.detail,
+        "srerrorhint": rel.error and rel.error.hint,
+        "srerrorsqlstate": rel.error and rel.error.sqlstate,
+        "srerrortime": rel.error and rel.error.time,
         "srrelid": rel.relid,
         "srtableid": rel.table_id,
         "srconflict": rel.conflict,
@@ -232,6 +258,15 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
 
 
 def _rel(row: RowMapping) -> SubscriptionRel:
+    error = None
+    if row["srerror"] is not None:
+        error = RecordedError(
+            message=row["srerror"],
+            detail=row["srerrordetail"],
+            hint=row["srerrorhint"],
+            sqlstate=row["srerrorsqlstate"],
+            time=row["srerrortime"],
+        )
     return SubscriptionRel(
         subid=row["srsubid"],
         schema=row["srrelschema"],
@@ -239,6 +274,7 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         state=SubscriptionRelState(row["srsubstate"]),
         lsn=row["srsublsn"],
         sync_id=row["srsyncid"],
+        error=error,
         relid=row["srrelid"],
         table_id=row["srtableid"],
         conflict=row["srconflict"],

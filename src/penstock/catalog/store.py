@@ -156,6 +156,16 @@ class Store:
         with self.read() as connection:
             return pg_control.node_info(connection)
 
+    def warehouse(self) -> str | None:
+        """Where the node's id was written."""
+        with self.read() as connection:
+            return pg_control.warehouse(connection)
+
+    def record_warehouse(self, uri: str) -> None:
+        """Keep where the node's id was written."""
+        with self.write() as connection:
+            pg_control.set_warehouse(connection, uri)
+
     def _upgrade(self) -> None:
         with self.read() as connection:
             if not _is_initialized(connection):

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from penstock.cli.options import NodeDir
 from penstock.node import Node
-from penstock.node.status import SubscriptionStatus, as_json
+from penstock.node.status import SubscriptionStatus, TableStatus, as_json
 
 _WATCH_INTERVAL: Final = 1.0
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
@@ -48,7 +48,9 @@ def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
         return Text('no subscriptions; make one with: penstock sql "CREATE SUBSCRIPTION ..."')
     parts: list[RenderableType] = []
     for subscription in subscriptions:
-        parts += [_overview(subscription), _tables(subscription), Text("")]
+        parts += [_overview(subscription), _tables(subscription)]
+        parts += [_table_error(table) for table in subscription.tables if table.error]
+        parts.append(Text(""))
     return Group(*parts)
 
 
@@ -90,6 +92,15 @@ def _tables(subscription: SubscriptionStatus) -> RenderableType:
             "" if t.version is None else str(t.version),
         )
     return table
+
+
+def _table_error(table: TableStatus) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_row(Text(f"error of {table.name}", style="bold"), Text(table.error or ""))
+    for name, value in (("detail", table.error_detail), ("hint", table.error_hint)):
+        if value:
+            lines.add_row(Text(name, style="bold"), Text(value))
+    return lines
 
 
 def amount(size: int | None) -> str:

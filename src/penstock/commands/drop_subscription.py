@@ -4,22 +4,24 @@ In: a statement, the catalog, a way to the publisher. Out: no subscription, no s
 and cuts stay. A node that runs lets go of the slot first:
 
 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
-   worker; without one nothing needs to be stopped.
-2. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
-3. The rows go.
+   worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
+2. When the temporary slots of its copies are gone, no copy runs.
+3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
+4. The rows go.
 
-When step 2 fails the mark goes and the subscription is as before. When the process dies the mark
+When step 3 fails the mark goes and the subscription is as before. When the process dies the mark
 stays, and DROP may be said again; then a slot that is gone already is no error.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from dataclasses import replace
 
 from penstock.catalog import Catalog, Subscription
 from penstock.commands.publisher import Publisher, PublisherFactory
-from penstock.commands.result import CommandResult, notice
+from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.subscriptioncmds import CONNECT_PREFIX
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.sql import DropSubscription
@@ -29,6 +31,12 @@ _DISASSOCIATE = (
     "Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and then use "
     "ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate it from the slot."
 )
+
+
+_COPIES_END_S = 30.0
+"""Spark kills a task within seconds; a session without a client ends by the server's keepalives."""
+
+_LOOK_S = 0.1
 
 
 def drop_subscription(
@@ -45,10 +53,11 @@ def drop_subscription(
     notices = []
     if subscription.slot_name is not None:
         try:
-            _drop_slot(connect, subscription, subscription.slot_name)
+            running = _drop_slot(connect, subscription, subscription.slot_name)
         except BaseException:
             _unmark(catalog, subscription.oid)
             raise
+        notices += [_still_copying(slot) for slot in running]
         notices.append(notice(f'dropped replication slot "{subscription.slot_name}" on publisher'))
     with catalog.write() as transaction:
         transaction.relations.delete_all(subscription.oid)
@@ -56,13 +65,31 @@ def drop_subscription(
     return CommandResult(_TAG, tuple(notices))
 
 
-def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> None:
+def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:
+    """Drop it after the copies have ended; the temporary slots of those that have not."""
     with closing(_connected(connect, subscription, slot)) as publisher:
         try:
+            running = _wait_for_copies(publisher, subscription.app_id)
             publisher.drop_slot(slot, missing_ok=subscription.dropping)
         except PenstockError as error:
             error.hint = error.hint or _DISASSOCIATE
             raise
+    return running
+
+
+def _wait_for_copies(publisher: Publisher, app_id: str) -> list[str]:
+    """Wait until no copy runs; the slots of those that still do after a while."""
+    deadline = time.monotonic() + _COPIES_END_S
+    while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return running
+
+
+def _still_copying(slot: str) -> Notice:
+    return warning(
+        f'the session of a copy still holds temporary replication slot "{slot}" on the publisher, '
+        "which ends with that session; nothing of it will be committed"
+    )
 
 
 def _connected(connect: PublisherFactory, subscription: Subscription, slot: str) -> Publisher:

@@ -30,6 +30,9 @@ class Publisher(Protocol):
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """Drop a slot; waits while somebody streams from it. False: there was none."""
 
+    def sync_slots(self, app_id: str) -> list[str]:
+        """Temporary slots of copies that run for a subscription."""
+
     def close(self) -> None:
         """End the session."""
 

@@ -36,6 +36,7 @@ class SubscriptionOptions:
     copy_data: bool = True
     binary: bool = False
     synchronous_commit: str = "off"
+    on_table_error: str = "stop"
     specified: set[str] = field(default_factory=set)
     other: dict[str, Any] = field(default_factory=dict)
     """Values of options that Penstock has not yet."""
@@ -58,6 +59,7 @@ as for PostgreSQL's superusers, password_required changes nothing."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
+    | {"on_table_error"}
     | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
@@ -152,11 +154,22 @@ def _origin(option: DefElem) -> str:
     return value.lower()
 
 
+def _on_table_error(option: DefElem) -> str:
+    value = def_get_string(option).lower()
+    if value not in ("stop", "park"):
+        raise InvalidParameterValue(
+            f'invalid value for parameter "on_table_error": "{value}"',
+            hint="Available values: stop, park.",
+        )
+    return value
+
+
 _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "slot_name": _slot_name,
     "synchronous_commit": _synchronous_commit,
     "streaming": def_get_streaming_mode,
     "origin": _origin,
+    "on_table_error": _on_table_error,
 }
 
 

@@ -142,6 +142,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             subscription = replace(subscription, binary=options.binary)
         if "synchronous_commit" in options.specified:
             subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
+        if "on_table_error" in options.specified:
+            subscription = replace(subscription, on_table_error=options.on_table_error)
         _save_healed(transaction, subscription)
     return CommandResult(_ALTERED, tuple(_synchronous_commit_notice(options)))
 
@@ -150,7 +152,7 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now."""
+    again whose name belongs to another relation now, or that are parked."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -181,16 +183,18 @@ def _take_in_again(
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubscriptionOptions,
 ) -> list[Notice]:
-    """Tables whose names mean other relations now, or meant others for a while.
+    """Tables whose names mean other relations now, or meant others for a while; parked tables.
 
     PostgreSQL goes on with the rows that are there; here they are replaced by a copy, or kept when
     the user says so (copy_data = false).
     """
     notices = []
     for rel, oid in kept:
-        another = rel.relid not in (None, oid)
-        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict):
+        another, parked = rel.relid not in (None, oid), rel.state is SubscriptionRelState.PARKED
+        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict or parked):
             continue
+        if parked and not options.copy_data:
+            continue  # what it has missed is not in its rows
         if not options.copy_data:
             transaction.relations.adopt(rel, oid)
             continue
@@ -198,12 +202,18 @@ def _take_in_again(
         notices.append(
             notice(
                 f'table "{rel.qualified_name}" will be copied again',
-                detail=(rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now.")
+                detail=_why_again(rel, oid)
                 + " The copy replaces the rows of the Delta table in one commit; its older versions"
                 " keep them.",
             )
         )
     return notices
+
+
+def _why_again(rel: SubscriptionRel, oid: int) -> str:
+    if rel.error is not None:
+        return f"It is parked: {rel.error.message}."
+    return rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
 
 
 def _insert(
@@ -221,6 +231,7 @@ def _insert(
             enabled=options.enabled,
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
+            on_table_error=options.on_table_error,
         )
         transaction.relations.add(subscription.oid, tables, _first_state(options))
 

@@ -63,6 +63,7 @@ def _pg_subscription(catalog: Catalog) -> list[Row]:
             "suberrordetail": s.error and s.error.detail,
             "suberrorhint": s.error and s.error.hint,
             "suberrortime": _time(s.error.time if s.error else None),
+            "subontableerror": s.on_table_error,
         }
         for s in catalog.subscriptions()
     ]
@@ -76,6 +77,10 @@ def _pg_subscription_rel(catalog: Catalog) -> list[Row]:
             "srsubstate": rel.state.value,
             "srsublsn": rel.lsn,
             "srsyncid": rel.sync_id,
+            "srerror": rel.error and rel.error.message,
+            "srerrordetail": rel.error and rel.error.detail,
+            "srerrorhint": rel.error and rel.error.hint,
+            "srerrortime": _time(rel.error.time if rel.error else None),
         }
         for rel in catalog.relations()
     ]
@@ -158,8 +163,19 @@ _SUBSCRIPTION_COLUMNS: Final = (
     "suberrordetail",
     "suberrorhint",
     "suberrortime",
+    "subontableerror",
 )
-_REL_COLUMNS: Final = ("srsubid", "srrelname", "srsubstate", "srsublsn", "srsyncid")
+_REL_COLUMNS: Final = (
+    "srsubid",
+    "srrelname",
+    "srsubstate",
+    "srsublsn",
+    "srsyncid",
+    "srerror",
+    "srerrordetail",
+    "srerrorhint",
+    "srerrortime",
+)
 _STAT_COLUMNS: Final = (
     "subid",
     "subname",

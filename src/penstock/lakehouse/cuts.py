@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import CommitConflict
+from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
@@ -70,7 +70,15 @@ class Cuts:
     Several processes may append; each cut is one commit, retried when another cut came first.
     """
 
-    def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        store: LogStore,
+        uri: str,
+        check_there: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``check_there``: raises where the table must not be created."""
+        self._check_there = check_there
         self.uri: Final = uri
         self._storage = storage
         self._store = store
@@ -78,6 +86,7 @@ class Cuts:
         self._state: TableState | None = None
         self._loaded = 0.0
         self._newest: dict[str, datetime] = {}
+        self._seen = False
 
     def append(
         self,
@@ -138,11 +147,12 @@ class Cuts:
             def replace(state: TableState) -> tuple[list[DataFile], list[WrittenFile]]:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
+            # What becomes unreferenced now stays until the next time: somebody may be reading it.
+            self._remove_unreferenced()
             if self._current_state().files:
                 self._commit(operation, replace)
             properties = self._current_state().properties
             self._store.checkpoint(self.uri, properties)
-            self._remove_unreferenced()
 
     def _commit(
         self,
@@ -173,11 +183,17 @@ class Cuts:
         # a second time: a state that has seen no commit for a while is loaded again.
         if self._state is None or time.time() - self._loaded > interval_seconds(RETENTION) / 2:
             self._state = load(self._storage, self.uri) or self._create()
+            self._seen = True
             self._loaded = time.time()
             self._newest.clear()
         return self._state
 
     def _create(self) -> TableState:
+        self._check_there()
+        if self._seen:
+            raise StorageError(
+                f'the cuts table "{self.uri}" is gone', hint="Put the warehouse back as it was."
+            )
         self._storage.create_folder(log_folder(self.uri))
         entry = _first_entry()
         try:

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, DuplicateObject, UndefinedObject
+from penstock.errors import CommitConflict, DuplicateObject, StateMismatch, UndefinedObject
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.foreign import check_restored
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_columns
@@ -185,11 +186,27 @@ class DeltaTable:
                 self.storage.remove(f"{self.uri}/{path}")
 
     def reload(self) -> None:
-        """Load the newest version; what is staged is forgotten, its files are left to VACUUM."""
+        """Load the newest version; what is staged is forgotten, its files are left to VACUUM.
+
+        Raises UndefinedObject, StateMismatch: it is another table, or commits of ours are gone.
+        """
         state = load(self.storage, self.uri)
         if state is None:
             raise UndefinedObject(f'table "{self.name}" does not exist at "{self.uri}" any more')
+        if state.metadata.get("id") != self.id or state.version < self.version:
+            raise StateMismatch(
+                f'table "{self.name}" is another one, or went back to an older state',
+                detail=f'At "{self.uri}" is version {state.version} of table '
+                f"{state.metadata.get('id')}, there was version {self.version} of {self.id}.",
+                hint="Put it back as it was, then ALTER SUBSCRIPTION ... ENABLE.",
+            )
+        self.check_restored(self.version, until=state.version)
         self._take(state)
+
+    def check_restored(self, since: int, *, until: int | None = None) -> None:
+        """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away."""
+        until = self.version if until is None else until
+        check_restored(self.storage, self.uri, self.name, since, until)
 
     def commit(
         self,

@@ -12,7 +12,7 @@ from typing import Final
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from penstock.errors import DuplicateObject
+from penstock.errors import ConfigurationError, DuplicateObject, StorageError
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
@@ -24,13 +24,24 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.relation import TableName, qualified
 
 OWN_FOLDER: Final = "_penstock"
+_NO_FILE: Final = "58P01"
 
 
 class Warehouse:
-    """A root folder or object store prefix. ``spark`` is needed to commit to object stores only."""
+    """A root folder or object store prefix. ``spark`` is needed to commit to object stores only.
 
-    def __init__(self, uri: str, fsync: bool = True, spark: SparkSession | None = None) -> None:
+    ``node_id``: whose it is, once that has been written there; None looks at nothing.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        fsync: bool = True,
+        spark: SparkSession | None = None,
+        node_id: str | None = None,
+    ) -> None:
         self.storage: Final = Storage(uri, fsync)
+        self.node_id = node_id
         self.uri: Final = self.storage.uri
         self._spark = spark
 
@@ -47,7 +58,57 @@ class Warehouse:
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts of all subscriptions of the node."""
-        return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts")
+        return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_there)
+
+    @property
+    def _owner_uri(self) -> str:
+        return f"{self.uri}/{OWN_FOLDER}/node_id"
+
+    def owner(self) -> str | None:
+        """The id of the node whose warehouse this is; None where none is written."""
+        try:
+            return self.storage.read(self._owner_uri).decode(errors="replace").strip() or None
+        except StorageError as error:
+            if error.sqlstate == _NO_FILE:
+                return None
+            raise
+
+    def claim(self, node_id: str) -> None:
+        """Write whose it is, and look at it from now on."""
+        if self.owner() != node_id:
+            self.storage.create_folder(f"{self.uri}/{OWN_FOLDER}")
+            self.storage.write(self._owner_uri, f"{node_id}\n".encode())
+        self.node_id = node_id
+
+    def check_there(self) -> None:
+        """One small read. Raises StorageError where the warehouse is not there (an empty mount
+        point looks like a new one), ConfigurationError where it is another node's.
+        """
+        if self.node_id is None:
+            return
+        found = self.owner()
+        if found is None:
+            raise self.not_there(self.node_id)
+        if found != self.node_id:
+            raise self.not_ours(found)
+
+    def not_there(self, node_id: str) -> StorageError:
+        """For a warehouse that must be there."""
+        return StorageError(
+            f'the warehouse "{self.uri}" is not there',
+            detail=f'The node\'s id is not in "{self._owner_uri}".',
+            hint="Mount it, or put it back; a running node then goes on by itself. If it is lost "
+            f"for good, write {node_id} to that file of a new one, and subscribe again.",
+        )
+
+    def not_ours(self, owner: str) -> ConfigurationError:
+        """For another node's warehouse."""
+        return ConfigurationError(
+            f'the warehouse "{self.uri}" belongs to another node',
+            detail=f'That node\'s id is {owner}, as "{self._owner_uri}" says.',
+            hint="Set the parameter warehouse to one of its own. If that node is gone for good, "
+            "remove the file; this node then takes the warehouse over.",
+        )
 
     def table_uri(self, schema: str, table: str) -> str:
         """Where the table of that schema and name lies, or would be made (``names.folder_name``).
@@ -80,7 +141,8 @@ class Warehouse:
         return found
 
     def create(self, schema: str, table: str, columns: TableSchema) -> DeltaTable:
-        """Create a table without rows. Raises DuplicateObject."""
+        """Create a table without rows. Raises DuplicateObject; as ``check_there``."""
+        self.check_there()
         uri = self.table_uri(schema, table)
         return DeltaTable.create(self.storage, self.store, uri, qualified(schema, table), columns)
 
@@ -118,5 +180,7 @@ class Warehouse:
     def staging_path(self, name: str) -> str:
         """The URI of a passing file that executors read; its folder exists."""
         folder = f"{self.uri}/{OWN_FOLDER}/staging"
+        if self.storage.is_local and not self.storage.exists(folder):
+            self.check_there()
         self.storage.create_folder(folder)
         return f"{folder}/{name}"

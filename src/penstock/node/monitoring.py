@@ -175,6 +175,7 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         changes=status.rows_applied,
         errors=status.error_count,
         tables_ready=sum(table.state == "r" for table in status.tables),
+        tables_parked=sum(table.state == "p" for table in status.tables),
         tables=len(status.tables),
         update_missing=sum(table.update_missing for table in status.tables),
         delete_missing=sum(table.delete_missing for table in status.tables),

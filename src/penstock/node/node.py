@@ -45,6 +45,7 @@ from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.status import SubscriptionStatus, read_status
+from penstock.node.warehouse_owner import take_warehouse
 from penstock.relation import TableName
 from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import Statement
@@ -99,7 +100,10 @@ class Node:
         return uri if ":" in uri else str(self.folder / uri)
 
     def _make_warehouse(self, spark: SparkSession | None) -> Warehouse:
-        return Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=spark)
+        made = Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=spark)
+        if self._catalog.warehouse() == made.uri:
+            made.node_id = self._catalog.node_info.node_id
+        return made
 
     # Statements
 
@@ -162,6 +166,7 @@ class Node:
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._warehouse = self._make_warehouse(self.spark)
+            take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             self._running = RunningNode(
@@ -286,7 +291,7 @@ class Node:
                 )
 
     def _all_ready(self, name: str) -> bool:
-        return all(t.state == "r" for s in self.status() if s.name == name for t in s.tables)
+        return all(t.state in "rp" for s in self.status() if s.name == name for t in s.tables)
 
     # Reading
 

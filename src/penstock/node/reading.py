@@ -12,8 +12,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import DuplicateObject, UndefinedObject
-from penstock.lakehouse.cuts import Cut
+from penstock.errors import DuplicateObject, NotInPrerequisiteState, UndefinedObject
+from penstock.lakehouse.cuts import Cut, CutTable
+from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_id import table_id
 from penstock.relation import TableName, qualified
 from penstock.sql import parse_table_name
 from penstock.sql.quoting import quote_identifier
@@ -42,7 +44,20 @@ def read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
             hint="Names with capital letters or other characters are written in quotes.",
             sqlstate="42P01",
         )
+    _check_same(qualified(*table), cut, pinned)
     return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
+
+
+def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
+    """Versions begin again when a table is made again in its place, and show other rows."""
+    found = None if pinned.id is None else table_id(Storage(pinned.uri), pinned.uri)
+    if found != pinned.id:
+        raise NotInPrerequisiteState(
+            f'table "{name}" of the cut at {cut.lsn} is no longer there',
+            detail=f'At "{pinned.uri}" there is '
+            + ("none now." if found is None else "another table now: it was copied again."),
+            hint="Read a newer cut: Node.cut tells the last one.",
+        )
 
 
 def view_name(table: TableName) -> str:

@@ -25,26 +25,27 @@ from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
+from penstock.node.slot_watch import SlotWatch
 from penstock.node.worker_options import copy_options, stream_options
 from penstock.pipeline.payload import remove_leftovers
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
 from penstock.subscription.worker_status import WorkerSnapshot
-from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""
 
+_STEP_INTERVAL: Final = 5.0
 _REPORT_INTERVAL: Final = 1.0
+_LONGEST_CONNECT: Final = 15.0
+"""Seconds that the node's stop waits for a publisher that does not answer; more than libpq takes by
+default (``DEFAULT_CONNECT_TIMEOUT_S``)."""
+
 _OLDEST_JOB: Final = timedelta(hours=1)
 """No Spark job of a batch takes longer; what is left of older ones was left by a crash."""
-
-_SLOT_INTERVAL: Final = 10.0
-"""Seconds between two questions to a publisher about what its slot retains."""
 
 
 class RunningNode:
@@ -89,19 +90,30 @@ class RunningNode:
             raise self._error
 
     def _run(self) -> None:
-        generation = -1
+        looked: tuple[int, float] | None = None
         try:
             while not self._stopping.wait(_LOOK_INTERVAL):
-                now = self._catalog.generation()
-                if now != generation or self._launcher.has_dead_workers:
-                    generation = now
-                    self._launcher.step()
+                try:
+                    looked = self._look(looked)
+                except PenstockError as error:
+                    # The workers go on; what they are told later they are told late.
+                    log.warning("could not look at the subscriptions: %s", error.message)
+                    self._stopping.wait(_REPORT_INTERVAL)
         except BaseException as error:
             log.exception("the launcher has ended")
             self._error = error
         finally:
             self._launcher.stop()
-            self._launcher.join()
+            self._launcher.join(_LONGEST_CONNECT)
+
+    def _look(self, before: tuple[int, float] | None) -> tuple[int, float]:
+        """Bring the workers in step where the catalog has changed, and now and then."""
+        now, at = self._catalog.generation(), time.monotonic()
+        recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
+        if before is not None and recent and not self._launcher.has_dead_workers:
+            return before
+        self._launcher.step()
+        return now, at
 
     def _wanted(self) -> Iterable[Wanted]:
         with self._catalog.read() as catalog:
@@ -121,8 +133,11 @@ class RunningNode:
             catalog=CatalogAccess(
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
+                record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
+                park=self._park,
                 bind=self._catalog.bind,
                 record_conflict=self._catalog.record_conflict,
+                member=self._catalog.member,
                 record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
             ),
             copy_options=copy_options(self._parameters),
@@ -139,6 +154,12 @@ class RunningNode:
             # REFRESH has removed the table meanwhile; the worker is told, and looks again.
             log.info("%s", gone.message)
 
+    def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
+        try:
+            self._catalog.park(rel, error)
+        except UndefinedObject as gone:
+            log.info("%s", gone.message)
+
     def _report_all(self) -> None:
         while not self._stopping.is_set():
             self._reports.write(dict(self._launcher.workers))
@@ -153,15 +174,15 @@ class _Reports:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._before: dict[int, tuple[float, int]] = {}
-        self._retained: dict[int, tuple[float, int | None]] = {}
+        self._slots = SlotWatch()
 
     def write(self, workers: dict[int, ApplyWorker]) -> None:
         """One round; a failure is logged, the numbers are worth no more."""
         try:
             reports = [self._statistics(oid, worker) for oid, worker in workers.items()]
             self._catalog.statistics.report(reports)
-        except PenstockError as error:
-            log.warning("could not write statistics: %s", error.message)
+        except Exception as error:
+            log.warning("could not write statistics: %s", error)
 
     def _statistics(self, oid: int, worker: ApplyWorker) -> SubscriptionStatistics:
         snapshot = worker.status.snapshot()
@@ -180,7 +201,7 @@ class _Reports:
             commit_time=snapshot.commit_time,
             cut_time=snapshot.cut_time,
             lag_seconds=_lag(snapshot, now),
-            retained_bytes=self._retained_bytes(oid, worker.subscription, now),
+            retained_bytes=self._slots.retained_bytes(worker.subscription),
             rows_applied=snapshot.rows_applied,
             rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
             transactions_applied=snapshot.transactions_applied,
@@ -198,6 +219,9 @@ class _Reports:
                     units_total=t.units_total,
                     rows_applied=t.rows_applied,
                     version=t.version,
+                    error=t.error,
+                    error_detail=t.error_detail,
+                    error_hint=t.error_hint,
                     update_missing=t.update_missing,
                     delete_missing=t.delete_missing,
                 )
@@ -205,24 +229,10 @@ class _Reports:
             ),
         )
 
-    def _retained_bytes(self, oid: int, subscription: Subscription, now: float) -> int | None:
-        asked, known = self._retained.get(oid, (0.0, None))
-        if now - asked < _SLOT_INTERVAL or subscription.slot_name is None:
-            return known
-        try:
-            conninfo = ConnInfo.parse(subscription.conninfo)
-            with Publisher.connect(conninfo, subscription.name) as publisher:
-                slot = publisher.slot_state(subscription.slot_name)
-            known = None if slot is None else slot.retained_bytes
-        except PenstockError as error:
-            log.debug("could not ask the publisher about its slot: %s", error.message)
-        self._retained[oid] = (now, known)
-        return known
-
 
 def _lag(snapshot: WorkerSnapshot, now: float) -> float | None:
-    if snapshot.cut_time is None:
-        return None
+    if snapshot.cut_time is None or snapshot.state not in ("streaming", "stopped"):
+        return None  # what has come at the publisher meanwhile nobody has told
     if not snapshot.transactions_behind:
         return 0.0
     return max(0.0, now - (snapshot.commit_time or snapshot.cut_time))

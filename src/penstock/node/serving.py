@@ -55,6 +55,7 @@ class ServingNode:
         """Raises ConfigurationError: rules, certificate or version make no sense."""
         self._catalog = catalog
         self._parameters = parameters
+        self._warehouse = warehouse
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders()
@@ -94,6 +95,8 @@ class ServingNode:
 
     def _keep_up(self) -> None:
         """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
+        # An unmounted warehouse has no logs at all, which says nothing about the slots.
+        self._warehouse.check_there()
         self.sequencer.check_logs()
         self._retention.check()
         # The end comes first: a slot that is made meanwhile begins there, or later.
@@ -136,6 +139,7 @@ class ServingNode:
             database=parameters.database,
             database_oid=DATABASE_OID,
             wal_sender_timeout_s=parameters.wal_sender_timeout,
+            check_warehouse=warehouse.check_there,
         )
 
     def _backend_options(self, folder: Path) -> BackendOptions:

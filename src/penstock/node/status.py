@@ -21,8 +21,12 @@ from penstock.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel; ``lsn``: its srsublsn.
-    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
+    """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
+    srsublsn.
+
+    ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
+    """
 
     name: str
     state: str
@@ -34,6 +38,9 @@ class TableStatus:
     version: int | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,7 @@ def _state(
 
 
 def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:
-    now = numbers or TableStatistics(rel.qualified_name)
+    now, parked = numbers or TableStatistics(rel.qualified_name), rel.error
     return TableStatus(
         name=rel.qualified_name,
         state=rel.state.value,
@@ -158,6 +165,9 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        error=now.error if parked is None else parked.message,
+        error_detail=now.error_detail if parked is None else parked.detail,
+        error_hint=now.error_hint if parked is None else parked.hint,
         update_missing=now.update_missing,
         delete_missing=now.delete_missing,
     )

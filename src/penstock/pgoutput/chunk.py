@@ -7,14 +7,14 @@ messages ("sequence") count within one chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.errors import ProtocolViolation
+from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.relation import Relation
 
 XLOGDATA_HEADER: Final = 25
@@ -91,6 +91,15 @@ class ChangeBatch:
         return len(self.sequence)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unreadable:
+    """Row changes of one relation that cannot be read, and why; they are not in ``changes``."""
+
+    relation: Relation
+    sequence: NDArray[np.int64]
+    error: ValueNotRepresentable
+
+
 @dataclass(frozen=True, slots=True)
 class TruncateEvent:
     """A Truncate message. ``relations``: of ``relation_oids``, as they are defined there."""
@@ -106,6 +115,8 @@ class TruncateEvent:
 class DecodedChunk:
     """Everything in a chunk that an applier needs.
 
+    ``begin_sequence`` and ``final_lsn`` are the same of each Begin message. ``unreadable`` must be
+    looked at: it is the error of whom its relations concern.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -117,3 +128,6 @@ class DecodedChunk:
     commit_lsn: NDArray[np.int64]
     end_lsn: NDArray[np.int64]
     commit_time: NDArray[np.int64]
+    unreadable: tuple[Unreadable, ...] = ()
+    begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))

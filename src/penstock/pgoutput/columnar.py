@@ -2,8 +2,8 @@
 
 In: a ``MessageChunk`` of protocol version 1. Out: a ``DecodedChunk``: row changes per relation,
 truncates and commits. The relation map is kept from chunk to chunk. Whether transactions are
-complete and commits fit their Begin is left to the apply worker; single messages in readable form
-are in ``decoder``, which a property test keeps equal to this (law 7).
+complete and commits fit their Begin (``framing.check_commits``) is left to the apply worker; single
+messages in readable form are in ``decoder``, which a property test keeps equal to this (law 7).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cells import window
-from penstock.errors import ProtocolViolation
+from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgoutput.change_batch import DELETE, INSERT, TUPLE_KIND_AT, UPDATE, change_batch
 from penstock.pgoutput.chunk import (
     PADDING,
@@ -23,14 +23,22 @@ from penstock.pgoutput.chunk import (
     DecodedChunk,
     MessageChunk,
     TruncateEvent,
+    Unreadable,
 )
 from penstock.pgoutput.columns import FindReader
 from penstock.pgoutput.decoder import Decoder, unknown_message
-from penstock.pgoutput.framing import check_begins, check_origins, read_commits
+from penstock.pgoutput.framing import check_origins, read_begins, read_commits
 from penstock.pgoutput.messages import RelationMessage, Truncate
 from penstock.relation import Relation
 
-__all__ = ["ChangeBatch", "ColumnarDecoder", "DecodedChunk", "MessageChunk", "TruncateEvent"]
+__all__ = [
+    "ChangeBatch",
+    "ColumnarDecoder",
+    "DecodedChunk",
+    "MessageChunk",
+    "TruncateEvent",
+    "Unreadable",
+]
 
 _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
@@ -55,7 +63,8 @@ class ColumnarDecoder:
     def decode(self, chunk: MessageChunk) -> DecodedChunk:
         """Decode all messages of a chunk; the relation map moves on only when all of them succeed.
 
-        Raises ProtocolViolation; ValueNotRepresentable with table and column as detail.
+        Raises ProtocolViolation. A value that its type here cannot hold makes its relation's
+        changes ``unreadable``, and no others'.
         """
         buffer, starts, ends = _padded(chunk), chunk.starts, chunk.ends
         if (ends <= starts).any():
@@ -66,20 +75,32 @@ class ColumnarDecoder:
         definitions = _Definitions(self.relations)
         truncates = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
         begins, origins = kind == _BEGIN, kind == _ORIGIN
-        check_begins(buffer, starts[begins], ends[begins])
+        final_lsn = read_begins(buffer, starts[begins], ends[begins])
         if origins.any():
             check_origins(buffer, starts[origins], ends[origins])
         commits = np.flatnonzero(kind == _COMMIT)
         commit_lsn, end_lsn, time = read_commits(buffer, starts[commits], ends[commits])
-        changes = [
-            change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
-            for relation, rows in _runs(
-                buffer, starts, ends, np.flatnonzero(_ROWS[kind]), definitions
-            )
-        ]
+        changes, unreadable = [], []
+        for relation, rows in _runs(buffer, starts, ends, np.flatnonzero(_ROWS[kind]), definitions):
+            try:
+                changes.append(
+                    change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
+                )
+            except ValueNotRepresentable as error:
+                unreadable.append(Unreadable(relation, rows, error))
         changes.sort(key=lambda change: int(change.sequence[0]))
         self.relations = definitions.newest()
-        return DecodedChunk(tuple(changes), truncates, commits, commit_lsn, end_lsn, time)
+        return DecodedChunk(
+            tuple(changes),
+            truncates,
+            commits,
+            commit_lsn,
+            end_lsn,
+            time,
+            tuple(unreadable),
+            np.flatnonzero(begins),
+            final_lsn,
+        )
 
     def _rare(
         self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions

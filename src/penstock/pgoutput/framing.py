@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from penstock.cells import window
 from penstock.errors import ProtocolViolation
+from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import DecodedChunk
 from penstock.pgoutput.messages import EPOCH_MICROSECONDS
 from penstock.pgoutput.reader import Reader
 from penstock.pgoutput.transaction_reader import read_origin
@@ -21,13 +23,31 @@ _BEGIN_SIZE: Final = 1 + 8 + 8 + 4
 _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
 
 
-def check_begins(
+def read_begins(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> None:
-    """Begin messages have their size and an LSN. Raises ProtocolViolation."""
+) -> NDArray[np.int64]:
+    """final_lsn of each Begin. Raises ProtocolViolation."""
     _sized(starts, ends, _BEGIN_SIZE)
-    if (window(buffer, ">u8")[starts + 1] == 0).any():
+    final_lsn = window(buffer, ">i8")[starts + 1].astype(np.int64, copy=False)
+    if (final_lsn == 0).any():
         raise ProtocolViolation("final_lsn not set in begin message")
+    return final_lsn
+
+
+def check_commits(chunk: DecodedChunk) -> None:
+    """A Commit is where its Begin said; of a Begin in an earlier chunk nothing is known here.
+
+    Raises ProtocolViolation (apply_handle_commit).
+    """
+    before = np.searchsorted(chunk.begin_sequence, chunk.commit_sequence) - 1
+    known = before >= 0
+    expected, found = chunk.final_lsn[before[known]], chunk.commit_lsn[known]
+    wrong = np.flatnonzero(expected != found)
+    if len(wrong):
+        raise ProtocolViolation(
+            f"incorrect commit LSN {Lsn(int(found[wrong[0]]))} in commit message "
+            f"(expected {Lsn(int(expected[wrong[0]]))})"
+        )
 
 
 def read_commits(

@@ -9,7 +9,7 @@ positions and file names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
+from penstock.errors import PenstockError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
@@ -38,6 +39,9 @@ from penstock.pipeline.verify import missing_rows, positions_to_delete
 from penstock.pipeline.write import Completion, WriteItem
 
 log = logging.getLogger(__name__)
+
+Done = Located | Candidates | Written
+"""Of a task, what is no error."""
 
 _ITEM_SECONDS: Final = 0.01
 _SECONDS_PER_ROW: Final = 2e-8
@@ -79,30 +83,47 @@ class TableOutcome:
     skipped: Skipped | None = None
 
 
+def _refuse(_work: TableWork, error: PenstockError) -> None:
+    raise error
+
+
 def run_batch(
-    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
+    spark: SparkSession,
+    works: Sequence[TableWork],
+    options: ApplyOptions,
+    *,
+    failed: Callable[[TableWork, PenstockError], None] = _refuse,
 ) -> tuple[TableOutcome, ...]:
-    """Carry out the works, each on another table, as one job; stage them all or none.
+    """Carry out the works, each on another table, as one job, and stage them.
 
     Changes of rows that a table does not have are skipped, as PostgreSQL does, and told in the
-    outcome. Raises ReplicationConflict naming table and keys where a row to be inserted is there
-    already or a key has several rows, StorageError.
+    outcome. ``failed`` is told of each work that cannot be done: ReplicationConflict naming table
+    and keys where a row to be inserted is there already or a key has several rows, StorageError. It
+    raises, and then nothing is staged; or it returns, and the others are.
     """
-    if not works:
-        return ()
-    while True:
+    while works:
         results = _search_and_write(spark, works, options)
+        deleted: dict[int, Mapping[str, BitMap]] = {}
+        again: list[TableWork] = []
         try:
-            folded = _fold_again(works, results)
-            if folded is None:
-                deleted = _verify(works, results)
-                break
+            for number, work in enumerate(works):
+                try:
+                    mine = _results_of(number, results)
+                    net = _without_missing(work.net, mine)
+                    if net is None:
+                        deleted[number] = positions_to_delete(work.table.name, work.net, mine)
+                    again.append(work if net is None else replace(work, net=net))
+                except PenstockError as error:
+                    failed(work, error)
         except BaseException:
             _remove_written(works, results)
             raise
+        if len(deleted) == len(again):
+            _remove_written(works, [result for result in results if result.work not in deleted])
+            return tuple(_stage(n, works[n], results, goes) for n, goes in deleted.items())
         _remove_written(works, results)
-        works = folded
-    return tuple(_stage(n, work, results, deleted[n]) for n, work in enumerate(works))
+        works = again
+    return ()
 
 
 def _search_and_write(
@@ -118,19 +139,14 @@ def _search_and_write(
         return run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
 
 
-def _fold_again(works: Sequence[TableWork], results: Sequence[Result]) -> list[TableWork] | None:
-    """The works without the changes of rows that are not there; None where none is missing.
+def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:
+    """The net change without the changes of rows that are not there; None where none is missing.
 
     PostgreSQL skips such a change (update_missing, delete_missing). It is rare, so the whole job is
-    done again. Raises the first task's error.
+    done again.
     """
-    _check_tasks(results)
-    folded = list(works)
-    for number, work in enumerate(works):
-        lacking = missing_rows(work.net, _results_of(number, results))
-        if lacking is not None and work.net.without is not None:
-            folded[number] = replace(work, net=work.net.without(lacking))
-    return folded if any(new is not old for new, old in zip(folded, works, strict=True)) else None
+    lacking = missing_rows(net, results)
+    return None if lacking is None or net.without is None else net.without(lacking)
 
 
 def _items(
@@ -209,22 +225,15 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 
 
-def _verify(works: Sequence[TableWork], results: Sequence[Result]) -> list[Mapping[str, BitMap]]:
-    """Positions that go, per work. Raises ReplicationConflict."""
-    return [
-        positions_to_delete(work.table.name, work.net, _results_of(number, results))
-        for number, work in enumerate(works)
-    ]
-
-
-def _check_tasks(results: Sequence[Result]) -> None:
+def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
+    """A work's. Raises its first task's error."""
+    found: list[Done] = []
     for result in results:
-        if isinstance(result, Failed):
-            raise result.error
-
-
-def _results_of(number: int, results: Sequence[Result]) -> list[Located | Candidates | Written]:
-    return [r for r in results if not isinstance(r, Failed) and r.work == number]
+        if result.work == number:
+            if isinstance(result, Failed):
+                raise result.error
+            found.append(result)
+    return found
 
 
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:

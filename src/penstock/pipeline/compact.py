@@ -154,7 +154,7 @@ def _check(
         if failed
         else StorageError(
             f'compaction of table "{table.name}" read {found} rows where there are {expected}',
-            hint="Data files are damaged. RESTORE the table to an older version or copy it again.",
+            hint="Data files are damaged. Put them back from a copy, or copy the table again.",
             sqlstate="XX001",
         )
     )

@@ -13,17 +13,18 @@ share one consistent point, and a large table is cut by ctid.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.snapshot_job import CopyJob
-from penstock.pipeline.snapshot_task import CopyFailed, CopyTask, Result
+from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result
 from penstock.pipeline.snapshot_units import units_of
 from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
@@ -70,9 +71,10 @@ class CopyResult:
 
 @dataclass(slots=True)
 class _Copy:
-    """One table's state while the round runs."""
+    """One table's state while the round runs. ``ended``: finished, failed or not wanted."""
 
     source: CopySource
+    ended: bool = False
     units: int = 0
     done: int = 0
     rows: int = 0
@@ -84,6 +86,10 @@ class _Copy:
         return CopyResult(self.source.table.name, self.rows, self.bytes)
 
 
+def _raise(source: CopySource, error: PenstockError) -> None:
+    raise error
+
+
 def run_copy(
     spark: SparkSession,
     sources: Sequence[CopySource],
@@ -93,26 +99,31 @@ def run_copy(
     options: CopyOptions,
     progress: Progress,
     finished: Callable[[CopySource], object] = lambda source: None,
+    failed: Callable[[CopySource, PenstockError], object] = _raise,
+    wanted: Callable[[CopySource], bool] = lambda source: True,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[CopyResult, ...]:
     """Copy the tables; stage each and call ``finished`` for it (to commit) once it is complete.
 
-    ``check`` is called about every second and raises when the snapshot is lost. All callbacks run
-    in the calling thread. Raises the first unit's error, which names table and column
-    (ConnectionFailure, PublisherError, ValueNotRepresentable, StorageError): tables that were not
-    finished have nothing staged then, and their files are removed as far as they are known.
+    A table ends alone: ``failed`` is called with the error of its first unit that fails, which
+    names table and column (ConnectionFailure, PublisherError, ValueNotRepresentable, StorageError),
+    or with that of ``finished``; and it ends without a word when it is no longer ``wanted``. Both
+    that and ``check``, which raises when the snapshot is lost, are asked about every half second.
+    All callbacks run in the calling thread. Tables that were not finished have nothing staged, and
+    their files are removed as far as they are known.
     """
     copies = [_Copy(source) for source in sources]
     owners: dict[int, _Copy] = {}
     tasks = _tasks(spark, copies, owners, conninfo, snapshot_name, options)
+    job = CopyJob(spark, tasks, options.connections, _description(sources))
+    round_ = _Round(job, copies, owners, progress, finished, failed, wanted, check)
     for copy in copies:
         if not copy.units:  # a table without columns has nothing that a file could hold
-            finished(copy.source)
-    job = CopyJob(spark, tasks, options.connections, _description(sources))
+            round_.finish(copy)
     try:
         with job:
-            for result in job.results(check):
-                _take(owners[result.number], result, progress, finished)
+            for result in job.results(round_.look, round_.stray):
+                round_.take(result)
                 failpoint(INSIDE_COPY)
     except BaseException:
         for late in job.late():
@@ -123,39 +134,84 @@ def run_copy(
     return tuple(copy.result for copy in copies)
 
 
-def _take(
-    copy: _Copy, result: Result, progress: Progress, finished: Callable[[CopySource], object]
-) -> None:
-    if isinstance(result, CopyFailed):
-        raise result.error
-    copy.done += 1
-    copy.files += result.files
-    copy.rows += sum(file.rows for file in result.files)
-    copy.bytes += sum(file.size for file in result.files)
-    progress(copy.source.table.name, copy.rows, copy.bytes, copy.done, copy.units)
-    if copy.done == copy.units:
-        copy.source.table.stage(written=copy.files)
+@dataclass(slots=True)
+class _Round:
+    """What becomes of results, in the thread that asks for them."""
+
+    job: CopyJob
+    copies: Sequence[_Copy]
+    owners: Mapping[int, _Copy]
+    progress: Progress
+    finished: Callable[[CopySource], object]
+    failed: Callable[[CopySource, PenstockError], object]
+    wanted: Callable[[CopySource], bool]
+    check: Callable[[], None]
+
+    def take(self, result: Result) -> None:
+        copy = self.owners[result.number]
+        if isinstance(result, CopyFailed):
+            self._end(copy)
+            self.failed(copy.source, result.error)
+            return
+        copy.done += 1
+        copy.files += result.files
+        copy.rows += sum(file.rows for file in result.files)
+        copy.bytes += sum(file.size for file in result.files)
+        self.progress(copy.source.table.name, copy.rows, copy.bytes, copy.done, copy.units)
+        if copy.done == copy.units:
+            self.finish(copy)
+
+    def finish(self, copy: _Copy) -> None:
+        table = copy.source.table
+        copy.ended = True
+        table.stage(written=copy.files)
         copy.files = []
         try:
-            finished(copy.source)
+            self.finished(copy.source)
+        except ConnectionFailure:  # what held the snapshot or the locks is gone: for all tables
+            table.discard()
+            raise
+        except PenstockError as error:
+            table.discard()
+            self.failed(copy.source, error)
+            return
         except BaseException:
-            copy.source.table.discard()
+            table.discard()
             raise
         log.info(
             'copied table "%s": %d rows, %d bytes in %d units',
-            copy.source.table.name,
+            table.name,
             copy.rows,
             copy.bytes,
             copy.units,
         )
 
+    def look(self) -> None:
+        self.check()
+        for copy in self.copies:
+            if not copy.ended and not self.wanted(copy.source):
+                log.info('the copy of table "%s" ends: nobody wants it', copy.source.table.name)
+                self._end(copy)
+
+    def stray(self, copied: Copied) -> None:
+        copy = self.owners[copied.number]
+        _remove(copy.source.table, copied.files)
+
+    def _end(self, copy: _Copy) -> None:
+        copy.ended = True
+        self.job.discard([number for number, owner in self.owners.items() if owner is copy])
+        _abandon(copy)
+
 
 def _abandon(copy: _Copy) -> None:
     """Remove files that nothing will name; those of killed tasks are left to VACUUM."""
-    table = copy.source.table
-    for file in copy.files:
-        table.storage.remove(f"{table.uri}/{file.path}")
+    _remove(copy.source.table, copy.files)
     copy.files = []
+
+
+def _remove(table: DeltaTable, files: Sequence[WrittenFile]) -> None:
+    for file in files:
+        table.storage.remove(f"{table.uri}/{file.path}")
 
 
 def _tasks(
@@ -168,7 +224,7 @@ def _tasks(
 ) -> list[CopyTask]:
     """All units of all tables, the largest first, so that the last ones to end are short."""
     cores = min(spark.sparkContext.defaultParallelism, options.connections)
-    session = conninfo.for_sql("penstock copy", options="-c search_path=")
+    session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         table, columns = copy.source.table, _columns(copy.source)

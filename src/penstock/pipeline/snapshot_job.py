@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
-from penstock.pipeline.snapshot_task import Copied, CopyTask, Result, copy_units
+from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result, copy_units
 
-_CHECK_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 0.5
+_ENDED: Final = object()
+"""There will be no more results."""
 
 
 class _Arrivals:
@@ -49,12 +52,18 @@ class CopyJob:
         self, spark: SparkSession, tasks: Sequence[CopyTask], at_once: int, description: str
     ) -> None:
         self._context = spark.sparkContext
-        self._tasks = tasks
         self._at_once = at_once
         self._description = description
         self._group = f"penstock-copy-{uuid.uuid4()}"
         self._arrived: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
-        self._seen: set[int] = set()
+        self._lock = threading.Lock()
+        self._todo = {task.number: task for task in tasks}
+        """Units that somebody waits for, in order."""
+        self._delivered: set[int] = set()
+        """Those of them whose results are in the queue."""
+        self._taken: dict[int, Result] = {}
+        self._restart = False
+        """The job that runs has units that nobody waits for: another is to follow it."""
         self._cancelled = False
         self._thread = threading.Thread(target=self._run, name="copy", daemon=True)
 
@@ -68,49 +77,89 @@ class CopyJob:
             self._context.cancelJobGroup(self._group)
             self._thread.join(_CHECK_INTERVAL_S)
 
-    def results(self, check: Callable[[], None]) -> Iterator[Result]:
-        """Each unit's result once, as it comes. Raises what Spark raises."""
-        seen = self._seen
-        while len(seen) < len(self._tasks):
-            try:
-                arrived = self._arrived.get(timeout=_CHECK_INTERVAL_S)
-            except queue.Empty:
+    def results(
+        self, check: Callable[[], None], stray: Callable[[Copied], None] = lambda copied: None
+    ) -> Iterator[Result]:
+        """Each unit's result once, as it comes. Raises what Spark raises.
+
+        ``check`` is called every half second, however fast the results come. ``stray`` is given
+        what nobody waits for: units of a discarded table, and second attempts at a unit.
+        """
+        looked = time.monotonic()
+        while self._todo:
+            arrived = self._next()
+            if time.monotonic() - looked >= _CHECK_INTERVAL_S:
                 check()
-                continue
+                self._cancel_unwanted()
+                looked = time.monotonic()
             if isinstance(arrived, BaseException):
                 check()
                 raise arrived
-            if arrived is None:
-                raise PenstockError("the initial copy ended before all units were done")
-            if arrived.number not in seen:
-                seen.add(arrived.number)
-                yield arrived
+            if arrived is _ENDED:
+                if self._todo:
+                    raise PenstockError("the initial copy ended before all units were done")
+            elif isinstance(arrived, Copied | CopyFailed):
+                if self._take(arrived):
+                    yield arrived
+                elif isinstance(arrived, Copied) and arrived != self._taken.get(arrived.number):
+                    stray(arrived)
+
+    def discard(self, numbers: Collection[int]) -> None:
+        """Nobody waits for these units any more. What runs of them is cancelled; other units that
+        run in the same job begin again."""
+        with self._lock:
+            running = [n for n in numbers if n in self._todo and n not in self._delivered]
+            for number in numbers:
+                self._todo.pop(number, None)
+            self._restart = self._restart or bool(running)
+        self._cancel_unwanted()
 
     def late(self) -> list[Copied]:
         """Units that ended after somebody stopped asking; call it when the job is over."""
-        found: dict[int, Copied] = {}
+        found: list[Copied] = []
         while True:
             try:
                 arrived = self._arrived.get_nowait()
             except queue.Empty:
-                return list(found.values())
-            if isinstance(arrived, Copied) and arrived.number not in self._seen:
-                found[arrived.number] = arrived
+                return found
+            if isinstance(arrived, Copied) and arrived != self._taken.get(arrived.number):
+                found.append(arrived)
+
+    def _next(self) -> Result | BaseException | object | None:
+        try:
+            arrived = self._arrived.get(timeout=_CHECK_INTERVAL_S)
+        except queue.Empty:
+            return None
+        return _ENDED if arrived is None else arrived
+
+    def _take(self, result: Result) -> bool:
+        """Whether somebody waits for this result."""
+        with self._lock:
+            if self._todo.pop(result.number, None) is None:
+                return False
+        self._taken[result.number] = result
+        return True
+
+    def _cancel_unwanted(self) -> None:
+        if self._restart:  # again and again, as the job may just be about to begin
+            self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._group, self._description)
-            for wave in self._waves():
-                if self._cancelled:
-                    return
-                for result in self._run_wave(wave):
-                    self._arrived.put(result)
+            while wave := self._wave():
+                try:
+                    for result in self._run_wave(wave):
+                        self._deliver(result)
+                except Exception:
+                    if self._cancelled or not self._restart:
+                        raise
             self._arrived.put(None)
         except BaseException as error:
             self._arrived.put(error)
 
     def _run_wave(self, tasks: Sequence[CopyTask]) -> list[Result]:
-        arrivals = self._context.accumulator([], _Arrivals(self._arrived.put))
+        arrivals = self._context.accumulator([], _Arrivals(self._deliver))
 
         def run(partition: Iterator[CopyTask]) -> Iterator[Result]:
             for result in copy_units(partition):
@@ -120,9 +169,16 @@ class CopyJob:
         job = self._context.parallelize(tasks, len(tasks)).mapPartitions(run)
         return list(job.collect())
 
-    def _waves(self) -> Iterator[Sequence[CopyTask]]:
-        """One job where the cluster cannot do more than ``at_once`` units anyway."""
+    def _deliver(self, result: Result) -> None:
+        with self._lock:
+            self._delivered.add(result.number)
+        self._arrived.put(result)
+
+    def _wave(self) -> list[CopyTask]:
+        """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
+        at the same time anyway."""
+        with self._lock:
+            self._restart = False
+            waiting = [t for number, t in self._todo.items() if number not in self._delivered]
         narrow = self._context.defaultParallelism <= self._at_once
-        step = len(self._tasks) if narrow else self._at_once
-        for start in range(0, len(self._tasks), step or 1):
-            yield self._tasks[start : start + step]
+        return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]

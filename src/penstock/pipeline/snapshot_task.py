@@ -11,8 +11,8 @@ ADBC hangs in a process that was forked after it was used: nothing here runs in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,15 +21,36 @@ import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions, dbapi
 
 import penstock.pgtypes as pgtypes
-from penstock.errors import ConnectionFailure, PenstockError, PublisherError, ValueNotRepresentable
+from penstock.errors import (
+    ConnectionFailure,
+    FeatureNotSupported,
+    PenstockError,
+    PublisherError,
+    StorageError,
+    ValueNotRepresentable,
+)
 from penstock.lakehouse.files import FileWriter, WrittenFile
-from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.relation import Attribute
 from penstock.walreceiver.connection import quote_literal
 from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
-from penstock.walreceiver.snapshot_holder import SESSION_SETTINGS, lost_snapshot
+from penstock.walreceiver.session_settings import SESSION_SETTINGS
+from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 _BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
+
+_NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
+"""The driver's session has locked the table (``walreceiver.table_locks``), but whoever waits to
+change the table stands before us in the queue, and waits for that session, which waits for us."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_LET_IT_PASS: Final = (
+    "A session on the publisher waits to change the table. It goes first, and the copy begins "
+    "again by itself."
+)
+
+_END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
+"""A query that sends nothing for long must end when its task is killed. Not every platform can."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +107,37 @@ def _copy(task: CopyTask) -> list[WrittenFile]:
     writer = FileWriter(
         task.storage, task.table_uri, task.schema, target_file_bytes=task.target_file_bytes
     )
-    with _session(task) as cursor:
-        return writer.write(
-            _converted(batch, task)
-            for query in task.queries
-            for batch in _read(cursor, query, task)
+    sent = 0
+    with _session(task) as cursor, writer:
+        for query in task.queries:
+            for batch in _read(cursor, query, task):
+                sent += batch.num_rows
+                writer.add(_converted(batch, task))
+    try:
+        _check(writer.files, sent, task)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer.files
+
+
+def _check(files: Sequence[WrittenFile], sent: int, task: CopyTask) -> None:
+    """Every row that the server has sent is in a file, and every file is there as it was written.
+
+    Costs a look at each file's length.
+    """
+    written = sum(file.rows for file in files)
+    if written != sent:
+        raise PenstockError(
+            f'initial copy of table "{task.table}" wrote {written} rows of {sent} that were sent'
         )
+    for file in files:
+        uri = f"{task.table_uri}/{file.path}"
+        with storage_errors("read file", uri):
+            filesystem, where = resolve(uri)
+            length = filesystem.get_file_info(where).size
+        if length != file.size:
+            raise StorageError(f'file "{uri}" has {length} bytes of {file.size} that were written')
 
 
 @contextmanager
@@ -105,6 +151,10 @@ def _session(task: CopyTask) -> Iterator[Any]:
         with _server_errors(task):
             cursor.execute(SESSION_SETTINGS)
             cursor.fetchall()
+        for setting in (_NOT_FOR_EVER, _END_WITH_ME):
+            with suppress(adbc_driver_manager.Error):
+                cursor.execute(setting)
+        with _server_errors(task):
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             cursor.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot_name)}")
@@ -138,6 +188,7 @@ def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
 
 def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
     try:
+        _refuse_opaque(array.type)
         return pgtypes.find(attribute.type_oid).copy_column(array, attribute.typmod)
     except PenstockError as error:
         error.detail = " ".join(
@@ -149,6 +200,19 @@ def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
             f"could not convert values of the initial copy: {error}",
             detail=f'Table "{task.table}", column "{attribute.name}".',
         ) from None
+
+
+def _refuse_opaque(kind: pa.DataType) -> None:
+    """The driver passes on the bytes of a type that it does not know; nobody may take them for
+    text. (numeric is opaque as well, but comes as text.)"""
+    if isinstance(kind, pa.OpaqueType):
+        if not pa.types.is_string(kind.storage_type):
+            raise FeatureNotSupported(
+                f'values of type "{kind.type_name}" cannot be read by the initial copy',
+                hint="Leave the column out by a column list of the publication.",
+            )
+    elif pa.types.is_list(kind):
+        _refuse_opaque(kind.value_type)
 
 
 @contextmanager
@@ -166,7 +230,8 @@ def _server_error(error: Any, task: CopyTask) -> PenstockError:
     return kind(
         prefix + _primary(error),
         detail=_field(error, "PG_DIAG_MESSAGE_DETAIL"),
-        hint=_field(error, "PG_DIAG_MESSAGE_HINT") or hint_for(sqlstate),
+        hint=_field(error, "PG_DIAG_MESSAGE_HINT")
+        or (_LET_IT_PASS if sqlstate == _LOCK_NOT_AVAILABLE else hint_for(sqlstate)),
         sqlstate=sqlstate,
     )
 

@@ -67,7 +67,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Failed:
-    """A task's error; what its partition had yet to do was not done."""
+    """The error of a table's item; what its partition had yet to do for the table was not done."""
 
     work: int
     error: PenstockError
@@ -77,15 +77,18 @@ Result = Located | Candidates | Written | Failed
 
 
 def run_partition(partitions: Iterable[tuple[Item, ...]]) -> Iterator[Result]:
-    """One task: do the items one after the other, stop at the first error."""
+    """One task: do the items one after the other; a table's first error ends those of the table."""
+    failed: set[int] = set()
     for items in partitions:
         for item in items:
             work = item.work if isinstance(item, WriteItem) else item.locate.work
+            if work in failed:
+                continue
             try:
                 yield from _run(item)
             except PenstockError as error:
+                failed.add(work)
                 yield Failed(work, error)
-                return
 
 
 def _run(item: Item) -> Iterator[Result]:

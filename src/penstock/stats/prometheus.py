@@ -51,6 +51,7 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
     ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
+    ("tables_parked", "tables_parked", "Tables that an error of their own keeps out of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
 )
 

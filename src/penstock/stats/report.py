@@ -73,6 +73,7 @@ class SubscriptionReport:
     changes: int
     errors: int
     tables_ready: int
+    tables_parked: int
     tables: int
     update_missing: int = 0
     delete_missing: int = 0

@@ -14,11 +14,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import ApplierReplaced, CommitConflict
+from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder
+from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
 from penstock.pipeline.fold import fold
@@ -26,7 +27,8 @@ from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.inbox import Batch, Piece
-from penstock.subscription.relation_map import shares
+from penstock.subscription.parking import Parking, is_own
+from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
 
@@ -61,6 +63,7 @@ class Applier:
         subscription: str,
         app_id: str,
         options: ApplyOptions,
+        parking: Parking,
         last_cut: Cut | None,
     ) -> None:
         self._spark = spark
@@ -69,6 +72,7 @@ class Applier:
         self._subscription = subscription
         self._app_id = app_id
         self._options = options
+        self._parking = parking
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
@@ -86,7 +90,8 @@ class Applier:
 
         Nothing is committed when it raises before the first commit; when it raises between two
         commits, the tables that have committed skip the batch by their own LSNs when it comes
-        again.
+        again. With ``on_table_error = park`` a table with an error of its own is parked, and the
+        batch goes to the others.
         """
         relations = dict(self._decoder.relations)
         self._phases = Phases()
@@ -155,34 +160,65 @@ class Applier:
         self._conflicts.report(self._outcomes, batch.end_lsn)
         return rows
 
+    def _refuse(
+        self, target: Target, error: PenstockError, touched: dict[TableName, Target]
+    ) -> None:
+        """Park a table, with what is staged on it forgotten; or raise the error."""
+        self._parking.refuse(target.rel, error)
+        touched.pop(target.rel.table_name, None)
+        target.table.discard()
+        self._targets.close(target)
+
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
-        works: list[TableWork] = []
-        rows = 0
-        for share in shares(decoded, self._targets, open_end):
-            target = share.target
-            touched[target.rel.table_name] = target
-            for change in share.changes:
-                self._targets.follow(target, change.relation)
-            with self._phases.phase("fold"):
-                net = fold(
-                    share.changes,
-                    target.table.schema,
-                    truncates=share.truncates,
-                    from_sequence=share.first,
-                )
-            works.append(TableWork(target.table, net))
-            target.rows_applied += share.rows
-            rows += share.rows
+            check_commits(decoded)
+        works: dict[TableName, TableWork] = {}
+        rows: dict[TableName, int] = {}
+        # All first: two tables that exchanged their names are told of together.
+        for share in list(shares(decoded, self._targets, open_end)):
+            target, name = share.target, share.target.rel.table_name
+            if self._targets.named(name) is not target:
+                continue  # parked a moment ago
+            touched[name] = target
+            try:
+                works[name] = self._work(share)
+                rows[name] = share.rows
+            except PenstockError as error:
+                works.pop(name, None)
+                self._refuse(target, error, touched)
         if works:
             with self._phases.phase("job"):
-                self._outcomes += run_batch(self._spark, works, self._options)
-        return rows
+                self._outcomes += run_batch(
+                    self._spark,
+                    list(works.values()),
+                    self._options,
+                    failed=lambda work, error: self._refuse(
+                        next(t for t in touched.values() if t.table is work.table), error, touched
+                    ),
+                )
+        return sum(count for name, count in rows.items() if name in touched)
+
+    def _work(self, share: Share) -> TableWork:
+        if share.error is not None:
+            raise share.error
+        target = share.target
+        for change in share.changes:
+            self._targets.follow(target, change.relation)
+        with self._phases.phase("fold"):
+            net = fold(
+                share.changes,
+                target.table.schema,
+                truncates=share.truncates,
+                from_sequence=share.first,
+            )
+        target.rows_applied += share.rows
+        return TableWork(target.table, net)
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
         """Commit side by side; all are tried, so that a lost race costs one table's work."""
         lost: list[Target] = []
+        refused: list[tuple[Target, PenstockError]] = []
         futures = {self._pool.submit(self._commit_table, t, end_lsn): t for t in touched}
         pending: set[Future[None]] = set(futures)
         error: BaseException | None = None
@@ -192,15 +228,22 @@ class Applier:
                 failed = future.exception()
                 if isinstance(failed, CommitConflict):
                     lost.append(futures[future])
+                elif isinstance(failed, PenstockError) and is_own(failed):
+                    refused.append((futures[future], failed))
                 elif failed is not None:
                     error = failed
             if pending:
                 failpoint(BETWEEN_COMMITS)
         if error is not None:
             raise error
+        for target, own in refused:
+            self._refuse(target, own, {})
         if lost:
             for target in lost:
-                self._load_again(target)
+                try:
+                    self._load_again(target)
+                except PenstockError as own:
+                    self._refuse(target, own, {})
             names = ", ".join(f'"{target.table.name}"' for target in lost)
             raise CommitConflict(f"another writer has committed to {names}")
 

@@ -54,7 +54,10 @@ def plan(running: Mapping[int, Wanted], wanted: Mapping[int, Wanted]) -> Plan:
 
 
 class Launcher:
-    """Keeps workers in step with the catalog; ``step`` is called again and again by the node."""
+    """Keeps workers in step with the catalog; ``step`` is called again and again by the node.
+
+    A worker that cannot be started keeps no other from it; it is tried again at a later step.
+    """
 
     def __init__(
         self,
@@ -78,10 +81,19 @@ class Launcher:
             self._running[oid] = wanted[oid]
             self.workers[oid].tables_changed()
         for oid in todo.start:
-            worker = self._make_worker(wanted[oid].subscription)
-            self._running[oid] = wanted[oid]
-            self.workers[oid] = worker
-            worker.start()
+            try:
+                self._start(wanted[oid])
+            except Exception:
+                log.exception(
+                    'could not start a worker for subscription "%s"', wanted[oid].subscription.name
+                )
+
+    def _start(self, wanted: Wanted) -> None:
+        oid = wanted.subscription.oid
+        worker = self._make_worker(wanted.subscription)
+        worker.start()
+        self._running[oid] = wanted
+        self.workers[oid] = worker
 
     @property
     def has_dead_workers(self) -> bool:
@@ -94,8 +106,10 @@ class Launcher:
             worker.stop()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for every worker's end; whether all have come."""
-        return all(worker.join(timeout) for worker in self.workers.values())
+        """Wait for every worker's end, at most ``timeout`` seconds for one that connects and gets
+        no answer; whether all have come."""
+        ended = [worker.join_unless_hanging(timeout) for worker in self.workers.values()]
+        return all(ended)
 
     def _bury(self) -> None:
         for oid in [oid for oid, worker in self.workers.items() if not worker.alive]:

@@ -13,14 +13,14 @@ again, whatever it is called by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.errors import RelationChanged
+from penstock.errors import PenstockError, RelationChanged
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk
+from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, Unreadable
 from penstock.relation import Relation
 from penstock.subscription.targets import Target, Targets
 
@@ -29,13 +29,15 @@ from penstock.subscription.targets import Target, Targets
 class Share:
     """What of a chunk is new to a target, from the message ``first`` on.
 
-    ``truncates``: sequences of its TRUNCATEs; ``rows``: how many changes there are.
+    ``truncates``: sequences of its TRUNCATEs; ``rows``: how many changes there are. ``error``: why
+    they are not this table's, or cannot be read.
     """
 
     target: Target
     first: int
     changes: tuple[ChangeBatch, ...]
     truncates: tuple[int, ...]
+    error: PenstockError | None = None
 
     @property
     def rows(self) -> int:
@@ -48,32 +50,40 @@ class _Seen:
 
     changes: list[ChangeBatch] = field(default_factory=list)
     truncates: list[tuple[int, Relation]] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
 
     def definitions(self, first: int) -> Iterator[Relation]:
         """Those under which messages from ``first`` on came."""
         yield from (c.relation for c in self.changes if int(c.sequence[-1]) >= first)
+        yield from (u.relation for u in self.unreadable if int(u.sequence[-1]) >= first)
         yield from (relation for sequence, relation in self.truncates if sequence >= first)
 
 
-def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Sequence[Share]:
-    """One for each target with new changes. Raises RelationChanged.
+def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[Share]:
+    """One for each target with new changes; one with an error for each that cannot take them.
 
     ``open_end``: end LSN of the transaction behind the chunk's last commit.
     """
-    found = []
     for oid, seen in _by_relation(decoded).items():
-        target = targets.of(oid) or _namesake(decoded, targets, oid, seen, open_end)
+        target, error = targets.of(oid), None
+        if target is None:
+            target, error = _namesake(decoded, targets, oid, seen, open_end)
         if target is None:
             continue
         first = first_message(decoded, target.marker, open_end)
-        for relation in seen.definitions(first):
-            if relation.table_name != target.rel.table_name:
-                raise _renamed(targets, target, relation)
         changes = tuple(c for c in seen.changes if int(c.sequence[-1]) >= first)
         truncates = tuple(sequence for sequence, _ in seen.truncates if sequence >= first)
-        if changes or truncates:
-            found.append(Share(target, first, changes, truncates))
-    return found
+        error = error or _error(targets, target, seen, first)
+        if changes or truncates or error is not None:
+            yield Share(target, first, changes, truncates, error)
+
+
+def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> PenstockError | None:
+    for relation in seen.definitions(first):
+        if relation.table_name != target.rel.table_name:
+            return _renamed(targets, target, relation)
+    unreadable = (u.error for u in seen.unreadable if int(u.sequence[-1]) >= first)
+    return next(unreadable, None)
 
 
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
@@ -95,6 +105,8 @@ def _by_relation(decoded: DecodedChunk) -> dict[int, _Seen]:
     found: dict[int, _Seen] = {}
     for change in decoded.changes:
         found.setdefault(change.relation.oid, _Seen()).changes.append(change)
+    for run in decoded.unreadable:
+        found.setdefault(run.relation.oid, _Seen()).unreadable.append(run)
     for truncate in decoded.truncates:
         for relation in truncate.relations:
             seen = found.setdefault(relation.oid, _Seen())
@@ -104,8 +116,8 @@ def _by_relation(decoded: DecodedChunk) -> dict[int, _Seen]:
 
 def _namesake(
     decoded: DecodedChunk, targets: Targets, oid: int, seen: _Seen, open_end: Lsn
-) -> Target | None:
-    """The target of a relation that no target is bound to.
+) -> tuple[Target | None, PenstockError | None]:
+    """The target of a relation that no target is bound to, and why it is not its target.
 
     None for relations that are not in the subscription, whose changes are ignored, as by
     PostgreSQL. A target of an older state store is bound to the first relation of its name.
@@ -118,10 +130,10 @@ def _namesake(
         first = first_message(decoded, target.marker, open_end)
         if relation in seen.definitions(first):
             if target.rel.relid is not None:
-                raise _another(targets, target, relation)
+                return target, _another(targets, target, relation)
             targets.bind(target, oid)
-            return target
-    return None
+            return target, None
+    return None, None
 
 
 def _renamed(targets: Targets, target: Target, relation: Relation) -> RelationChanged:

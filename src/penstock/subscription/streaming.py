@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PublisherError
-from penstock.lakehouse.cuts import CutOwner
-from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -25,6 +24,7 @@ from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
 from penstock.subscription.inbox import Inbox
+from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import ChangeSource, Receiver
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
@@ -79,6 +79,8 @@ class Streaming:
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
+        parking: Parking,
+        last_cut: Cut | None,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
         self._subscription = subscription
@@ -88,10 +90,6 @@ class Streaming:
         self._status = status
         self._copy_began_at = copy_began_at
         self._joined = joined
-        cut = warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
-        if cut is not None:
-            # As for the tables' logs: what is read here is acknowledged.
-            warehouse.storage.sync_folder(log_folder(warehouse.cuts.uri))
         self._applier = Applier(
             spark,
             warehouse.cuts,
@@ -99,7 +97,8 @@ class Streaming:
             subscription=subscription.name,
             app_id=subscription.app_id,
             options=options.apply,
-            last_cut=cut,
+            parking=parking,
+            last_cut=last_cut,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         self._inbox = Inbox(

@@ -3,13 +3,14 @@
 In: rows of pg_subscription_rel in state i or d. Out: copied tables in state f, each with the
 consistent point as its own LSN; the apply worker brings them to r. A temporary replication slot
 gives the point and an exported snapshot; its session stays idle and holds the snapshot while Spark
-copies.
+copies, and another one holds locks on the tables (``walreceiver.table_locks``). A table that cannot
+be copied is told of and left to the next round; when that comes is decided in ``copies``.
 
-States: i -> d before the copy of a table, d -> f in the catalog after its one Delta commit. A crash
-leaves i, or d. A table in d whose Delta log holds this round's own marker was committed and becomes
-f; any other is copied again, alone, since nothing of a copy is visible before its commit. Tables
-that are in f already keep their older point; the stream starts at the oldest
-(``origin.start_lsn``).
+States: i -> d before the copy of a table, d -> f in the catalog with its one Delta commit, while
+nobody can end the table's membership. A crash leaves i, or d. A table in d whose Delta log holds
+this round's own marker was committed and becomes f; any other is copied again, alone, since nothing
+of a copy is visible before its commit. Tables that are in f already keep their older point; the
+stream starts at the oldest (``origin.start_lsn``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.errors import ConnectionFailure, NotInPrerequisiteState, PenstockError
 from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
@@ -32,8 +34,10 @@ from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
 from penstock.relation import ReplicaIdentity
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
 from penstock.walreceiver.table_info import PublishedTable
+from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +45,22 @@ _OPERATION: Final = "COPY"
 
 
 class RelStates(Protocol):
-    """The part of the catalog that a copy writes."""
+    """The part of the catalog that a copy reads and writes."""
 
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
     ) -> object:
         """Record a transition."""
+
+    @property
+    def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
+        """The subscription's tables now; none when it is gone."""
+
+    def member(
+        self, rel: SubscriptionRel
+    ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
+        """Keep a table in the subscription until the block is left; yields ``set_state``.
+        Raises UndefinedObject when it is gone, or the subscription is being dropped."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
@@ -64,6 +78,17 @@ class CopyRound:
     progress: Callable[[str, int, int, int, int], None]
     cancelled: Callable[[], bool]
     """Whether the worker stops: the copy is given up, and made again at the next start."""
+    failed: Callable[[SubscriptionRel, PenstockError], None]
+    """A table is not copied in this round, and why; the others go on."""
+
+    def check(self) -> None:
+        """Raises when the worker stops."""
+        if self.cancelled():
+            raise CopyCancelled("canceling the copy because the worker stops")
+
+
+class CopyCancelled(Exception):
+    """The worker stops. Nothing is wrong, so no table gets it as its error."""
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
@@ -80,50 +105,110 @@ def finished_point(table: DeltaTable | None, rel: SubscriptionRel, app_id: str) 
 
 
 def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
-    """Copy tables side by side. Raises what the publisher, Spark or the warehouse raise."""
+    """Copy tables side by side. Raises what ends the round for all of its tables."""
     subscription = work.subscription
     conninfo = ConnInfo.parse(subscription.conninfo)
-    slot = f"penstock_{subscription.oid}_sync_{uuid.uuid4().hex[:12]}"
-    with Publisher.connect(conninfo, slot) as publisher, SnapshotHolder(conninfo, slot) as holder:
-        snapshot_name, point = holder.open()
-        sources: list[CopySource] = []
-        by_name = {}
+    slot = f"{sync_slot_prefix(subscription.app_id)}{uuid.uuid4().hex[:12]}"
+    with (
+        Publisher.connect(conninfo, slot) as publisher,
+        TableLocks(conninfo, slot, work.check) as locks,
+        SnapshotHolder(conninfo, slot) as holder,
+    ):
+        publisher.connection.interrupt = work.check
+        sources = _prepared(work, _lockable(work, locks, rels), publisher)
+        if not sources:
+            return
+        snapshot_name, point = holder.open(work.check)
+        names = [(rel.schema, rel.table) for rel, _ in sources]
+        refused = locks.hold(snapshot_name, names, publisher.connection)
+        members = _members(work)
+        tables: dict[str, SubscriptionRel] = {}
+        for rel, source in sources:
+            if (error := refused.get((rel.schema, rel.table))) is not None:
+                work.failed(rel, error)
+            elif rel.sync_id in members:
+                work.states.bind(rel, source.info.relation.oid, source.table.id)
+                work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
+                tables[source.table.uri] = rel
 
         def check() -> None:
-            if work.cancelled():
-                raise PenstockError("canceling the copy because the worker stops", sqlstate="57014")
+            work.check()
             holder.check()
+            locks.check()
+            members.intersection_update(_members(work))
+            for name, error in locks.let_pass(publisher.connection).items():
+                for rel in tables.values():
+                    if (rel.schema, rel.table) == name and rel.sync_id in members - done:
+                        members.discard(rel.sync_id)
+                        work.failed(rel, error)
 
-        for rel in rels:
-            info = publisher.table_info(subscription.publications, rel.schema, rel.table)
-            table = copy_target(work.warehouse, info, rel, subscription.app_id)
-            work.states.bind(rel, info.relation.oid, table.id)
-            work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
-            by_name[rel.qualified_name] = rel
-            sources.append(CopySource(info, table))
+        done: set[str] = set()
+
+        def finished(source: CopySource) -> None:
+            rel = tables[source.table.uri]
+            locks.confirm()
+            _finish(work, rel, source.table, point)
+            done.add(rel.sync_id)
+
         run_copy(
             work.spark,
-            sources,
+            [source for _, source in sources if source.table.uri in tables],
             conninfo=conninfo,
             snapshot_name=snapshot_name,
             options=work.options,
             progress=work.progress,
-            finished=lambda source: _finish(work, by_name[source.table.name], source.table, point),
+            finished=finished,
+            failed=lambda source, error: work.failed(tables[source.table.uri], error),
+            wanted=lambda source: tables[source.table.uri].sync_id in members,
             check=check,
         )
+
+
+def _members(work: CopyRound) -> set[str]:
+    return {rel.sync_id for rel in work.states.rels()}
+
+
+def _lockable(
+    work: CopyRound, locks: TableLocks, rels: Sequence[SubscriptionRel]
+) -> list[SubscriptionRel]:
+    """Those that are likely to be locked soon."""
+    refused = locks.look([(rel.schema, rel.table) for rel in rels])
+    for rel in rels:
+        if (error := refused.get((rel.schema, rel.table))) is not None:
+            work.failed(rel, error)
+    return [rel for rel in rels if (rel.schema, rel.table) not in refused]
+
+
+def _prepared(
+    work: CopyRound, rels: Sequence[SubscriptionRel], publisher: Publisher
+) -> list[tuple[SubscriptionRel, CopySource]]:
+    """Tables with targets that take their rows."""
+    sources = []
+    for rel in rels:
+        try:
+            info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
+            table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
+        except ConnectionFailure:
+            raise
+        except PenstockError as error:
+            work.failed(rel, error)
+        else:
+            sources.append((rel, CopySource(info, table)))
+    return sources
 
 
 def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn) -> None:
     """One Delta commit holds the copy, the table's LSN and the proof of this copy."""
     app_id = work.subscription.app_id
-    table.commit(
-        app_id=app_id,
-        version_marker=point,
-        operation=_OPERATION,
-        extra_markers={copy_marker(rel, app_id): point},
-    )
-    failpoint(AFTER_COPY_COMMIT)
-    work.states.set_state(rel, SubscriptionRelState.FINISHEDCOPY, point)
+    with work.states.member(rel) as record:
+        table.commit(
+            app_id=app_id,
+            version_marker=point,
+            operation=_OPERATION,
+            extra_markers={copy_marker(rel, app_id): point},
+        )
+        failpoint(AFTER_COPY_COMMIT)
+        record(SubscriptionRelState.FINISHEDCOPY, point)
     log.info(
         'table synchronization for subscription "%s", table "%s" has finished',
         work.subscription.name,

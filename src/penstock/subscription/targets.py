@@ -178,6 +178,10 @@ class Targets:
             f"{self._alter()} ENABLE.",
         )
 
+    def close(self, target: Target) -> None:
+        """Take a table out: its changes are ignored from now on, and no cut holds it."""
+        del self._by_name[target.rel.table_name]
+
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
 

@@ -2,7 +2,8 @@
 
 In: the open tables after a batch. Out: at most one piece of work a call, so that the next batch
 waits for one table at most. Which files to rewrite is decided in ``pipeline.compact``; losing the
-race against another writer is harmless, as the next round sees the table anew.
+race against another writer is harmless, as the next round sees the table again. Whatever fails is
+left for later: nothing here is worth a stop.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from penstock.errors import CommitConflict
+from penstock.errors import CommitConflict, PenstockError
 from penstock.lakehouse.cuts import Cuts
 from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
 from penstock.subscription.targets import Target, Targets
 
 log = logging.getLogger(__name__)
+
+_PAUSE: Final = 100
+"""Commits of a table for which its upkeep is left alone after it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +47,28 @@ class Upkeep:
             {target.table.name: target.table.version for target in targets}
         )
         self._cuts_since = 0
+        self._failed_at: dict[str, int] = {}
 
     def after_cut(self) -> None:
         """Look for due work; call it after each cut."""
         self._cuts_since += 1
         if self._cuts_since >= self._options.checkpoint_commits:
             self._cuts_since = 0
-            self._cuts.prune(self._options.cuts_kept)
+            try:
+                self._cuts.prune(self._options.cuts_kept)
+            except PenstockError as error:
+                log.warning("upkeep of the cuts: %s", error.message)
         for target in self._targets:
-            if self._one(target):
-                return
+            if self._failed_at.get(target.table.name, -_PAUSE) + _PAUSE > target.table.version:
+                continue
+            try:
+                if self._one(target):
+                    return
+            except PenstockError as error:
+                # What is wrong with the rows says the batch that needs them.
+                self._failed_at[target.table.name] = target.table.version
+                target.table.discard()
+                log.warning('upkeep of table "%s": %s', target.table.name, error.message)
 
     def _one(self, target: Target) -> bool:
         table = target.table

@@ -10,32 +10,36 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError
-from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import INVALID, Lsn
+from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import CopyRound, ensure_table, recover, run_round
+from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+_CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
-_NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+_CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,16 @@ class CatalogAccess:
 
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    record_publisher: Callable[[PublisherIdentity], None]
+    park: Callable[[SubscriptionRel, BaseException], object]
+    """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
+    member: Callable[
+        [SubscriptionRel],
+        AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
+    ]
+    """Keep a table in the subscription until the block is left; yields what sets its state."""
     record_stop: Callable[[BaseException], None]
     """Record that the subscription has stopped because of an error."""
 
@@ -69,17 +81,25 @@ class ApplyWorker:
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
-        self._copy_options = copy_options
         self._stream_options = stream_options
         self._retry_interval = retry_interval
-        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
+        self._witness = Witness(subscription, warehouse, catalog.record_publisher)
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
-        self._copies = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
-        self._copy: Future[None] | None = None
-        self._copy_began_at: Lsn | None = None
-        self._thread = threading.Thread(target=self._run, name=f"apply {subscription.name}")
+        self._copies = Copies(
+            subscription,
+            spark=spark,
+            warehouse=warehouse,
+            catalog=catalog,
+            options=copy_options,
+            status=self.status,
+            retry_interval=retry_interval,
+            cancelled=self._stopping.is_set,
+        )
+        self._thread = threading.Thread(
+            target=self._run, name=f"apply {subscription.name}", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -93,6 +113,18 @@ class ApplyWorker:
         """Wait for the end; whether it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def join_unless_hanging(self, timeout: float | None) -> bool:
+        """As ``join``; ``timeout`` counts while a publisher does not answer, and nothing else."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.join(_POLL):
+            if self.status.state == _CONNECTING and until is not None and time.monotonic() > until:
+                log.warning(
+                    'subscription "%s": the publisher does not answer, its worker is left behind',
+                    self.subscription.name,
+                )
+                return False
+        return True
 
     @property
     def alive(self) -> bool:
@@ -116,8 +148,7 @@ class ApplyWorker:
                     if not self._again_after(error):
                         return
         finally:
-            # A running copy sees that the worker stops, and ends with an error that nobody needs.
-            self._copies.shutdown(cancel_futures=True)
+            self._copies.close()
             self.status.state = "stopped"
 
     def _again_after(self, error: Exception) -> bool:
@@ -137,8 +168,13 @@ class ApplyWorker:
                 self.subscription.name,
                 self.subscription.name,
             )
-            self._catalog.record_stop(error)
-            return False
+            try:
+                self._catalog.record_stop(error)
+                return False
+            except Exception:
+                log.exception("could not record it; it is tried again")
+                self._stopping.wait(self._retry_interval)
+                return True
         log.warning("%s", text, exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
@@ -148,12 +184,18 @@ class ApplyWorker:
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
         self._changed.clear()
-        self.status.state = "connecting"
+        self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
-            self._start_copies()
-            targets = self._open_targets(publisher)
+            if self._stopping.is_set():
+                return
+            self._witness.begin(publisher)
+            self._copies.begin()
+            parking = Parking(self.subscription, self._warehouse, self._catalog.park)
+            targets = self._open_targets(publisher, parking)
+            self._witness.check(targets)
+            self._copies.start()
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
-        if self._copy is None or any(True for _ in targets):
+        if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
             Streaming(
                 self.subscription,
@@ -163,13 +205,15 @@ class ApplyWorker:
                 binary=binary,
                 options=self._stream_options,
                 status=self.status,
-                copy_began_at=lambda: self._copy_began_at,
+                copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
+                parking=parking,
+                last_cut=self._witness.last_cut,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
             self.status.state = "copying"
-            while not self._told_to_end():
+            while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
 
     def _warn_without_tables(self) -> None:
@@ -184,27 +228,36 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Whether the session ends: stop, other tables, or a finished copy (raises its error).
+        """Whether the session ends: stop, other tables, or tables that were copied.
 
         Once true it stays true for this session, however often it is asked.
         """
-        if self._copy_finished():
+        if self._copies.step():
             self._changed.set()
         return self._stopping.is_set() or self._changed.is_set()
 
-    def _open_targets(self, publisher: Publisher) -> Targets:
+    def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
         subscription = self.subscription
         targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
         for rel in self._catalog.rels():
-            if rel.state not in _NOT_COPIED and targets.open(rel) is None:
-                info = publisher.table_info(subscription.publications, rel.schema, rel.table)
-                targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+            if rel.state in _CLOSED:
+                continue
+            try:
+                self._open_target(targets, rel, publisher)
+            except PenstockError as error:
+                parking.refuse(rel, error)
         unbound = [target for target in targets if target.rel.relid is None]
         published = publisher.tables(subscription.publications) if unbound else {}
         for target in unbound:
             if target.rel.table_name in published:
                 targets.bind(target, published[target.rel.table_name])
         return targets
+
+    def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
+        if targets.open(rel) is None:
+            self._witness.check_missing(rel)
+            info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
+            targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
         """Whether every published column can be read in binary; text is right for all of them."""
@@ -222,36 +275,6 @@ class ApplyWorker:
                         target.rel.qualified_name,
                     )
                     return False
-        return True
-
-    def _start_copies(self) -> None:
-        """Copy tables in state i and d on a thread of their own, all at one point."""
-        if self._copy is not None:
-            return
-        # Before any streaming: a copy that was committed has its point in the past, and nothing
-        # behind that point may be acknowledged.
-        recover(self._catalog.rels(), self._warehouse, self._catalog, self.subscription.app_id)
-        waiting = [rel for rel in self._catalog.rels() if rel.state in _NOT_COPIED]
-        if not waiting:
-            return
-        cut = self._warehouse.cuts.last(self._cut_owner)
-        self._copy_began_at = INVALID if cut is None else cut.lsn
-        work = CopyRound(
-            spark=self._spark,
-            warehouse=self._warehouse,
-            states=self._catalog,
-            subscription=self.subscription,
-            options=self._copy_options,
-            progress=self.status.copying,
-            cancelled=self._stopping.is_set,
-        )
-        self._copy = self._copies.submit(run_round, work, waiting)
-
-    def _copy_finished(self) -> bool:
-        if self._copy is None or not self._copy.done():
-            return False
-        ended, self._copy, self._copy_began_at = self._copy, None, None
-        ended.result()
         return True
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:

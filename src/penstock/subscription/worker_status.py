@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
@@ -18,13 +18,17 @@ from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
 _UNIQUE_VIOLATION: Final = "23505"
-_NO_ERROR: Final[Mapping[str, None]] = dict.fromkeys(("error", "error_detail", "error_hint"))
+_NO_ERROR: Final[dict[str, Any]] = {
+    "error": None,
+    "error_detail": None,
+    "error_hint": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; ``units_copied`` of ``units_total`` are copied. ``update_missing``,
-    ``delete_missing``: changes that were skipped because their rows are not there."""
+    """One table; ``units_copied`` of ``units_total`` are copied. ``error``: of its last copy.
+    ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
@@ -33,6 +37,9 @@ class TableStatus:
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
+    error: str | None = None
+    error_detail: str | None = None
+    error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
 
@@ -134,7 +141,7 @@ class WorkerStatus:
             rows_applied=self._now.rows_applied + applied.rows,
             transactions_applied=self._now.transactions_applied + transactions,
             tables=tables,
-            **_NO_ERROR,
+            **self._lasting_error(),
         )
         if applied.cut is not None:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
@@ -143,7 +150,7 @@ class WorkerStatus:
         """A cut without changes."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **_NO_ERROR)
+        self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **self._lasting_error())
 
     def copying(self, table: str, rows: int, size: int, done: int, total: int) -> None:
         """Progress of a table's copy: rows, bytes, finished units of all."""
@@ -154,15 +161,43 @@ class WorkerStatus:
             )
             self._now = replace(self._now, tables={**self._now.tables, table: after})
 
+    def copy_failed(self, table: str, error: BaseException) -> None:
+        """A table's copy has failed: its error stays, with the table and the subscription, until
+        ``only_failed`` leaves it out."""
+        with self._lock:
+            before = self._now.tables.get(table) or TableStatus(table)
+            self._now = replace(
+                self._now,
+                tables={**self._now.tables, table: replace(before, **_fields(error))},
+                error_count=self._now.error_count + 1,
+                **_fields(error),
+            )
+
+    def only_failed(self, tables: Collection[str]) -> None:
+        """Other tables than these have no error, as they are copied or gone."""
+        with self._lock:
+            healed = {
+                name: replace(table, **_NO_ERROR)
+                for name, table in self._now.tables.items()
+                if table.error is not None and name not in tables
+            }
+            shown = {self._now.tables[name].error for name in healed}
+            self._now = replace(self._now, tables={**self._now.tables, **healed})
+            if self._now.error in shown:
+                self._now = replace(self._now, **self._lasting_error())
+
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
-        self._set(error_count=self._now.error_count + 1)
-        if isinstance(error, PenstockError):
-            if error.sqlstate == _UNIQUE_VIOLATION:
-                self._set(insert_exists=self._now.insert_exists + 1)
-            self._set(error=error.message, error_detail=error.detail, error_hint=error.hint)
-        else:
-            self._set(error=str(error), error_detail=None, error_hint=None)
+        self._set(error_count=self._now.error_count + 1, **_fields(error))
+        if isinstance(error, PenstockError) and error.sqlstate == _UNIQUE_VIOLATION:
+            self._set(insert_exists=self._now.insert_exists + 1)
+
+    def _lasting_error(self) -> dict[str, Any]:
+        """What is left when the stream goes on: the error of a table that is not copied."""
+        for table in self._now.tables.values():
+            if table.error is not None:
+                return {name: getattr(table, name) for name in _NO_ERROR}
+        return _NO_ERROR
 
     def progressed_since_failure(self) -> bool:
         """Whether anything was applied or cut since this was asked last."""
@@ -183,3 +218,9 @@ class WorkerStatus:
     def _set(self, **changes: object) -> None:
         with self._lock:
             self._now = replace(self._now, **changes)  # type: ignore[arg-type]
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, PenstockError):
+        return {"error": error.message, "error_detail": error.detail, "error_hint": error.hint}
+    return {**_NO_ERROR, "error": str(error)}

@@ -138,8 +138,6 @@ class Backlog:
         return frames
 
     def _open(self, start: Lsn) -> None:
-        # COPY is a statement, unlike START_REPLICATION.
-        self._query("SET statement_timeout = 0")
         slot, copy = quote_literal(self._slot), quote_literal(self._copy)
         self._query(f"SELECT pg_catalog.pg_copy_logical_replication_slot({slot}, {copy}, true)")
         if start > self._position():

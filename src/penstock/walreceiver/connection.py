@@ -14,7 +14,7 @@ import math
 import re
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -25,10 +25,14 @@ from psycopg.pq.abc import PGconn, PGresult
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.libpq_errors import connect_failure, result_failure
+from penstock.walreceiver.session_settings import SESSION_SETTINGS
 
 Row = tuple[str | None, ...]
 
 _DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
+_INTERRUPT_S: Final = 0.2
+"""Seconds between two looks at whether somebody still waits for a command."""
+
 _COPY: Final = (ExecStatus.COPY_BOTH, ExecStatus.COPY_OUT, ExecStatus.COPY_IN)
 
 logger = logging.getLogger(__name__)
@@ -42,6 +46,9 @@ class Connection:
         self._conninfo = conninfo
         self.pgconn: Final[PGconn] = session.pgconn
         self.pgconn.nonblocking = 1
+        self.interrupt: Callable[[], None] | None = None
+        """Asked while a command runs; what it raises cancels the command on the publisher, closes
+        the session and goes to whoever waits."""
 
     @classmethod
     def connect(
@@ -49,8 +56,9 @@ class Connection:
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
-        Both take simple queries. The first command clears ``search_path``, as every logical
-        connection of PostgreSQL does. Raises AuthenticationFailure, ConnectionFailure.
+        Both take simple queries. The first command sets what shapes the answers, as every logical
+        connection of PostgreSQL clears ``search_path``. Raises AuthenticationFailure,
+        ConnectionFailure.
         """
         make = conninfo.for_replication if replication else conninfo.for_sql
         try:
@@ -59,10 +67,7 @@ class Connection:
             raise connect_failure(str(error)) from None
         connection = cls(session, conninfo)
         try:
-            connection.query(
-                "SELECT pg_catalog.set_config('search_path', '', false)",
-                prefix="could not clear search path: ",
-            )
+            connection.query(SESSION_SETTINGS, prefix="could not clear search path: ")
         except BaseException:
             connection.close()
             raise
@@ -139,9 +144,35 @@ class Connection:
                     hint="The publisher did not answer in time; look for locks and load there.",
                     sqlstate="57014",
                 )
-            if self.wait_readable(remaining):
+            if self.wait_readable(self._slice(remaining)):
                 self.pgconn.consume_input()
+            elif self.interrupt is not None:
+                self._ask(self.interrupt)
         return self.pgconn.get_result()
+
+    def _slice(self, remaining: float | None) -> float | None:
+        if self.interrupt is None:
+            return remaining
+        return _INTERRUPT_S if remaining is None else min(remaining, _INTERRUPT_S)
+
+    def _ask(self, interrupt: Callable[[], None]) -> None:
+        try:
+            interrupt()
+        except BaseException:
+            self.cancel()
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Whether an idle session is still there; sends nothing. Raises ConnectionFailure."""
+        if not self.is_open:
+            raise ConnectionFailure("connection to the publisher was lost")
+        try:
+            while self.wait_readable(0):
+                self.pgconn.consume_input()
+        except psycopg.Error as error:
+            self.close()
+            raise self.broken(str(error)) from None
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         """Wait for bytes from the publisher; False after ``timeout_s``."""

@@ -16,14 +16,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from penstock.errors import SqlSyntaxError
+from penstock.walreceiver.session_settings import SESSION_OPTIONS
 
 DEFAULT_CONNECT_TIMEOUT_S: Final = 10
-
-SESSION_OPTIONS: Final = (
-    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3 -c timezone=UTC"
-)
-"""What libpqrcv_connect sends, so that text values are the same whatever the server's settings; and
-the time zone, so that snapshot and stream print the types which we keep as text alike."""
 
 _DEFAULTS: Final = {
     "connect_timeout": str(DEFAULT_CONNECT_TIMEOUT_S),
@@ -62,13 +57,13 @@ class ConnInfo:
         """The string libpq gets for a walsender of the named database (libpqrcv_connect)."""
         return self._with_session(application_name, {"replication": "database"})
 
-    def for_sql(self, application_name: str, *, options: str = "") -> str:
-        """The string libpq gets for an ordinary session; ``options`` adds ``-c name=value``."""
-        return self._with_session(application_name, {}, options)
+    def for_sql(self, application_name: str) -> str:
+        """The string libpq gets for an ordinary session."""
+        return self._with_session(application_name, {})
 
-    def _with_session(self, application_name: str, extra: dict[str, str], options: str = "") -> str:
+    def _with_session(self, application_name: str, extra: dict[str, str]) -> str:
         given = self.parameters
-        settings = " ".join(filter(None, (given.get("options"), SESSION_OPTIONS, options)))
+        settings = " ".join(filter(None, (given.get("options"), SESSION_OPTIONS)))
         return make_conninfo(
             **{
                 **_DEFAULTS,

@@ -60,6 +60,26 @@ class Publisher:
             str(system_id), int(str(timeline)), Lsn.parse(str(position)).storable(), database
         )
 
+    def database(self) -> tuple[int, bool]:
+        """The database's OID, and whether the server is in recovery."""
+        ((oid, recovery),) = self.connection.query(
+            "SELECT oid, pg_catalog.pg_is_in_recovery() FROM pg_catalog.pg_database"
+            " WHERE datname = pg_catalog.current_database()"
+        )
+        return int(str(oid)), recovery == "t"
+
+    def timeline_history(self, timeline: int) -> dict[int, Lsn]:
+        """TIMELINE_HISTORY: the timelines before this one, and where each ended."""
+        if timeline == 1:
+            return {}  # it has no history file
+        ((_, content),) = self.connection.query(f"TIMELINE_HISTORY {timeline}")
+        lines = (line.split() for line in str(content).splitlines())
+        return {
+            int(fields[0]): Lsn.parse(fields[1])
+            for fields in lines
+            if len(fields) > 1 and fields[0].isdigit()
+        }
+
     def check_wal_level(self) -> None:
         slots.check_wal_level(self.connection)
 
@@ -98,6 +118,10 @@ class Publisher:
 
     def slot_state(self, name: str) -> SlotState | None:
         return slots.slot_state(self.connection, name)
+
+    def sync_slots(self, app_id: str) -> list[str]:
+        """Temporary slots of copies that run for a subscription."""
+        return slots.sync_slots(self.connection, app_id)
 
     def close(self) -> None:
         self.connection.close()

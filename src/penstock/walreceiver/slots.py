@@ -6,6 +6,7 @@ with a remedy. Which slot is whose is the subscription's matter.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,21 @@ class SlotState:
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
     retained_bytes: int
+
+
+def sync_slot_prefix(app_id: str) -> str:
+    """How the names of a subscription's temporary slots begin (ReplicationSlotNameForTablesync).
+    ``app_id`` tells it from subscriptions of other nodes."""
+    return f"penstock_{re.sub('[^0-9a-z]', '', app_id.removeprefix('penstock-'))[:16]}_sync_"
+
+
+def sync_slots(connection: Connection, app_id: str) -> list[str]:
+    """Temporary slots of copies that run for a subscription."""
+    rows = connection.query(
+        "SELECT slot_name FROM pg_catalog.pg_replication_slots"
+        f" WHERE pg_catalog.starts_with(slot_name, {quote_literal(sync_slot_prefix(app_id))})"
+    )
+    return [str(name) for (name,) in rows]
 
 
 def check_wal_level(connection: Connection) -> None:

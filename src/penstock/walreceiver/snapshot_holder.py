@@ -8,24 +8,13 @@ and snapshot with the session, whatever ends it.
 
 from __future__ import annotations
 
-from typing import Final
-
-import psycopg
+from collections.abc import Callable
 
 from penstock.errors import ConnectionFailure
 from penstock.lsn import Lsn
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.slots import create_slot
-
-SESSION_SETTINGS: Final = (
-    "SELECT pg_catalog.set_config(name, CASE vartype WHEN 'bool' THEN 'off' ELSE '0' END, false)"
-    " FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',"
-    " 'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout',"
-    " 'row_security')"
-)
-"""For the sessions of a copy: no time limit of the publisher's configuration ends them while they
-hold or read the snapshot, and a row-level security policy is an error and not missing rows."""
 
 
 class SnapshotHolder:
@@ -41,12 +30,14 @@ class SnapshotHolder:
         self._temporary = temporary
         self._connection: Connection | None = None
 
-    def open(self) -> tuple[str, Lsn]:
-        """(snapshot name, consistent point). Every change that commits at or behind the point is
-        not in the snapshot and comes by the slot; raises as ``create_slot`` does."""
+    def open(self, interrupt: Callable[[], None] | None = None) -> tuple[str, Lsn]:
+        """(snapshot name, consistent point). Every change that commits at or after the point is
+        not in the snapshot and comes by the slot; raises as ``create_slot`` does.
+
+        Waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
         connection = Connection.connect(self._conninfo, self.slot_name)
+        connection.interrupt = interrupt
         try:
-            connection.query(SESSION_SETTINGS)
             slot = create_slot(
                 connection, self.slot_name, snapshot="export", temporary=self._temporary
             )
@@ -65,11 +56,9 @@ class SnapshotHolder:
         if connection is None or not connection.is_open:
             raise lost_snapshot()
         try:
-            while connection.wait_readable(0):
-                connection.pgconn.consume_input()
-        except psycopg.Error as error:
-            connection.close()
-            raise lost_snapshot(str(error).strip()) from None
+            connection.check()
+        except ConnectionFailure as error:
+            raise lost_snapshot(error.message) from None
 
     @property
     def alive(self) -> bool:

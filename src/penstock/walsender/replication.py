@@ -230,6 +230,7 @@ class Replication:
                         timeout_s=services.wal_sender_timeout_s,
                     ).run()
                 except RequiredChangesRemoved:
+                    services.check_warehouse()  # raises: it is not there, and nothing is lost
                     services.slots.invalidate(name, WAL_REMOVED)
                     raise
                 finally:

@@ -117,3 +117,5 @@ class SessionServices:
     database: str
     database_oid: int
     wal_sender_timeout_s: float
+    check_warehouse: Callable[[], None] = lambda: None
+    """Raises where the warehouse is not there, so that missing files mean nothing."""

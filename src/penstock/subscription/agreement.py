@@ -1,0 +1,224 @@
+"""Whether publisher, slot, cuts and tables are still those that belong together.
+
+In: what the node has recorded, what the server answers, what the last cut and the tables' logs
+hold; all of them values. Out: nothing, or the error that says which of them is another one or went
+back, and the way on. Pure; ``publisher_state`` asks the server and ``worker`` calls, once at each
+connection, before anything is created, streamed or acknowledged.
+
+What holds when nothing is wrong, after any crash of either side:
+
+- The server is the cluster and database that were followed before, on the same timeline or on one
+  that forked from it after everything that we have.
+- The server's WAL reaches at least as far as the last cut and every table's own LSN: only flushed
+  WAL is sent, and flushed WAL survives a crash.
+- The slot's ``confirmed_flush_lsn`` is not after the place where the stream begins
+  (``origin.start_lsn``): nothing is acknowledged before it is in a cut (law 1).
+- Tables that were in a cut have a log, with our LSN in it, at least as new as the cut says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog.pg_subscription import PublisherIdentity
+from penstock.catalog.pg_subscription_rel import SubscriptionRelState
+from penstock.errors import ConnectionFailure, StateMismatch
+from penstock.lakehouse.cuts import CutTable
+from penstock.lsn import INVALID, Lsn
+from penstock.subscription.origin import TableProgress, start_lsn
+
+_IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherState:
+    """What a server answers. ``position``: the end of its flushed WAL; ``forks``: where each
+    timeline before its own ended; ``confirmed``: the slot's, None when there is no such slot."""
+
+    identity: PublisherIdentity
+    position: Lsn
+    in_recovery: bool
+    forks: Mapping[int, Lsn]
+    confirmed: Lsn | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table in state f, s or r. ``joined``: where it came into the cuts, None when nothing was
+    copied; ``version``: of its log, None when there is none; ``cut``: what the last cut says."""
+
+    name: str
+    state: SubscriptionRelState
+    joined: Lsn | None
+    marker: Lsn | None
+    version: int | None
+    id: str | None
+    cut: CutTable | None
+
+    @property
+    def progress(self) -> TableProgress:
+        """What origin.py decides upon."""
+        return TableProgress(self.state is SubscriptionRelState.READY, self.marker)
+
+
+def check_identity(
+    subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
+) -> None:
+    """Raises StateMismatch unless the server is the one that is known; None: none is."""
+    if known is None:
+        return
+    if known.system_id != server.system_id:
+        found = f"system identifier {server.system_id}, it follows {known.system_id}"
+    elif known.database_oid != server.database_oid:
+        found = f"database with OID {server.database_oid}, it follows {known.database_oid}"
+    else:
+        return
+    raise StateMismatch(
+        f'subscription "{subscription}" is connected to another publisher than it follows',
+        detail=f"The server has the {found}. Positions of one mean nothing to the other.",
+        hint=f"ALTER SUBSCRIPTION {subscription} CONNECTION '...' leads back to the one that it "
+        "follows. A cluster after pg_upgrade, or a database that was dumped and restored, is "
+        f"another one. {_make_anew(subscription)}",
+    )
+
+
+def check_publisher(
+    subscription: str,
+    known: PublisherIdentity | None,
+    server: PublisherState,
+    last_cut: Lsn | None,
+    tables: Sequence[TableState],
+) -> None:
+    """Raises StateMismatch where the server, or its slot, and our own state disagree.
+
+    Raises ConnectionFailure for a standby that has not replayed as much yet.
+    """
+    reached, owner = _reached(last_cut, tables)
+    _check_timeline(subscription, known, server, reached, owner)
+    if server.position < reached:
+        _raise_behind(subscription, server, reached, owner)
+    start = start_lsn(last_cut, [table.progress for table in tables])
+    if start != INVALID and server.confirmed is not None and server.confirmed > start:
+        raise StateMismatch(
+            f'the slot of subscription "{subscription}" is at {server.confirmed}, and what the '
+            f"subscription has ends at {start}",
+            detail="The publisher sends nothing from before its slot: changes in between would be "
+            "lost. Either the node's folder and warehouse went back to an older copy, or the slot "
+            "was advanced, or made again.",
+            hint=f"If there is a newer copy of folder and warehouse, put that back, then ALTER "
+            f"SUBSCRIPTION {subscription} ENABLE. {_make_anew(subscription)} To go on without the "
+            "changes in between, keep the tables and create it WITH (create_slot = false, "
+            "copy_data = false).",
+        )
+
+
+def check_tables(
+    subscription: str, last_cut: Lsn | None, tables: Iterable[TableState], cuts_uri: str
+) -> None:
+    """Raises StateMismatch where tables or cuts are gone, are others, or went back."""
+    for table in tables:
+        if table.joined is not None and table.state in _IN_CUTS and last_cut is None:
+            raise StateMismatch(
+                f'the cuts of subscription "{subscription}" are gone',
+                detail=f'Table "{table.name}" came into the cuts at {table.joined}, and there is '
+                f'none in "{cuts_uri}".',
+                hint=_put_back(subscription),
+            )
+        if (found := _wrong_with(table)) is not None:
+            raise StateMismatch(
+                f'table "{table.name}" of subscription "{subscription}" {found}',
+                detail="What it has lost is not sent again: the publisher knows it as applied.",
+                hint=_put_back(subscription),
+            )
+
+
+def _wrong_with(table: TableState) -> str | None:
+    if table.version is None:
+        copied = table.joined is not None or table.cut is not None
+        return "was copied and is gone" if copied else None
+    if table.cut is not None and table.cut.id is not None and table.cut.id != table.id:
+        return f"is another one: its id is {table.id}, that of the last cut was {table.cut.id}"
+    if table.cut is not None and table.version < table.cut.version:
+        return f"went back to version {table.version}, the last cut has {table.cut.version}"
+    if table.marker is None and table.joined is not None:
+        return "has no LSN of the subscription in its log: it is not the table that was copied"
+    behind = table.state is SubscriptionRelState.FINISHEDCOPY and table.joined is not None
+    if behind and (table.marker or INVALID) < (table.joined or INVALID):
+        return f"went back to {table.marker}, it was copied at {table.joined}"
+    return None
+
+
+def _reached(last_cut: Lsn | None, tables: Iterable[TableState]) -> tuple[Lsn, str]:
+    """The greatest position that we hold, and what holds it."""
+    reached, owner = last_cut or INVALID, "the last cut"
+    for table in tables:
+        if table.marker is not None and table.marker > reached:
+            reached, owner = table.marker, f'table "{table.name}"'
+    return reached, owner
+
+
+def _check_timeline(
+    subscription: str,
+    known: PublisherIdentity | None,
+    server: PublisherState,
+    reached: Lsn,
+    owner: str,
+) -> None:
+    now = server.identity.timeline
+    if known is None or known.timeline == now:
+        return
+    fork = server.forks.get(known.timeline)
+    if fork is not None and fork >= reached:
+        return
+    if fork is None:
+        found = f"Its timeline {now} does not come from timeline {known.timeline}, which it had."
+    else:
+        found = f"Its timeline {now} left timeline {known.timeline} at {fork}."
+    raise StateMismatch(
+        f'the publisher of subscription "{subscription}" has another history since {reached}',
+        detail=f"{found} {owner[0].upper()}{owner[1:]} is at {reached}: it holds changes that the "
+        "server has lost, and lacks others.",
+        hint=_lost_history(subscription),
+    )
+
+
+def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner: str) -> None:
+    if server.in_recovery:
+        raise ConnectionFailure(
+            f'the standby that subscription "{subscription}" follows is at {server.position}, and '
+            f"{owner} at {reached}",
+            detail="It has not replayed as much WAL yet.",
+            sqlstate="57P03",
+        )
+    raise StateMismatch(
+        f'the publisher of subscription "{subscription}" went back to {server.position}, and '
+        f"{owner} is at {reached}",
+        detail="It was restored from an older copy, or has lost WAL: the tables hold changes that "
+        "it no longer knows, and its new changes would be skipped as known.",
+        hint=_lost_history(subscription),
+    )
+
+
+def _lost_history(subscription: str) -> str:
+    return (
+        "Connect it to the server that has the newer history (ALTER SUBSCRIPTION "
+        f"{subscription} CONNECTION '...'), then ALTER SUBSCRIPTION {subscription} ENABLE. "
+        f"{_make_anew(subscription)}"
+    )
+
+
+def _put_back(subscription: str) -> str:
+    return (
+        "Mount or restore the warehouse as it was, then ALTER SUBSCRIPTION "
+        f"{subscription} ENABLE. {_make_anew(subscription)}"
+    )
+
+
+def _make_anew(subscription: str) -> str:
+    return (
+        f"To copy its tables again: ALTER SUBSCRIPTION {subscription} DISABLE, ALTER SUBSCRIPTION "
+        f"{subscription} SET (slot_name = NONE), DROP SUBSCRIPTION {subscription}, remove its "
+        "tables and, where it still exists, its slot, and CREATE SUBSCRIPTION."
+    )

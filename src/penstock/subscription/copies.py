@@ -1,0 +1,199 @@
+"""The initial copies of one subscription, round by round, beside its stream (tablesync.c).
+
+In: rows of pg_subscription_rel in state i and d. Out: rounds of ``tablesync`` on a thread of their
+own; a table whose copy fails keeps its error in the status and is copied again after
+``wal_retrieve_retry_interval``, as the apply worker of PostgreSQL starts a tablesync worker again.
+Neither the stream nor other tables wait for it, and whatever the error is, it stops nothing: with
+the cause its error goes.
+
+All methods are called by the apply worker's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.errors import PenstockError
+from penstock.lakehouse.cuts import CutOwner
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import INVALID, Lsn
+from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.tablesync import (
+    CopyCancelled,
+    CopyRound,
+    RelStates,
+    recover,
+    run_round,
+)
+from penstock.subscription.worker_status import WorkerStatus
+
+log = logging.getLogger(__name__)
+
+NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+
+
+class Copies:
+    """Rounds of copies, one at a time."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        spark: Any,
+        warehouse: Warehouse,
+        catalog: RelStates,
+        options: CopyOptions,
+        status: WorkerStatus,
+        retry_interval: float,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._subscription = subscription
+        self._cut_owner = CutOwner(subscription.name, subscription.app_id)
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._status = status
+        self._retry_interval = retry_interval
+        self._work = CopyRound(
+            spark=spark,
+            warehouse=warehouse,
+            states=catalog,
+            subscription=subscription,
+            options=options,
+            progress=status.copying,
+            cancelled=cancelled,
+            failed=self._failed,
+        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
+        self._round: Future[bool] | None = None
+        self._again_at: dict[str, float] = {}
+        """By sync id: when a table that failed is tried again."""
+        self._due = math.inf
+        self._finished = False
+        self._alone = False
+        """One table a round: something that no table was named for has ended a round of several."""
+        self.began_at: Lsn | None = None
+        """The last cut as a round began, whose tables the stream does not know yet. Nothing behind
+        it may be acknowledged."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a round is under way."""
+        return self._round is not None
+
+    def begin(self) -> None:
+        """Before a session opens its tables. Raises what catalog and warehouse raise."""
+        self._settle()
+        if self._round is None:
+            # Before any streaming: a copy that was committed has its point in the past, and
+            # nothing behind that point may be acknowledged.
+            self._recover()
+            self.began_at = None
+            self._finished = False
+
+    def start(self) -> None:
+        """Once a session knows that publisher and tables belong together: a round, if one is due.
+
+        Raises what catalog and warehouse raise.
+        """
+        self._start()
+
+    def step(self) -> bool:
+        """Again and again: start a round when one is due. Whether tables were copied since
+        ``begin``: then a session is to begin that knows them."""
+        if self._settle() and not self._finished:
+            self.began_at = None
+            self._start()
+        elif self._round is None and time.monotonic() >= self._due:
+            self._start()
+        return self._finished
+
+    def close(self) -> None:
+        """Wait for a round that sees that it is cancelled."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _settle(self) -> bool:
+        """Take in a round that has ended; whether one has. Raises what keeps it from being so."""
+        if self._round is None or not self._round.done():
+            return False
+        ended, self._round = self._round, None
+        self._finished = ended.result() or self._finished
+        return True
+
+    def _start(self) -> None:
+        if self._round is not None or self._finished:  # those first: began_at holds for them
+            return
+        waiting = [rel for rel in self._catalog.rels() if rel.state in NOT_COPIED]
+        self._status.only_failed({rel.qualified_name for rel in waiting})
+        self._again_at = {
+            rel.sync_id: self._again_at[rel.sync_id]
+            for rel in waiting
+            if rel.sync_id in self._again_at
+        }
+        now = time.monotonic()
+        due = [rel for rel in waiting if self._again_at.get(rel.sync_id, now) <= now]
+        self._alone = self._alone and bool(waiting)
+        if not due:
+            self._due = min(self._again_at.values(), default=math.inf)
+            return
+        cut = self._warehouse.cuts.last(self._cut_owner)
+        # Before the round has its point, so that the slot cannot pass it.
+        self.began_at = INVALID if cut is None else cut.lsn
+        self._due = math.inf
+        self._round = self._pool.submit(self._run, due[:1] if self._alone else due)
+
+    def _run(self, rels: Sequence[SubscriptionRel]) -> bool:
+        """A round, in its thread; whether it has copied tables."""
+        error: Exception | None = None
+        try:
+            run_round(self._work, rels)
+        except CopyCancelled as cancelled:
+            log.info('subscription "%s": %s', self._subscription.name, cancelled)
+        except Exception as ended:
+            error = ended
+        self._recover()
+        ids = {rel.sync_id for rel in rels}
+        now = [rel for rel in self._catalog.rels() if rel.sync_id in ids]
+        if error is not None:
+            self._ended(error, [rel for rel in now if rel.state in NOT_COPIED])
+            self._alone = not isinstance(error, PenstockError)
+        return any(rel.state is SubscriptionRelState.FINISHEDCOPY for rel in now)
+
+    def _recover(self) -> None:
+        recover(self._catalog.rels(), self._warehouse, self._catalog, self._subscription.app_id)
+
+    def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
+        """One table of a round."""
+        log.warning("%s", error.report())
+        log.info(
+            'subscription "%s": table "%s" is copied again in %.1f s',
+            self._subscription.name,
+            rel.qualified_name,
+            self._retry_interval,
+        )
+        self._wait(rel, error)
+
+    def _ended(self, error: Exception, rels: Sequence[SubscriptionRel]) -> None:
+        """All that is left of a round."""
+        if isinstance(error, PenstockError):
+            log.warning("%s", error.report())
+        else:
+            log.warning("ERROR:  %s", error, exc_info=error)
+        log.info(
+            'subscription "%s": %d tables are copied again in %.1f s',
+            self._subscription.name,
+            len(rels),
+            self._retry_interval,
+        )
+        for rel in rels:
+            self._wait(rel, error)
+
+    def _wait(self, rel: SubscriptionRel, error: Exception) -> None:
+        self._again_at[rel.sync_id] = time.monotonic() + self._retry_interval
+        self._status.copy_failed(rel.qualified_name, error)

@@ -1,0 +1,84 @@
+"""What a session on the publisher is set to, so that nobody else's settings change what is read.
+
+In: nothing. Out: the start-up ``options`` and one command, for every session that we open: streams,
+backlogs, the holder of a snapshot, executors that copy, questions. A server, a database or a role
+may be set to anything (``ALTER ROLE ... SET quote_all_identifiers = on``); each setting that shapes
+values, names or rows, or that ends a session or a transaction after some time, has its value here.
+
+Not among them: ``lc_monetary``, upon which depends how many digits of a ``money`` value are a
+fraction, so another one would change the amount; a stock subscriber leaves it alone as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_TEXT: Final = {
+    # those that libpqrcv_connect sends
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    # regclass, regtype and the like; executors ask for the names of types
+    "quote_all_identifiers": "off",
+    "search_path": "",
+    "xmlbinary": "base64",
+    "xmloption": "content",
+}
+"""How values are printed. Snapshot and stream print the types that are kept as text alike."""
+
+_MEANING: Final = {
+    "array_nulls": "on",
+    # A filter over an index may find a random part only.
+    "gin_fuzzy_search_limit": "0",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    # A policy is an error, and not missing rows.
+    "row_security": "off",
+}
+"""How our queries, and row filters in them, are read, and which rows they find."""
+
+_TRANSACTIONS: Final = {
+    "default_transaction_deferrable": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+}
+
+_TIMEOUTS: Final = {
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+}
+
+_NEWER: Final = {"transaction_timeout": "0"}
+"""Not known to every server, and an unknown name in the start-up options ends the connection."""
+
+SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {**_TEXT, **_MEANING, **_TRANSACTIONS, **_TIMEOUTS, **_NEWER}
+)
+
+
+def _escaped(value: str) -> str:
+    """A value in ``options``, where a backslash keeps a blank (pg_split_opts)."""
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+SESSION_OPTIONS: Final = " ".join(
+    f"-c {name}={_escaped(value)}" for name, value in SETTINGS.items() if name not in _NEWER
+)
+"""In the start-up packet, so that they hold for the first command already: the ADBC driver looks
+types up by names as it connects, and a time limit may be shorter than a command."""
+
+SESSION_SETTINGS: Final = (
+    "SELECT pg_catalog.set_config(name, CASE pg_catalog.lower(name)"
+    + "".join(f" WHEN '{name}' THEN '{value}'" for name, value in SETTINGS.items())
+    + " END, false) FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) IN ("
+    + ", ".join(f"'{name}'" for name in SETTINGS)
+    + ")"
+)
+"""The first command of every session. Settings from the environment (PGTZ, PGDATESTYLE) win over
+the start-up options, and names that a server does not know are left out here."""

@@ -1,0 +1,312 @@
+"""ACCESS SHARE on the tables of a copy, as pg_dump takes it, and the proof that it came in time.
+
+In: published tables, and the snapshot at which they will be read. Out: a transaction that holds the
+locks, and for each table that cannot be copied now, why. A snapshot protects rows, not files: what
+rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of blocks to another
+between two of our reads, or gives them an age at which the snapshot does not see them; TRUNCATE and
+DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. Whoever has waited for
+it for some seconds is let pass, and the table's copy begins again later.
+
+The snapshot comes first, the locks after it. Making the slot waits for every transaction that
+writes, and one that wants to change a locked table counts as such before it waits for the lock:
+with the locks first, the two would wait for each other, and the server cannot see it. What changed
+between the snapshot and the lock is found by comparison: the catalogs as the snapshot shows them
+against the catalogs now. Such a table is left out, and copied at a later snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from penstock.errors import (
+    ConnectionFailure,
+    NotInPrerequisiteState,
+    ObjectInUse,
+    PenstockError,
+    PublisherError,
+    UndefinedObject,
+)
+from penstock.relation import qualified
+from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.snapshot_holder import lost_snapshot
+
+Name = tuple[str, str]
+"""Schema and table."""
+
+_PATIENCE: Final = "1s"
+"""How long a round waits for a lock, once; the table is tried again with the next."""
+
+_POLITENESS_S: Final = 3.0
+"""How long somebody else waits for a table before its copy is given up. Whoever reads the table
+waits behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
+
+_WAITED_FOR: Final = (
+    "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
+    " CROSS JOIN LATERAL (SELECT w.relation AS oid UNION"
+    " SELECT a.relid FROM pg_catalog.pg_partition_ancestors(w.relation) a) m"
+    " JOIN pg_catalog.pg_class c ON c.oid = m.oid"
+    " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE w.locktype = 'relation' AND NOT w.granted AND w.mode = 'AccessExclusiveLock'"
+    " AND {pid} = ANY (pg_catalog.pg_blocking_pids(w.pid))"
+)
+"""Tables, and partitioned tables over them, for which a session waits because of ours."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_NO_RIGHT: Final = "42501"
+_LAKE: Final = "(Penstock)"
+
+_PUBLICATIONS: Final = (
+    "(SELECT pg_catalog.string_agg(p.oid::text || p.xmin::text, ',' ORDER BY p.oid)"
+    " FROM pg_catalog.pg_publication p),"
+    " (SELECT pg_catalog.string_agg(p.oid::text || p.xmin::text, ',' ORDER BY p.oid)"
+    " FROM pg_catalog.pg_publication_rel p)"
+)
+
+_STATE: Final = (
+    "WITH RECURSIVE tree (root, oid, pending) AS ("
+    " SELECT c.oid, c.oid, false FROM pg_catalog.pg_class c"
+    " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE (n.nspname, c.relname) IN ({names})"
+    " UNION ALL"
+    " SELECT t.root, i.inhrelid, i.inhdetachpending FROM tree t"
+    " JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'"
+    " JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)"
+    " SELECT n.nspname, r.relname, r.relkind, pg_catalog.md5(pg_catalog.concat_ws(';',"
+    " pg_catalog.string_agg(pg_catalog.concat_ws(' ', c.oid, c.relfilenode, c.relkind, t.pending,"
+    " (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.attname, a.atttypid,"
+    " a.atttypmod, a.attisdropped), ',' ORDER BY a.attnum)"
+    " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),"
+    " ',' ORDER BY c.oid), " + _PUBLICATIONS + "))"
+    " FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid"
+    " JOIN pg_catalog.pg_class r ON r.oid = t.root"
+    " JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace GROUP BY 1, 2, 3"
+)
+"""By table: its kind, and a digest of what must not change: which tables and partitions there are,
+their files and columns, and what the publications say. No rows are looked at."""
+
+
+class TableLocks:
+    """A session of its own that holds the locks; a context manager that lets go of them."""
+
+    def __init__(
+        self, conninfo: ConnInfo, application_name: str, interrupt: Callable[[], None]
+    ) -> None:
+        """Raises as ``Connection.connect``. ``interrupt``: see ``Connection``."""
+        self._conninfo = conninfo
+        self._application_name = application_name
+        self._interrupt = interrupt
+        self._connection = self._connect()
+        ((version,),) = self._connection.query("SELECT pg_catalog.version()")
+        self._needless = _LAKE in str(version)
+        """A node publishes versions of Delta tables: a snapshot is all that a copy needs."""
+        self._before: dict[Name, tuple[str, str]] = {}
+        self._held: list[Name] = []
+        self._since: dict[Name, float] = {}
+        """Since when somebody waits for a table."""
+
+    def look(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
+        """Note what the tables are like now, and which of them cannot be locked.
+
+        Nothing stays locked. So what is going to fail costs no slot, and whatever is read of the
+        tables between now and ``hold`` is still true when that returns.
+        """
+        if self._needless:
+            return {}
+        self._before = _state(self._connection, tables)
+        there = [name for name in tables if name in self._before]
+        missing = {name: _missing(name) for name in tables if name not in self._before}
+        self._connection.query("BEGIN TRANSACTION READ ONLY")
+        try:
+            return missing | self._lock(there)
+        finally:
+            if self._connection.is_open:
+                self._connection.query("ROLLBACK")
+
+    def hold(
+        self, snapshot_name: str, tables: Sequence[Name], now: Connection
+    ) -> dict[Name, PenstockError]:
+        """Lock the tables until ``close``; which are not as they are in the snapshot, or locked by
+        somebody else. ``now``: a session without a snapshot, which sees what is committed."""
+        if self._needless or not tables:
+            return {}
+        self._connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            self._connection.query(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot_name)}")
+        except PenstockError as error:
+            raise lost_snapshot(error.message) from None
+        failed = self._lock(tables)
+        locked = [name for name in tables if name not in failed]
+        if not locked:
+            return failed
+        seen, current = _state(self._connection, locked), _state(now, locked)
+        for name in locked:
+            if not (self._before[name] == seen.get(name) == current.get(name)):
+                failed[name] = _changed(name)
+        self._held = [name for name in tables if name not in failed]
+        return failed
+
+    def let_pass(self, other: Connection) -> dict[Name, PenstockError]:
+        """Let go of tables for which somebody has waited for some seconds. Their copies must end.
+
+        ``other``: a session that holds no locks. A question to the server; where nobody waits, it
+        looks at nothing. The rest is locked by a second session before the first lets go.
+        """
+        if not self._held:
+            return {}
+        pid = self._connection.backend_pid
+        rows = other.query(_WAITED_FOR.format(pid=pid))
+        now = time.monotonic()
+        waited = {(str(schema), str(table)) for schema, table in rows}.intersection(self._held)
+        self._since = {name: self._since.get(name, now) for name in waited}
+        passing = {name for name, since in self._since.items() if now - since >= _POLITENESS_S}
+        if not passing:
+            return {}
+        staying = [name for name in self._held if name not in passing]
+        before, self._connection = self._connection, self._connect()
+        with before:
+            self._connection.query("BEGIN TRANSACTION READ ONLY")
+            passing.update(self._lock(staying))
+        self._held = [name for name in staying if name not in passing]
+        return {name: _waited_for(name) for name in passing}
+
+    def check(self) -> None:
+        """Raises ConnectionFailure when the session is gone, and the locks with it."""
+        self._connection.check()
+
+    def confirm(self) -> None:
+        """The same by a question to the server: up to now the locks have been held."""
+        if not self._needless:
+            self._connection.query("SELECT 1", prefix="the locks of the copy are gone: ")
+
+    def close(self) -> None:
+        """Let go of the locks."""
+        self._connection.close()
+
+    def __enter__(self) -> TableLocks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> Connection:
+        name = self._application_name
+        connection = Connection.connect(self._conninfo, name, replication=False)
+        connection.interrupt = self._interrupt
+        return connection
+
+    def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
+        """All in one command, which waits a little; where that fails, one by one without waiting,
+        so that one table costs the others no more than that."""
+        if not tables:
+            return {}
+        self._connection.query(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
+        if self._tried(f"LOCK TABLE {', '.join(map(self._target, tables))} IN ACCESS SHARE MODE"):
+            return {}
+        failed: dict[Name, PenstockError] = {}
+        for name in tables:
+            try:
+                self._lock_one(name)
+            except ConnectionFailure:
+                raise
+            except PenstockError as error:
+                failed[name] = _refused(name, error)
+        return failed
+
+    def _tried(self, command: str) -> bool:
+        with contextlib.suppress(PublisherError, UndefinedObject):
+            self._in_savepoint(command)
+            return True
+        return False
+
+    def _lock_one(self, name: Name) -> None:
+        try:
+            self._in_savepoint(f"LOCK TABLE {self._target(name)} IN ACCESS SHARE MODE NOWAIT")
+        except PublisherError as error:
+            if error.sqlstate != _NO_RIGHT:
+                raise
+            # LOCK TABLE wants the right on the whole table. Whoever may read some columns only
+            # locks it by reading; where that is not allowed either, the copy will say so.
+            self._lock_by_reading(name)
+
+    def _lock_by_reading(self, name: Name) -> None:
+        rows = self._connection.query(
+            "SELECT a.attname FROM pg_catalog.pg_attribute a"
+            f" WHERE a.attrelid = {quote_literal(_qualified(name))}::pg_catalog.regclass"
+            " AND a.attnum > 0 AND NOT a.attisdropped"
+            " AND pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') LIMIT 1"
+        )
+        columns = ", ".join(quote_identifier(str(column)) for (column,) in rows) or "*"
+        self._in_savepoint(f"SELECT {columns} FROM {self._target(name)} LIMIT 0")
+
+    def _in_savepoint(self, command: str) -> None:
+        self._connection.query("SAVEPOINT l")
+        try:
+            self._connection.query(command)
+        except ConnectionFailure:
+            raise
+        except PenstockError:
+            self._connection.query("ROLLBACK TO SAVEPOINT l")
+            raise
+        self._connection.query("RELEASE SAVEPOINT l")
+
+    def _target(self, name: Name) -> str:
+        """A partitioned table with its partitions, any other without what inherits from it."""
+        kind, _ = self._before[name]
+        return ("" if kind == "p" else "ONLY ") + _qualified(name)
+
+
+def _state(connection: Connection, tables: Iterable[Name]) -> dict[Name, tuple[str, str]]:
+    names = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in tables)
+    rows = connection.query(_STATE.format(names=names))
+    return {(str(s), str(t)): (str(kind), str(digest)) for s, t, kind, digest in rows}
+
+
+def _qualified(name: Name) -> str:
+    return f"{quote_identifier(name[0])}.{quote_identifier(name[1])}"
+
+
+def _missing(name: Name) -> PenstockError:
+    return UndefinedObject(
+        f'table "{name[0]}.{name[1]}" not found on publisher',
+        hint="It was dropped or renamed: ALTER SUBSCRIPTION ... REFRESH PUBLICATION.",
+        sqlstate="42P01",
+    )
+
+
+def _refused(name: Name, error: PenstockError) -> PenstockError:
+    table = f"{name[0]}.{name[1]}"
+    message = f'could not lock table "{table}" for its initial copy: {error.message}'
+    if error.sqlstate != _LOCK_NOT_AVAILABLE:
+        return type(error)(message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate)
+    return ObjectInUse(
+        message,
+        detail="Another session on the publisher holds an ACCESS EXCLUSIVE lock on it, or waits "
+        "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
+        hint="The copy is tried again by itself. To see who it is, on the publisher: "
+        "SELECT pid, mode, granted FROM pg_locks"
+        f" WHERE relation = {quote_literal(_qualified(name))}::regclass;",
+        sqlstate=_LOCK_NOT_AVAILABLE,
+    )
+
+
+def _waited_for(name: Name) -> PenstockError:
+    return ObjectInUse(
+        f'the initial copy of table "{qualified(*name)}" makes way',
+        detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
+        "CLUSTER, VACUUM FULL, DROP TABLE), and who wants to read it waits behind that session.",
+        hint="The copy begins again by itself at a new snapshot.",
+        sqlstate=_LOCK_NOT_AVAILABLE,
+    )
+
+
+def _changed(name: Name) -> PenstockError:
+    return NotInPrerequisiteState(
+        f'table "{name[0]}.{name[1]}" was changed while its initial copy began',
+        detail="It was rewritten, truncated, or given other columns, partitions or publications, "
+        "after the copy's snapshot had been taken.",
+        hint="The copy begins again by itself at a new snapshot.",
+    )

@@ -1,0 +1,259 @@
+"""Publishers, slots, nodes, warehouses and tables that went back, went away, or are others.
+
+Each ends in a stop that says so, nothing is lost, and what the hint says leads on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+from penstock import Node
+from penstock.embedded import EmbeddedPostgres
+from penstock.errors import ConfigurationError, StorageError
+from penstock.node.status import SubscriptionStatus
+from publishing.lake_node import eventually
+
+
+@contextmanager
+def following(folder: Path, spark: Any, database: Database) -> Iterator[LocalNode]:
+    """A node whose subscription ``s`` has copied table ``t`` and follows it."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, 'zero');"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    with LocalNode(folder, spark) as node:
+        node.subscribe("s", database, "p")
+        node.caught_up("s", database)
+        yield node
+
+
+def insert(database: Database, *ids: int) -> None:
+    for number in ids:
+        database.execute(f"INSERT INTO t VALUES ({number}, 'row {number}')")
+
+
+def same_rows(node: LocalNode, database: Database) -> None:
+    node.caught_up("s", database)
+    rows = node.node.read("t", subscription="s").collect()
+    assert sorted(map(tuple, rows)) == database.rows("SELECT id, v FROM t ORDER BY id")
+
+
+def stopped(node: LocalNode, text: str) -> SubscriptionStatus:
+    status = node.stopped("s")
+    assert text in str(status.error), status
+    return status
+
+
+def drop(node: LocalNode) -> None:
+    """As the hints say it."""
+    for statement in ("DISABLE", "SET (slot_name = NONE)"):
+        node.node.sql(f"ALTER SUBSCRIPTION s {statement}")
+    node.node.sql("DROP SUBSCRIPTION s")
+
+
+def copied_again(node: LocalNode, database: Database) -> None:
+    """The way back of every hint: a new subscription, and its tables copied again."""
+    drop(node)
+    shutil.rmtree(node.warehouse / "public")
+    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    node.subscribe("s", database, "p")
+    same_rows(node, database)
+
+
+def streams(database: Database) -> bool:
+    """Whether a worker still reads the slot: DISABLE does not wait for its end."""
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 's'"
+    return bool(database.value(active))
+
+
+def reopened(node: LocalNode, spark: Any) -> None:
+    """The node again, after it was closed."""
+    node.node = Node(node.folder, spark=spark)
+    node.node.start()
+
+
+def test_a_publisher_that_was_promoted_goes_on_and_one_that_was_restored_stops(
+    tmp_path: Path, spark: Any
+) -> None:
+    with EmbeddedPostgres(18) as server:
+        database = Database(server, "postgres")
+        with following(tmp_path / "node", spark, database) as node:
+            server.stop()
+            signal = server.data_dir / "standby.signal"
+            signal.touch()
+            shutil.chown(signal, signal.parent.owner(), signal.parent.group())
+            server.start()
+            database.execute("SELECT pg_promote()")
+            assert database.value("SELECT timeline_id FROM pg_control_checkpoint()") >= 1
+            insert(database, 1)
+            same_rows(node, database)
+            (followed,) = node.node._catalog.subscriptions()
+            assert followed.publisher is not None and followed.publisher.timeline == 2
+
+            server.stop()
+            copy = server.data_dir.with_name("copy")
+            subprocess.run(["cp", "-a", server.data_dir, copy], check=True)
+            server.start()
+            insert(database, 2, 3)
+            same_rows(node, database)
+            server.stop("immediate")
+            shutil.rmtree(server.data_dir)
+            copy.rename(server.data_dir)
+            server.start()
+            status = stopped(node, "went back to")
+            assert "restored from an older copy" in str(status.error_detail)
+            insert(database, 4)
+            copied_again(node, database)
+
+
+def test_another_cluster_is_refused_and_the_way_back_leads_on(
+    tmp_path: Path, spark: Any, database_on: Callable[..., Database]
+) -> None:
+    first, other = database_on(18), database_on(16)
+    other.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
+    other.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+    with following(tmp_path / "node", spark, first) as node:
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{other.conninfo}'")
+        status = stopped(node, "another publisher")
+        assert "system identifier" in str(status.error_detail)
+        insert(first, 1)
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{first.conninfo} connect_timeout=9'")
+        same_rows(node, first)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_a_slot_that_was_advanced_and_the_loss_accepted(
+    tmp_path: Path, spark: Any, database: Database
+) -> None:
+    with following(tmp_path / "node", spark, database) as node:
+        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+        eventually(lambda: not streams(database), "the end of the stream")
+        insert(database, 1)
+        database.execute("SELECT pg_replication_slot_advance('s', pg_current_wal_flush_lsn())")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        status = stopped(node, "the slot of subscription")
+        assert "copy_data = false" in str(status.error_hint)
+        drop(node)
+        node.subscribe("s", database, "p", "create_slot = false, copy_data = false")
+        insert(database, 2)
+        node.caught_up("s", database)
+        assert [row[0] for row in sorted(map(tuple, node.node.read("t").collect()))] == [0, 2]
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_a_node_that_was_put_back_from_a_backup(
+    tmp_path: Path, spark: Any, database: Database
+) -> None:
+    with following(tmp_path / "node", spark, database) as node:
+        node.node.close()
+        backup = shutil.copytree(node.folder, tmp_path / "backup")
+        reopened(node, spark)
+        insert(database, 1, 2)
+        same_rows(node, database)
+        node.node.close()
+        shutil.rmtree(node.folder)
+        shutil.copytree(backup, node.folder)
+        reopened(node, spark)
+        stopped(node, "the slot of subscription")
+        insert(database, 3)
+        copied_again(node, database)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_a_warehouse_that_is_not_mounted(tmp_path: Path, spark: Any, database: Database) -> None:
+    with following(tmp_path / "node", spark, database) as node:
+        away = node.folder / "away"
+
+        def unmount() -> None:
+            node.warehouse.rename(away)
+            node.warehouse.mkdir()
+
+        def mount() -> None:
+            created = [path for path in node.warehouse.rglob("*") if path.is_file()]
+            assert not created, "nothing is made in an empty mount point"
+            shutil.rmtree(node.warehouse)
+            away.rename(node.warehouse)
+
+        unmount()
+        insert(database, 1)
+        node.wait_for("s", "the error", lambda status: "is not there" in str(status.error))
+        assert not node.status("s").stopped
+        mount()
+        same_rows(node, database)
+
+        node.node.close()
+        unmount()
+        node.node = Node(node.folder, spark=spark)
+        with pytest.raises(StorageError, match="is not there"):
+            node.node.start()
+        mount()
+        insert(database, 2)
+        node.node.start()
+        same_rows(node, database)
+
+        with pytest.raises(ConfigurationError, match="belongs to another node"):
+            LocalNode(tmp_path / "other", spark, {"warehouse": str(node.warehouse)}).__enter__()
+        cuts = node.warehouse / "_penstock" / "cuts"
+        node.node.close()
+        cuts.rename(away)
+        reopened(node, spark)
+        stopped(node, "the cuts of subscription")
+        away.rename(cuts)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        insert(database, 3)
+        same_rows(node, database)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Database) -> None:
+    with following(tmp_path / "node", spark, database) as node:
+        insert(database, 1, 2)
+        same_rows(node, database)
+        table = f"delta.`{node.cut().tables[next(iter(node.cut().tables))].uri}`"
+
+        def restore(version: int) -> None:
+            spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
+
+        def newest() -> int:
+            return int(spark.sql(f"DESCRIBE HISTORY {table}").agg({"version": "max"}).first()[0])
+
+        before = newest()
+        restore(1)
+        insert(database, 3)
+        status = stopped(node, "was restored to an older state")
+        assert f"VERSION AS OF {before}" in str(status.error_hint)
+        restore(before)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
+
+        def disabled() -> None:
+            node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+            eventually(lambda: not streams(database), "the end of the stream")
+
+        disabled()
+        before = newest()
+        restore(2)
+        insert(database, 4)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        stopped(node, "was restored to an older state")
+        restore(before)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
+
+        disabled()
+        before = newest()
+        spark.sql(f"DELETE FROM {table} WHERE id = 1")
+        restore(before)
+        insert(database, 5)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
+        node.node.sql("DROP SUBSCRIPTION s")

@@ -1,0 +1,168 @@
+"""What must agree before a stream begins: every case with its decision, as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.catalog.pg_subscription import PublisherIdentity
+from penstock.catalog.pg_subscription_rel import SubscriptionRelState as State
+from penstock.errors import ConnectionFailure, StateMismatch
+from penstock.lakehouse.cuts import CutTable
+from penstock.lsn import Lsn
+from penstock.subscription.agreement import (
+    PublisherState,
+    TableState,
+    check_identity,
+    check_publisher,
+    check_tables,
+)
+
+KNOWN = PublisherIdentity("7000", 1, 5)
+SERVER = PublisherState(KNOWN, Lsn(500), False, {}, Lsn(100))
+
+
+def table(
+    state: State = State.READY,
+    marker: int | None = 100,
+    joined: int | None = 90,
+    version: int | None = 4,
+    cut: CutTable | None = None,
+) -> TableState:
+    def lsn(value: int | None) -> Lsn | None:
+        return None if value is None else Lsn(value)
+
+    return TableState("public.t", state, lsn(joined), lsn(marker), version, "a", cut)
+
+
+@pytest.mark.parametrize(
+    ("known", "server", "agrees"),
+    [
+        (None, KNOWN, True),
+        (KNOWN, KNOWN, True),
+        (KNOWN, replace(KNOWN, timeline=2), True),  # a promotion, judged by its fork
+        (KNOWN, replace(KNOWN, system_id="7001"), False),
+        (KNOWN, replace(KNOWN, database_oid=6), False),
+    ],
+)
+def test_identity(known: PublisherIdentity | None, server: PublisherIdentity, agrees: bool) -> None:
+    if agrees:
+        check_identity("s", known, server)
+        return
+    with pytest.raises(StateMismatch) as caught:
+        check_identity("s", known, server)
+    assert "another publisher" in caught.value.message
+    assert "CONNECTION" in (caught.value.hint or "")
+
+
+AHEAD = "the slot of"
+BACK = "went back to"
+HISTORY = "another history"
+
+
+@pytest.mark.parametrize(
+    ("cut", "confirmed", "tables", "wrong"),
+    [
+        # no cut: nothing of ours can be before the slot but a copy that waits to join
+        (None, None, [], None),
+        (None, 400, [], None),
+        (None, 100, [table(State.FINISHEDCOPY, 100)], None),
+        (None, 90, [table(State.FINISHEDCOPY, 100)], None),
+        (None, 101, [table(State.FINISHEDCOPY, 100)], AHEAD),
+        (None, 100, [table(State.READY, None, None)], None),
+        (None, 100, [table(State.READY, 200, None)], None),
+        # a cut
+        (100, None, [table()], None),
+        (100, 90, [table()], None),
+        (100, 100, [table()], None),
+        (100, 101, [table()], AHEAD),
+        (100, 101, [], AHEAD),
+        (500, 100, [table()], None),
+        (501, 100, [table()], BACK),
+        # a crash between commits and cut
+        (100, 100, [table(marker=150)], None),
+        (100, 100, [table(marker=501)], BACK),
+        # tables that join: the slot waits for the earliest
+        (200, 100, [table(marker=200), table(State.FINISHEDCOPY, 100)], None),
+        (200, 110, [table(marker=200), table(State.FINISHEDCOPY, 100)], AHEAD),
+        (200, 150, [table(marker=200), table(State.FINISHEDCOPY, 150, 100)], None),
+        (200, 150, [table(marker=200), table(State.SYNCDONE, 150)], None),
+    ],
+)
+def test_positions(
+    cut: int | None, confirmed: int | None, tables: list[TableState], wrong: str | None
+) -> None:
+    lsn = None if cut is None else Lsn(cut)
+    server = replace(SERVER, confirmed=None if confirmed is None else Lsn(confirmed))
+    check = lambda s: check_publisher("s", KNOWN, s, lsn, tables)  # noqa: E731
+    if wrong is None:
+        check(server)
+        return
+    with pytest.raises(StateMismatch) as caught:
+        check(server)
+    assert wrong in caught.value.message and "DROP SUBSCRIPTION s" in (caught.value.hint or "")
+    if wrong is BACK:
+        with pytest.raises(ConnectionFailure, match="standby"):
+            check(replace(server, in_recovery=True))
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "forks", "agrees"),
+    [
+        (1, 1, {}, True),
+        (1, 2, {1: 100}, True),
+        (1, 2, {1: 99}, False),
+        (1, 3, {1: 100, 2: 300}, True),
+        (2, 3, {1: 50, 2: 99}, False),
+        (2, 3, {1: 50, 2: 100}, True),
+        (2, 3, {1: 400}, False),  # another branch from timeline 1
+        (2, 1, {}, False),
+        (None, 2, {}, True),
+    ],
+)
+def test_timelines(known: int | None, now: int, forks: dict[int, int], agrees: bool) -> None:
+    before = None if known is None else replace(KNOWN, timeline=known)
+    server = replace(
+        SERVER,
+        identity=replace(KNOWN, timeline=now),
+        forks={timeline: Lsn(lsn) for timeline, lsn in forks.items()},
+    )
+    if agrees:
+        check_publisher("s", before, server, Lsn(100), [table()])
+        return
+    with pytest.raises(StateMismatch, match=HISTORY):
+        check_publisher("s", before, server, Lsn(100), [table()])
+
+
+@pytest.mark.parametrize(
+    ("cut", "found", "wrong"),
+    [
+        (100, table(cut=CutTable("u", 4, "a")), None),
+        (100, table(cut=CutTable("u", 3, None)), None),
+        (100, table(cut=CutTable("u", 5, "a")), "went back to version 4"),
+        (100, table(cut=CutTable("u", 4, "b")), "another one"),
+        (100, table(version=None, cut=CutTable("u", 4, "a")), "is gone"),
+        (100, table(version=None, joined=None, cut=CutTable("u", 4)), "is gone"),
+        (None, table(State.FINISHEDCOPY, None, 90, None), "is gone"),
+        (100, table(version=None), "is gone"),
+        (None, table(version=None, joined=None), None),  # copy_data = false, never connected
+        (None, table(joined=None), None),
+        (None, table(marker=None, joined=None), None),
+        (None, table(), "the cuts of"),
+        (None, table(State.SYNCDONE), "the cuts of"),
+        (100, table(marker=None), "no LSN"),
+        (None, table(State.FINISHEDCOPY, 90, 90), None),
+        (None, table(State.FINISHEDCOPY, 120, 90), None),
+        (None, table(State.FINISHEDCOPY, 89, 90), "went back to"),
+        (None, table(State.FINISHEDCOPY, None, 90), "no LSN"),
+    ],
+)
+def test_tables(cut: int | None, found: TableState, wrong: str | None) -> None:
+    lsn = None if cut is None else Lsn(cut)
+    if wrong is None:
+        check_tables("s", lsn, [found], "cuts")
+        return
+    with pytest.raises(StateMismatch) as caught:
+        check_tables("s", lsn, [found], "cuts")
+    assert wrong in caught.value.message and "ENABLE" in (caught.value.hint or "")
