@@ -9,7 +9,7 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle faults bench bench-subscribing bench-publishing lint format clean
+.PHONY: help setup demo test oracle faults bench bench-subscribing bench-publishing bench-memory lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -19,6 +19,7 @@ help:
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
 	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
 	@echo '                 make bench-subscribing or make bench-publishing for one half'
+	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make lint        ruff, mypy --strict, import-linter'
 	@echo 'make format      let ruff format and fix what it can'
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
@@ -68,6 +69,9 @@ bench-subscribing: $(STAMPS)/jars
 
 bench-publishing: $(STAMPS)/jars
 	$(BIN)/python bench/publishing.py $(ARGS)
+
+bench-memory: $(STAMPS)/jars
+	$(BIN)/python bench/memory.py $(ARGS)
 
 lint: $(STAMPS)/python
 	$(BIN)/ruff check .

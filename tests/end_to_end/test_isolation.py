@@ -15,8 +15,11 @@ import pytest
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
-from penstock.embedded import clients
+from penstock.lsn import INVALID
 from penstock.node.status import SubscriptionStatus
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.stream import ReplicationStream
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -40,6 +43,15 @@ def silent_server() -> Iterator[str]:
     """A port that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"host=127.0.0.1 port={server.getsockname()[1]} dbname=x user=x connect_timeout=300"
+
+
+@contextlib.contextmanager
+def reading(slot: str, database: Database) -> Iterator[None]:
+    """Somebody else streams from a slot, and confirms nothing."""
+    with Connection.connect(ConnInfo.parse(database.conninfo), "other") as connection:
+        stream = ReplicationStream(connection)
+        stream.start(slot, INVALID, "proto_version '1', publication_names '\"p\"'")
+        yield
 
 
 def test_a_publisher_that_does_not_answer_hangs_nobody_else(
@@ -85,16 +97,7 @@ def test_what_waits_to_retry_is_shown_and_can_be_disabled_and_dropped(
     """A slot that somebody else reads for longer than any number of tries would last."""
     database.execute(_SETUP)
     database.execute("SELECT pg_create_logical_replication_slot('busy', 'pgoutput')")
-    other = subprocess.Popen(
-        [
-            *(clients().program("pg_recvlogical"), "-d", database.conninfo, "--slot", "busy"),
-            *("--start", "-f", "/dev/null", "-o", "proto_version=1", "-o", "publication_names=p"),
-        ]
-    )
-    try:
-        active = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'busy' AND active"
-        while not database.value(active):
-            assert other.poll() is None
+    with reading("busy", database):
         node = local_node(wal_retrieve_retry_interval="50ms")
         node.subscribe("s", database, "p", "slot_name = 'busy', create_slot = false")
 
@@ -107,12 +110,10 @@ def test_what_waits_to_retry_is_shown_and_can_be_disabled_and_dropped(
         assert node.status("s").state == "disabled"
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         node.wait_for("s", "many tries", many_tries)
-    finally:
-        other.terminate()
-        other.wait()
+    database.execute("UPDATE t SET v = 'w'")
     node.caught_up("s", database)
     assert_equal(node, database, "t")
-    assert node.status("s").error is None
+    node.wait_for("s", "health", lambda s: s.state == "streaming" and s.error is None)
 
 
 @pytest.fixture

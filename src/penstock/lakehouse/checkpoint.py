@@ -26,6 +26,9 @@ _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _DEFAULT_RETENTION: Final = "interval 30 days"
 _CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LAST: Final = "_last_checkpoint"
+_TEMPORARY: Final = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
+_ABANDONED_S: Final = 3600.0
+"""A temporary file of this age has no writer; one that comes back gets an error and tries again."""
 _VERSIONED: Final = re.compile(
     r"^\.?(\d{20})\.(?:json|crc|checkpoint\.[\w.-]*parquet|\d{20}\.compacted\.json)(?:\.crc)?$"
 )
@@ -60,9 +63,13 @@ def write_local_checkpoint(storage: Storage, table_uri: str) -> None:
 def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping[str, str]) -> int:
     """Remove log files past "delta.logRetentionDuration"; returns how many.
 
+    Temporary files of processes that were killed go too: neither Delta's log cleanup nor VACUUM
+    looks at hidden names.
+
     What is kept can still be read: every version from the newest checkpoint that is itself older
     than the retention onward.
     """
+    _remove_abandoned(table_uri)
     if properties.get(_CLEANUP, "true").lower() == "false":
         return 0
     horizon = time.time() - interval_seconds(properties.get(_LOG_RETENTION, _DEFAULT_RETENTION))
@@ -74,6 +81,15 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
         for path in expired:
             path.unlink(missing_ok=True)
     return len(expired)
+
+
+def _remove_abandoned(table_uri: str) -> None:
+    horizon = time.time() - _ABANDONED_S
+    for uri in (log_folder(table_uri), table_uri):
+        with storage_errors("clean up directory", uri), os.scandir(local_path(uri)) as found:
+            for entry in found:
+                if _TEMPORARY.match(entry.name) and entry.stat().st_mtime < horizon:
+                    Path(entry.path).unlink(missing_ok=True)
 
 
 def interval_seconds(text: str) -> float:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -46,6 +45,7 @@ from penstock.lakehouse.cut_rows import (
 )
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, delta_type
+from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
@@ -84,7 +84,7 @@ class Cuts:
         self._store = store
         self._lock = threading.Lock()
         self._state: TableState | None = None
-        self._loaded = 0.0
+        self._loaded = Elapsed()
         self._newest: dict[str, datetime] = {}
         self._seen = False
 
@@ -174,17 +174,17 @@ class Cuts:
                 self._state = None  # whether the entry is there is unknown
                 raise
             state.apply(state.version + 1, entry)
-            self._loaded = time.time()
+            self._loaded = Elapsed()
             return
         raise CommitConflict(f'other writers keep committing to the cuts table "{self.uri}"')
 
     def _current_state(self) -> TableState:
         # Entries that another process has removed by now must not be missed, nor their names taken
         # a second time: a state that has seen no commit for a while is loaded again.
-        if self._state is None or time.time() - self._loaded > interval_seconds(RETENTION) / 2:
+        if self._state is None or self._loaded.seconds > interval_seconds(RETENTION) / 2:
             self._state = load(self._storage, self.uri) or self._create()
             self._seen = True
-            self._loaded = time.time()
+            self._loaded = Elapsed()
             self._newest.clear()
         return self._state
 

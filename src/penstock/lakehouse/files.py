@@ -2,7 +2,7 @@
 
 In: batches of rows in the table's Arrow schema. Out: WrittenFile per file, durable on return; a
 file belongs to the table once a log entry names it. Memory: one row group at a time (32 MB of Arrow
-data), files roll over at a target size. Which rows go where is left to ``pipeline``.
+data, or one row), files roll over at a target size. Which rows go where is left to ``pipeline``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.lakehouse.batches import slices
 from penstock.lakehouse.statistics import Collector
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 
 TARGET_FILE_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes held before a row group is written."""
+_READ_WHOLE: Final = 32 << 20
+_BUFFER: Final = 1 << 20
+"""Of the column chunks of larger row groups so much is read at a time."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,23 @@ def file_uri(table_uri: str, path: str) -> str:
 
 @contextlib.contextmanager
 def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
-    """Open a data file for reading."""
+    """Open a data file for reading; a large row group is read piece by piece."""
     uri = file_uri(table_uri, path)
     with storage_errors("read file", uri):
         filesystem, where = resolve(uri)
-        with (
-            filesystem.open_input_file(where) as source,
-            # Spark's INT96 has years that nanoseconds in 64 bits have not
-            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
-        ):
-            yield parquet
+        with filesystem.open_input_file(where) as source:
+            metadata = pq.read_metadata(source)
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            large = any(group.total_byte_size > _READ_WHOLE for group in groups)
+            with pq.ParquetFile(
+                source,
+                metadata=metadata,
+                buffer_size=_BUFFER if large else 0,
+                pre_buffer=not large,
+                # Spark's INT96 has years that nanoseconds in 64 bits have not
+                coerce_int96_timestamp_unit="us",
+            ) as parquet:
+                yield parquet
 
 
 class FileWriter:
@@ -110,9 +121,8 @@ class FileWriter:
         """Take rows in the table's schema; written as soon as a row group is full."""
         parts = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         for part in parts:
-            step = max(1, part.num_rows * (ROW_GROUP_BYTES // 4) // max(part.nbytes, 1))
-            for start in range(0, part.num_rows, step):
-                self._hold(part.slice(start, step))
+            for held in slices(part, ROW_GROUP_BYTES // 4):
+                self._hold(held)
 
     def close(self) -> None:
         """Finish the open file; the folder's new names become durable."""

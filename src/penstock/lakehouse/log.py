@@ -18,12 +18,16 @@ from penstock.errors import StorageError
 from penstock.lakehouse.storage import Storage, is_local, local_path, storage_errors
 
 _ENTRY: Final = re.compile(r"^(\d{20})\.json$")
+_V2_CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint\.[0-9A-Fa-f-]{36}\.(?:json|parquet)$")
 _CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
 
 
 @dataclass(frozen=True)
 class LogListing:
-    """What a log folder holds: versions of entries, and checkpoints with their parts' URIs."""
+    """What a log folder holds: versions of entries, and checkpoints with their parts' URIs.
+
+    A V2 checkpoint is one part, which names others (``state``).
+    """
 
     entries: tuple[int, ...]
     checkpoints: dict[int, tuple[str, ...]]
@@ -43,18 +47,21 @@ def list_log(storage: Storage, table_uri: str) -> LogListing:
     """List a log; no entries and no checkpoints when there is no table."""
     entries: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
+    second: dict[int, tuple[str, ...]] = {}
     for name in _names(storage, log_folder(table_uri)):
         if found := _ENTRY.match(name):
             entries.append(int(found[1]))
         elif found := _CHECKPOINT.match(name):
             uri = f"{log_folder(table_uri)}/{name}"
             parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(uri)
+        elif found := _V2_CHECKPOINT.match(name):
+            second[int(found[1])] = (f"{log_folder(table_uri)}/{name}",)
     whole = {
         version: tuple(sorted(uris))
         for (version, count), uris in sorted(parts.items())
         if len(uris) == count
     }
-    return LogListing(tuple(sorted(entries)), whole)
+    return LogListing(tuple(sorted(entries)), {**second, **whole})
 
 
 def read_entry(storage: Storage, table_uri: str, version: int) -> list[dict[str, Any]] | None:

@@ -54,7 +54,9 @@ class LocalLogStore:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                raise _lost(table_uri, version) from None
+                # a network file system may have done it, and answer "exists" when asked again
+                if temporary.stat().st_nlink < 2:
+                    raise _lost(table_uri, version) from None
             finally:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
@@ -86,10 +88,28 @@ class SparkLogStore:
         except Py4JJavaError as error:
             kind = error.java_exception.getClass().getName()
             if kind.endswith("FileAlreadyExistsException"):
+                if self._is_ours(table_uri, version, lines):
+                    return
                 raise _lost(table_uri, version) from None
             raise StorageError(
                 f'could not write file "{path.toString()}": {error.java_exception.getMessage()}'
             ) from error
+
+    def _is_ours(self, table_uri: str, version: int, lines: Sequence[str]) -> bool:
+        """Whether the entry is the one to be put: each has an id of its own (commitInfo.txnId).
+
+        A client that asks a store again after a lost answer finds its own entry there.
+        """
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(entry_uri(table_uri, version))
+        hadoop = self.spark._jsparkSession.sessionState().newHadoopConf()
+        try:
+            found = self._delta_log(table_uri).store().read(path, hadoop)
+        except Py4JJavaError as error:
+            raise StorageError(
+                f'could not read file "{path.toString()}": {error.java_exception.getMessage()}'
+            ) from error
+        return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)) == list(lines)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
         """By Delta, which reads the properties itself."""

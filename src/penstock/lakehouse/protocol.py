@@ -35,6 +35,7 @@ _READABLE: Final = frozenset(
         "columnMapping",
         "typeWidening",
         "typeWidening-preview",
+        "v2Checkpoint",
         "vacuumProtocolCheck",
     }
 )

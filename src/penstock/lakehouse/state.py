@@ -1,15 +1,15 @@
 """The state of a table at its newest version, replayed from its log (protocol: "Action
 Reconciliation").
 
-In: checkpoints and log entries. Out: TableState. We replay the log ourselves because nobody else
-gives all of it at once: delta-rs hides the deletion vectors' descriptors, which a remove action
-must repeat, and Delta's snapshot needs the JVM and half a second. Only tables that pass
-``protocol.check_writable`` get here, so V2 checkpoints, partitions and column mapping need no
-support.
+In: checkpoints of both kinds and log entries. Out: TableState. We replay the log ourselves because
+nobody else gives all of it at once: delta-rs hides the deletion vectors' descriptors, which a
+remove action must repeat, and Delta's snapshot needs the JVM and half a second. What a table may
+have to be read or written is ``protocol``'s.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +40,7 @@ _CHECKPOINT_COLUMNS: Final = [
     "add.partitionValues",
     "metaData",
     "protocol",
+    "sidecar.path",
 ]
 _READERS: Final = 8
 """Deletion vectors read at a time; local disks would do with one, object stores answer slowly."""
@@ -172,13 +173,24 @@ def _from_checkpoint(storage: Storage, listing: LogListing) -> TableState:
 def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
     state = TableState()
     for part in parts:
-        with storage_errors("read file", part):
-            filesystem, path = resolve(part)
-            with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
-                table = parquet.read(columns=_CHECKPOINT_COLUMNS)
-        state.apply(version, _actions(table))
+        actions = _checkpoint_actions(part)
+        state.apply(version, actions)
+        folder = part.rpartition("/")[0]
+        for name in (action["sidecar"]["path"] for action in actions if action.get("sidecar")):
+            uri = name if "/" in name else f"{folder}/_sidecars/{name}"
+            state.apply(version, _checkpoint_actions(uri))
     state.last_app_id = None
     return state
+
+
+def _checkpoint_actions(uri: str) -> list[dict[str, Any]]:
+    with storage_errors("read file", uri):
+        filesystem, path = resolve(uri)
+        with filesystem.open_input_file(path) as source:
+            if uri.endswith(".json"):
+                return [json.loads(line) for line in source.read().splitlines() if line.strip()]
+            with pq.ParquetFile(source) as parquet:
+                return list(_actions(parquet.read(columns=_CHECKPOINT_COLUMNS)))
 
 
 def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:

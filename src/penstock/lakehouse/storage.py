@@ -73,15 +73,19 @@ class Storage:
         return is_local(self.uri)
 
     def create_folder(self, uri: str) -> None:
-        """Make a folder and its parents; new entries are synced. Nothing to do in object stores."""
+        """Make a folder and its parents, durable on return. Nothing to do in object stores.
+
+        Folders that are there are synced too, up to the warehouse: a process that was killed may
+        have made them.
+        """
         if not is_local(uri):
             return
         with storage_errors("create directory", uri):
-            missing = Path(local_path(uri))
+            folder, root = Path(local_path(uri)), Path(local_path(self.uri))
             chain = []
-            while not missing.exists():
-                chain.append(missing)
-                missing = missing.parent
+            while not folder.exists() or root in (folder, *folder.parents):
+                chain.append(folder)
+                folder = folder.parent
             for folder in reversed(chain):
                 folder.mkdir(exist_ok=True)
                 self.sync_folder(str(folder.parent))
@@ -151,6 +155,16 @@ class Storage:
             except OSError as error:
                 log.warning("could not remove file %s: %s", uri, error)
 
+    def discard_folder(self, uri: str) -> None:
+        """Remove a folder of passing files; a late task may still write there, so it is only logged
+        that something stays."""
+        try:
+            filesystem, path = resolve(uri)
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
+        except OSError as error:
+            log.warning("could not remove directory %s: %s", uri, error)
+
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
         with storage_errors("remove directory", uri):
@@ -159,6 +173,13 @@ class Storage:
                 filesystem.delete_dir(path)
                 if is_local(uri) and self.fsync:
                     fsync_folder(str(Path(path).parent))
+
+
+def make_folder(uri: str) -> None:
+    """Make a folder for passing files, in tasks too: it need not outlive a power failure."""
+    if is_local(uri):
+        with storage_errors("create directory", uri):
+            Path(local_path(uri)).mkdir(parents=True, exist_ok=True)
 
 
 def fsync_file(path: str) -> None:

@@ -10,7 +10,6 @@ to ``pipeline``.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from penstock.lakehouse.actions import Action
 from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
+from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import check_restored
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
@@ -98,7 +98,7 @@ class DeltaTable:
         self._replaced = False
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self._unknown = False
-        self._seen = time.time()
+        self._seen = Elapsed()
 
     @property
     def id(self) -> str:
@@ -258,7 +258,7 @@ class DeltaTable:
 
     def _check_current(self) -> None:
         """Refuse to take the name of an entry that was there, and was cleaned up since."""
-        if time.time() - self._seen < _TRUSTED_SECONDS:
+        if self._seen.seconds < _TRUSTED_SECONDS:
             return
         listing = list_log(self.storage, self.uri)
         newest = max((*listing.entries, *listing.checkpoints), default=-1)
@@ -267,7 +267,7 @@ class DeltaTable:
                 f'table "{self.name}" is at version {newest}, loaded was {self.version}',
                 hint="Load the table again and retry.",
             )
-        self._seen = time.time()
+        self._seen = Elapsed()
 
     def _put_entry(self, entry: Sequence[Action], vectors: VectorFile) -> None:
         version = self.version + 1
@@ -301,7 +301,7 @@ class DeltaTable:
                 self._state.protocol = dict(action["protocol"])
         self._schema = self.schema
         self._staged_schema, self._replaced = None, False
-        self._seen = time.time()
+        self._seen = Elapsed()
 
     def _metadata_actions(self) -> list[Action]:
         if self._staged_schema is None:

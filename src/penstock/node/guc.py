@@ -80,6 +80,8 @@ class Parameters:
     """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20)
     """Heap that one Spark task copies in the initial snapshot."""
+    maintenance_work_mem: int = size(64 << 20)
+    """Rows that a task of compaction holds: those it has read, and those it is to write."""
     compact_small_files: int = 32
     compact_dead_ratio: float = 0.3
     checkpoint_commits: int = 100

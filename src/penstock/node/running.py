@@ -187,8 +187,9 @@ class _Reports:
     def _statistics(self, oid: int, worker: ApplyWorker) -> SubscriptionStatistics:
         snapshot = worker.status.snapshot()
         now = time.time()
-        at, rows = self._before.get(oid, (now - _REPORT_INTERVAL, snapshot.rows_applied))
-        self._before[oid] = (now, snapshot.rows_applied)
+        at = time.monotonic()
+        before, rows = self._before.get(oid, (at - _REPORT_INTERVAL, snapshot.rows_applied))
+        self._before[oid] = (at, snapshot.rows_applied)
         return SubscriptionStatistics(
             subid=oid,
             pid=os.getpid(),
@@ -203,7 +204,7 @@ class _Reports:
             lag_seconds=_lag(snapshot, now),
             retained_bytes=self._slots.retained_bytes(worker.subscription),
             rows_applied=snapshot.rows_applied,
-            rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, now - at)),
+            rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, at - before)),
             transactions_applied=snapshot.transactions_applied,
             error_count=snapshot.error_count,
             confl_insert_exists=snapshot.insert_exists,

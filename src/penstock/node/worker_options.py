@@ -25,6 +25,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
             compact=CompactOptions(
                 small_files=parameters.compact_small_files,
                 dead_ratio=parameters.compact_dead_ratio,
+                batch_bytes=max(1, parameters.maintenance_work_mem // 4),
             ),
             checkpoint_commits=parameters.checkpoint_commits,
             cuts_kept=parameters.cuts_kept,

@@ -33,7 +33,7 @@ from penstock.pipeline.tasks import (
     Result,
     SearchItem,
     Written,
-    run_partition,
+    run_item,
 )
 from penstock.pipeline.verify import missing_rows, positions_to_delete
 from penstock.pipeline.write import Completion, WriteItem
@@ -136,7 +136,7 @@ def _search_and_write(
         for number, work in enumerate(works):
             items += _items(number, work, area, options, cores)
         names = ", ".join(work.table.name for work in works)
-        return run_job(spark, items, run_partition, f"penstock: apply {names}"[:200])
+        return run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
 
 
 def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:

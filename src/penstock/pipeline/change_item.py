@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
-from penstock.relation import Relation
+from penstock.relation import Relation, ReplicaIdentity
 
 
 class Operation(IntEnum):
@@ -45,28 +45,47 @@ class PublishedTable:
 
 
 @dataclass(frozen=True)
+class StoredRows:
+    """Rows in a file of the staging area, of ``size`` bytes: its record batches ``runs``."""
+
+    uri: str
+    size: int
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ChangeItem:
-    """A share of one table's changes: of ``shares``, by the hash of the key, this is ``share``.
+    """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
+    ``divided``: it is a share with all rows of its keys (``change_shares``).
     """
 
     work: int
     table: PublishedTable
     table_uri: str
-    removed: tuple[ScanFile, ...]
-    added: tuple[ScanFile, ...]
+    removed: tuple[ScanFile | StoredRows, ...]
+    added: tuple[ScanFile | StoredRows, ...]
     header: XLogDataHeader
     binary: bool = False
     xid: int | None = None
-    share: int = 0
-    shares: int = 1
+    divided: bool = False
 
     @property
-    def cost(self) -> float:
-        """An estimate, to be compared with that of others."""
-        size = sum(file.size for file in (*self.removed, *self.added))
-        return 1.0 + size / self.shares
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(file.size for file in (*self.removed, *self.added))
+
+
+def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
+    """Of rows that are only deleted, what identifies them and what filters read is enough."""
+    table = item.table
+    identity = frozenset((*table.key, *(table.identity or ())))
+    whole = table.relation.replica_identity is ReplicaIdentity.FULL
+    if item.added or item.divided or whole or not identity:
+        return table.columns
+    filters = " ".join(text for text in table.filters.values() if text is not None)
+    return tuple(c for c in table.columns if c.name in identity or quoted(c.name) in filters)
 
 
 def quoted(name: str) -> str:

@@ -8,11 +8,13 @@ its filter is an insert, one whose new row does not is a delete (pgoutput.c, pgo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+from penstock.lakehouse.batches import slices
 from penstock.lakehouse.storage import Storage
 from penstock.pgoutput.columnar_encoder import (
     EncodedColumn,
@@ -25,32 +27,50 @@ from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
 from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
-from penstock.pipeline.change_load import MATCHES, load
+from penstock.pipeline.change_load import MATCHES, load, read_rows
 from penstock.pipeline.duck import connection
-from penstock.pipeline.scan import scan
 from penstock.relation import ReplicaIdentity
 from penstock.wire_rows import data_of
 
 _ROWS_AT_A_TIME: Final = 1 << 14
+_MESSAGES_BYTES: Final = 8 << 20
+"""Arrow bytes of rows that are encoded at a time; a single row may have more."""
 _OLD: Final = "old row: "
 """In front of the names of an old row's columns."""
 _OLD_MATCHES: Final = f"o.{MATCHES}"
 _NEW_MATCHES: Final = f"n.{MATCHES}"
 
 
-def encoded_changes(storage: Storage, item: ChangeItem) -> Iterator[tuple[Operation, int, bytes]]:
-    """(operation, changes, messages) in order. Raises PenstockError (55000), VersionGone."""
+def encoded_changes(
+    storage: Storage, item: ChangeItem, share_bytes: int
+) -> Iterator[tuple[Operation, int, bytes]]:
+    """(operation, changes, messages) in order.
+
+    Raises PenstockError (55000), VersionGone, and TooManyChanges before anything else where the
+    rows to be paired are more than ``share_bytes``.
+    """
     duck = connection()
     table = item.table
-    if not item.removed:
+    if not item.removed and not item.divided:
         if Operation.INSERT in table.published:
             yield from _appended(storage, item, duck)
         return
-    load(storage, item, duck)
     try:
-        yield from _changed(item, duck)
+        row_bytes = load(storage, item, duck, share_bytes)
+        step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, row_bytes)))
+        yield from _changed(_Loaded(item, duck, step))
     finally:
-        duck.execute("DROP TABLE IF EXISTS went; DROP TABLE IF EXISTS came")
+        for name in ("went", "came", "all_went", "all_came"):
+            duck.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Tables ``went`` and ``came`` of an item; ``step``: rows that are encoded at a time."""
+
+    item: ChangeItem
+    duck: duckdb.DuckDBPyConnection
+    step: int
 
 
 def _appended(
@@ -59,7 +79,7 @@ def _appended(
     """Only new rows: nothing to pair, a batch at a time."""
     predicate = item.table.filters.get(Operation.INSERT)
     for file in item.added:
-        for batch in scan(storage, item.table_uri, file, item.table.columns):
+        for batch in read_rows(storage, item, file, item.table.columns):
             rows = pa.Table.from_batches([batch])
             if predicate is not None:
                 duck.register("came_batch", rows)
@@ -68,9 +88,8 @@ def _appended(
             yield from _encode(item, Operation.INSERT, rows)
 
 
-def _changed(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection
-) -> Iterator[tuple[Operation, int, bytes]]:
+def _changed(loaded: _Loaded) -> Iterator[tuple[Operation, int, bytes]]:
+    item, duck = loaded.item, loaded.duck
     table = item.table
     if table.key:
         check_unique(item, duck, "went")
@@ -83,27 +102,25 @@ def _changed(
     else:
         gone, new, pairs = "SELECT * FROM went", "SELECT * FROM came", None
     check_identity(item, duck, gone, pairs)
-    yield from _deletes(item, duck, gone, pairs)
+    yield from _deletes(loaded, gone, pairs)
     if pairs is not None:
-        yield from _updates(item, duck, pairs)
-    yield from _inserts(item, duck, new, pairs)
+        yield from _updates(loaded, pairs)
+    yield from _inserts(loaded, new, pairs)
 
 
 def _deletes(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
+    loaded: _Loaded, gone: str, pairs: str | None
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    table = item.table
+    table = loaded.item.table
     if Operation.DELETE in table.published:
-        yield from _run(item, duck, Operation.DELETE, _where(gone, table, Operation.DELETE))
+        yield from _run(loaded, Operation.DELETE, _where(gone, table, Operation.DELETE))
     if pairs is not None and _filtered(table):
         query = f"SELECT o.* {pairs} WHERE {_OLD_MATCHES} AND NOT {_NEW_MATCHES}"
-        yield from _run(item, duck, Operation.DELETE, query)
+        yield from _run(loaded, Operation.DELETE, query)
 
 
-def _updates(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection, pairs: str
-) -> Iterator[tuple[Operation, int, bytes]]:
-    table = item.table
+def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, bytes]]:
+    table = loaded.item.table
     if Operation.UPDATE not in table.published:
         return
     where = ""
@@ -114,18 +131,18 @@ def _updates(
         old_columns = "".join(
             f", o.{quoted(a.name)} AS {quoted(_OLD + a.name)}" for a in table.relation.attributes
         )
-    yield from _run(item, duck, Operation.UPDATE, f"SELECT n.*{old_columns} {pairs}{where}")
+    yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old_columns} {pairs}{where}")
 
 
 def _inserts(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection, new: str, pairs: str | None
+    loaded: _Loaded, new: str, pairs: str | None
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    table = item.table
+    table = loaded.item.table
     if pairs is not None and _filtered(table):
         query = f"SELECT n.* {pairs} WHERE NOT {_OLD_MATCHES} AND {_NEW_MATCHES}"
-        yield from _run(item, duck, Operation.INSERT, query)
+        yield from _run(loaded, Operation.INSERT, query)
     if Operation.INSERT in table.published:
-        yield from _run(item, duck, Operation.INSERT, _where(new, table, Operation.INSERT))
+        yield from _run(loaded, Operation.INSERT, _where(new, table, Operation.INSERT))
 
 
 def _filtered(table: PublishedTable) -> bool:
@@ -139,20 +156,25 @@ def _where(query: str, table: PublishedTable, operation: Operation) -> str:
 
 
 def _run(
-    item: ChangeItem, duck: duckdb.DuckDBPyConnection, operation: Operation, query: str
+    loaded: _Loaded, operation: Operation, query: str
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    for batch in duck.sql(query).to_arrow_reader(_ROWS_AT_A_TIME):
-        yield from _encode(item, operation, pa.Table.from_batches([batch]))
+    for batch in loaded.duck.sql(query).to_arrow_reader(loaded.step):
+        yield from _encode(loaded.item, operation, pa.Table.from_batches([batch]))
 
 
 def _encode(
     item: ChangeItem, operation: Operation, rows: pa.Table
 ) -> Iterator[tuple[Operation, int, bytes]]:
-    count = rows.num_rows
-    if not count:
-        return
-    relation, table = item.table.relation, item.table
-    check_not_null(table, rows)
+    check_not_null(item.table, rows)
+    for batch in rows.combine_chunks().to_batches():
+        for part in slices(batch, _MESSAGES_BYTES):
+            yield _encoded(item, operation, pa.Table.from_batches([part]))
+
+
+def _encoded(
+    item: ChangeItem, operation: Operation, rows: pa.Table
+) -> tuple[Operation, int, bytes]:
+    relation, table, count = item.table.relation, item.table, rows.num_rows
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY
     if operation is Operation.INSERT:
@@ -166,7 +188,7 @@ def _encode(
         identity = None if full else frozenset(table.identity or ())
         old = _tuple(item, rows, only=identity)
         messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
-    yield operation, count, data_of(messages)
+    return operation, count, data_of(messages)
 
 
 def _tuple(

@@ -16,11 +16,12 @@ from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, StorageError
+from penstock.lakehouse.batches import BATCH_BYTES
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
-from penstock.pipeline.rewrite import RewriteItem, Source, run_rewrites
+from penstock.pipeline.rewrite import RewriteItem, Source, run_rewrite
 from penstock.pipeline.tasks import Failed, Written
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class CompactOptions:
     ``small_files``: so many files of less than ``small_bytes`` of live rows are merged.
     ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
     ``most_bytes``: of files in one run, so that the next batch does not wait for long.
+    ``batch_bytes``: Arrow data that a task reads at a time.
     """
 
     small_files: int = 32
@@ -45,6 +47,7 @@ class CompactOptions:
     dead_ratio: float = 0.3
     target_file_bytes: int = TARGET_FILE_BYTES
     most_bytes: int = 512 << 20
+    batch_bytes: int = BATCH_BYTES
 
 
 def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
@@ -89,7 +92,7 @@ def compact(spark: SparkSession, table: DeltaTable, options: CompactOptions) -> 
         (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(table, group, options))
         for group in _groups(chosen, options)
     ]
-    results = run_job(spark, items, run_rewrites, f"penstock: compact {table.name}")
+    results = run_job(spark, items, run_rewrite, f"penstock: compact {table.name}")
     written = _check(table, chosen, results)
     deleted = {file.path: BitMap(range(file.rows)) for file in chosen}
     table.stage(written=written, deleted=deleted)
@@ -134,6 +137,7 @@ def _item(table: DeltaTable, group: Sequence[DataFile], options: CompactOptions)
         table.schema.arrow(),
         tuple(Source(file.path, file.deletion_vector) for file in group),
         options.target_file_bytes,
+        options.batch_bytes,
     )
 
 

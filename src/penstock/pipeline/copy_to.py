@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -19,9 +19,10 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.errors import ConnectionFailure, PenstockError
+from penstock.errors import ConnectionFailure, PenstockError, StorageError
+from penstock.lakehouse.batches import slices
 from penstock.lakehouse.state import load_at
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_waves import waves
@@ -66,7 +67,8 @@ class CopyTable:
 class CopyItem:
     """Rows of a file, ``size`` bytes to send, about.
 
-    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all.
+    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all. ``folder``: of this copy, in the
+    staging area.
     """
 
     storage: Storage
@@ -76,7 +78,7 @@ class CopyItem:
     columns: tuple[CopyColumn, ...]
     predicate: str | None
     binary: bool
-    target: str
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,11 @@ class CopiedFile:
         """In all portions."""
         return sum(rows for rows, _ in self.portions)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(size for _, size in self.portions)
+
 
 def copy_to(
     spark: SparkSession,
@@ -104,12 +111,13 @@ def copy_to(
     predicate: str | None = None,
     binary: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
-    """(rows, CopyData messages) in portions. ``staging``: URI of a folder that there is.
+    """(rows, CopyData messages) in portions. ``staging``: URI of a folder.
 
     A portion without rows goes on with the message before, which is longer than a portion. Raises
     VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
     the iterator early ends the work.
     """
+    folder = f"{staging}/{uuid.uuid4()}"
     files = [
         (number, ScanFile.of(file), sum(column.sent for column in table.columns))
         for number, table in enumerate(tables)
@@ -125,21 +133,20 @@ def copy_to(
                 tables[share.table].columns,
                 predicate,
                 binary,
-                f"{staging}/{uuid.uuid4()}.copy",
+                folder,
             )
             for share in wave
         ]
         for wave in waves(files)
     )
-    copied = _copied(spark, storage, items)
+    copied = _copied(spark, storage, items, folder)
     yield from binary_copy(copied) if binary else copied
 
 
 def _copied(
-    spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]]
+    spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
     """One wave is made while what the one before has made is sent."""
-    unsent: list[CopyItem] = []
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
         running: Future[list[CopiedFile]] | None = None
@@ -150,26 +157,22 @@ def _copied(
                 waited += time.monotonic() - waiting
                 running = None
                 if wave is not None:
-                    unsent += wave
                     running = pool.submit(_run_wave, spark, wave)
                 for file in made:
                     rows += file.rows
                     yield from _portions(storage, file)
-                unsent = wave or []
         finally:
             if running is not None:
                 running.cancel()
             pool.shutdown()
-            for item in unsent:
-                if storage.exists(item.target):
-                    storage.remove(item.target)
+            storage.discard_folder(folder)  # also of attempts whose results nobody was told
     total = time.monotonic() - began
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
 def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
     work = [(float(item.size), item) for item in wave]
-    results = run_job(spark, work, run_copies, "penstock: COPY", cores=FOR_A_CLIENT)
+    results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT)
     made: list[CopiedFile] = []
     for result in results:
         if isinstance(result, Failed):
@@ -181,7 +184,12 @@ def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]
 def _portions(storage: Storage, file: CopiedFile) -> Iterator[tuple[int, bytes]]:
     with storage_errors("read file", file.uri):
         filesystem, path = resolve(file.uri)
-        with filesystem.open_input_stream(path) as source:
+        with filesystem.open_input_file(path) as source:
+            if source.size() != file.size:
+                raise StorageError(
+                    f'file "{file.uri}" has {source.size()} bytes, {file.size} were written',
+                    sqlstate="XX001",
+                )
             for rows, size in file.portions:
                 yield rows, source.read(min(size, _PORTION_AT_MOST))
                 for start in range(_PORTION_AT_MOST, size, _PORTION_AT_MOST):
@@ -196,36 +204,35 @@ def _rest(source: pa.NativeFile, size: int) -> bytes:
         raise ConnectionFailure(f"could not read a row to its end: {error}") from error
 
 
-def run_copies(partitions: Iterable[tuple[CopyItem, ...]]) -> Iterator[CopiedFile | Failed]:
-    """One task: its files one after the other; an expected error comes back as a value."""
-    for items in partitions:
-        for item in items:
-            try:
-                yield _copy(item)
-            except PenstockError as error:
-                yield Failed(0, error)
-                return
+def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:
+    """In a task; an expected error comes back as a value."""
+    try:
+        yield _copy(item)
+    except PenstockError as error:
+        yield Failed(0, error)
 
 
 def _copy(item: CopyItem) -> CopiedFile:
+    """The file's name is this attempt's own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
+    uri = f"{item.folder}/{uuid.uuid4()}"
     scanned = list(dict.fromkeys(column.scanned for column in item.columns))
-    with storage_errors("write file", item.target):
-        filesystem, path = resolve(item.target)
+    make_folder(item.folder)
+    with storage_errors("write file", uri):
+        filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
             for batch in scan(item.storage, item.table_uri, item.file, scanned):
                 for rows in _parts(_filtered(batch, item.predicate)):
                     messages = _encoded(rows, item)
                     target.write(messages)
                     portions.append((rows.num_rows, len(messages)))
-    return CopiedFile(item.target, tuple(portions))
+    return CopiedFile(uri, tuple(portions))
 
 
-def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch | pa.Table]:
+def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows of about a portion."""
-    rows = max(1, batch.num_rows * _PORTION // max(1, batch.nbytes))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+    for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
+        yield from slices(part, _PORTION)
 
 
 def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
@@ -243,14 +250,12 @@ def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | 
         duck.unregister("rows_to_filter")
 
 
-def _encoded(rows: pa.RecordBatch | pa.Table, item: CopyItem) -> bytes:
+def _encoded(rows: pa.RecordBatch, item: CopyItem) -> bytes:
     cells = []
     for column in item.columns:
         if not column.sent:
             continue
         array = rows.column(column.scanned.name)
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
         output = column.printed or (binary_output if item.binary else text_output)
         cells.append(output(array, column.type_oid, column.typmod))
     encode = binary_rows if item.binary else text_rows

@@ -6,12 +6,29 @@ that to spend, and a connection must not be shared by threads.
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import uuid
+from pathlib import Path
 from typing import Final
 
 import duckdb
 
+from penstock.errors import PenstockError
+
+MEMORY: Final = "1GiB"
+"""Of a connection; what is more goes to a folder for temporary files of this machine."""
 _local: Final = threading.local()
+
+
+def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
+    """What a user is told: some of DuckDB's work cannot go to its temporary files."""
+    return PenstockError(
+        "out of memory",
+        detail=f"DuckDB in a task: {error}",
+        hint="Lower logical_decoding_work_mem, or make smaller transactions.",
+        sqlstate="53200",
+    )
 
 
 def connection() -> duckdb.DuckDBPyConnection:
@@ -24,6 +41,8 @@ def connection() -> duckdb.DuckDBPyConnection:
         found = duckdb.connect(
             config={
                 "threads": 1,
+                "memory_limit": MEMORY,
+                "temp_directory": str(Path(tempfile.gettempdir(), f"penstock-{uuid.uuid4()}")),
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
             }

@@ -3,15 +3,22 @@
 In: items of work, each with its estimated cost. Out: their results, in no order. Items are packed
 into as many partitions as the cluster works on side by side, because a task costs more than most
 items do. What an item does is ``tasks``'.
+
+Spark may run a task twice, after an error or beside a slow one, and takes the result of one of the
+attempts: what an item writes has a name that is made in the task, and is known by its result only.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,27 +31,58 @@ others are for who else has work, and for the client itself where it is on the s
 def run_job(
     spark: SparkSession,
     items: Sequence[tuple[float, Item]],
-    run: Callable[[Iterable[tuple[Item, ...]]], Iterator[Result]],
+    run: Callable[[Item], Iterable[Result]],
     name: str,
     *,
     cores: float = 1.0,
 ) -> list[Result]:
     """Run all items, pairs of cost (seconds) and work, in one job of the description ``name``.
 
-    ``run``: an importable function that does the tuples of items which one task is given.
-    ``cores``: which part of the cluster's it may have; one at least.
+    ``run``: an importable function that does one item, whose expected errors are results, so that
+    one table's do not end what is done for others. ``cores``: which part of the cluster's it may
+    have; one at least. Raises PenstockError when not every item was answered once.
     """
     if not items:
         return []
     context = spark.sparkContext
     tasks = max(1, int(context.defaultParallelism * cores))
-    packed = pack(items, min(len(items), tasks))
+    numbered = [(cost, (number, item)) for number, (cost, item) in enumerate(items)]
+    packed = pack(numbered, min(len(items), tasks))
     context.setJobDescription(name)
     try:
-        results = context.parallelize(packed, len(packed)).mapPartitions(run).collect()
+        work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
+        answers: list[Answer] = work.collect()
     finally:
         context.setJobDescription(None)
-    return list(results)
+    return [result for answer in checked(answers, len(items), name) for result in answer.results]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All results of the item with this number."""
+
+    item: int
+    results: tuple[Any, ...]
+
+
+def run_task(
+    run: Callable[[Any], Iterable[Any]], partitions: Iterable[tuple[tuple[int, Any], ...]]
+) -> Iterator[Answer]:
+    """One task: its items one after the other."""
+    for items in partitions:
+        for number, item in items:
+            yield Answer(number, tuple(run(item)))
+
+
+def checked(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
+    """The answers, when they are complete. Raises PenstockError."""
+    numbers = [answer.item for answer in answers]
+    if sorted(numbers) != list(range(items)):
+        raise PenstockError(
+            f'Spark job "{name}" gave {len(numbers)} results for {len(set(numbers))} of '
+            f"{items} pieces of work"
+        )
+    return answers
 
 
 def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ...]]:

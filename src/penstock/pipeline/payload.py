@@ -16,7 +16,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.lakehouse.storage import Storage, is_local, local_path, resolve, storage_errors
+from penstock.lakehouse.storage import (
+    Storage,
+    is_local,
+    local_path,
+    make_folder,
+    resolve,
+    storage_errors,
+)
 
 INLINE_BYTES: Final = 1 << 20
 _STAGING: Final = "_penstock/staging"
@@ -58,7 +65,7 @@ class Payloads:
                 writer.write_table(table)
             return Payload(stream=sink.getvalue().to_pybytes())
         if not self._uris:
-            self._storage.create_folder(self._folder)
+            make_folder(self._folder)
         uri = f"{self._folder}/{uuid.uuid4()}.arrow"
         self._uris.append(uri)
         with storage_errors("write file", uri):
@@ -87,18 +94,22 @@ def payloads(storage: Storage) -> Iterator[Payloads]:
 
 
 def remove_leftovers(storage: Storage, older_than: datetime) -> int:
-    """Remove the files of jobs that a crash ended; returns their number.
+    """Remove the files and folders of jobs that a crash ended; returns their number.
 
-    ``older_than``: younger files are left alone, as another node of the same warehouse may use
+    ``older_than``: younger ones are left alone, as another node of the same warehouse may use
     them now.
     """
     left = [
-        info.path
+        info
         for info in storage.list(_folder(storage))
-        if info.extension == "arrow" and info.mtime is not None and info.mtime < older_than
+        if info.mtime is not None and info.mtime < older_than
     ]
-    for path in left:
-        storage.remove(f"{_folder(storage)}/{path.rpartition('/')[2]}")
+    for info in left:
+        uri = f"{_folder(storage)}/{info.base_name}"
+        if info.is_file:
+            storage.remove(uri)
+        else:
+            storage.discard_folder(uri)
     return len(left)
 
 

@@ -1,12 +1,12 @@
 """Rewrite: data files without their dead rows, in new files. Runs inside tasks.
 
 In: some files of one table with their deletion vectors. Out: new files with the live rows, in the
-same order. Memory: a run of rows of one file and the row group that is being gathered.
+same order. Memory: ``batch_bytes`` of one file and the row group that is being gathered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,12 +14,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
+from penstock.lakehouse.batches import BATCH_BYTES, read_batches
 from penstock.lakehouse.files import FileWriter, open_parquet
-from penstock.lakehouse.layouts import plain_batch
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.tasks import Failed, Written
-
-_ROWS_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -32,24 +30,25 @@ class Source:
 
 @dataclass(frozen=True)
 class RewriteItem:
-    """Files of one table that become new files of ``target_file_bytes`` each."""
+    """Files of one table that become new files of ``target_file_bytes`` each.
+
+    ``batch_bytes``: Arrow data read at a time.
+    """
 
     storage: Storage
     table_uri: str
     schema: pa.Schema
     sources: tuple[Source, ...]
     target_file_bytes: int
+    batch_bytes: int = BATCH_BYTES
 
 
-def run_rewrites(partitions: Iterable[tuple[RewriteItem, ...]]) -> Iterator[Written | Failed]:
-    """One task: its rewrites one after the other; an expected error comes back as a value."""
-    for items in partitions:
-        for item in items:
-            try:
-                yield rewrite(item)
-            except PenstockError as error:
-                yield Failed(0, error)
-                return
+def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
+    """In a task; an expected error comes back as a value."""
+    try:
+        yield rewrite(item)
+    except PenstockError as error:
+        yield Failed(0, error)
 
 
 def rewrite(item: RewriteItem) -> Written:
@@ -64,14 +63,12 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
     for source in item.sources:
         vector = source.deletion_vector
         gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
-        start = 0
         with open_parquet(item.table_uri, source.path) as parquet:
             held = [name for name in item.schema.names if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(_ROWS_AT_A_TIME, columns=held, use_threads=False):
+            for start, batch in read_batches(parquet, held, most_bytes=item.batch_bytes):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield _conform(_without(plain_batch(batch), here), item.schema)
-                start = end
+                yield _conform(_without(batch, here), item.schema)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:

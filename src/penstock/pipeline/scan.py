@@ -15,18 +15,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.errors import NotInPrerequisiteState, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
+from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
-from penstock.lakehouse.layouts import plain_batch
 from penstock.lakehouse.storage import Storage
 
-_ROWS_AT_A_TIME: Final = 1 << 16
 _NO_FILE: Final = "58P01"
 _ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
 _CLASSES: Final = {
@@ -106,34 +104,21 @@ def _scan(
     with open_parquet(table_uri, file.path) as parquet:
         held = set(parquet.schema_arrow.names)
         read = [column.delta for column in columns if column.delta in held]
-        for group, start in _row_groups(parquet.metadata, file, only):
-            for batch in parquet.iter_batches(
-                _ROWS_AT_A_TIME, row_groups=[group], columns=read, use_threads=False
-            ):
-                end = start + batch.num_rows
-                if end > file.start:
-                    batch = plain_batch(batch)
-                    kept = _kept(gone, only, start, end, file)
-                    if kept is not None:
-                        batch = batch.filter(pa.array(kept))
-                    if batch.num_rows:
-                        yield _named(batch, file, columns)
-                start = end
-                if file.stop is not None and start >= file.stop:
-                    return
 
+        def wanted(start: int, end: int) -> bool:
+            asked = end > file.start and (file.stop is None or start < file.stop)
+            return asked and (only is None or only.range_cardinality(start, end) > 0)
 
-def _row_groups(
-    metadata: pq.FileMetaData, file: ScanFile, only: BitMap | None
-) -> Iterator[tuple[int, int]]:
-    """(row group, its first row) of those that have a wanted row."""
-    start = 0
-    for group in range(metadata.num_row_groups):
-        end = start + metadata.row_group(group).num_rows
-        wanted = end > file.start and (file.stop is None or start < file.stop)
-        if wanted and (only is None or only.range_cardinality(start, end)):
-            yield group, start
-        start = end
+        for start, batch in read_batches(parquet, read, wanted=wanted):
+            end = start + batch.num_rows
+            if file.stop is not None and start >= file.stop:
+                return
+            if end > file.start:
+                kept = _kept(gone, only, start, end, file)
+                if kept is not None:
+                    batch = batch.filter(pa.array(kept))
+                if batch.num_rows:
+                    yield _named(batch, file, columns)
 
 
 def _positions(

@@ -7,14 +7,16 @@ without what the other tasks have written. How items become tasks is ``job``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import duckdb
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
@@ -67,7 +69,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Failed:
-    """The error of a table's item; what its partition had yet to do for the table was not done."""
+    """The error of a table's item; other items are done all the same."""
 
     work: int
     error: PenstockError
@@ -76,19 +78,15 @@ class Failed:
 Result = Located | Candidates | Written | Failed
 
 
-def run_partition(partitions: Iterable[tuple[Item, ...]]) -> Iterator[Result]:
-    """One task: do the items one after the other; a table's first error ends those of the table."""
-    failed: set[int] = set()
-    for items in partitions:
-        for item in items:
-            work = item.work if isinstance(item, WriteItem) else item.locate.work
-            if work in failed:
-                continue
-            try:
-                yield from _run(item)
-            except PenstockError as error:
-                failed.add(work)
-                yield Failed(work, error)
+def run_item(item: Item) -> Iterator[Result]:
+    """In a task: do one item; an expected error is its last result."""
+    work = item.work if isinstance(item, WriteItem) else item.locate.work
+    try:
+        yield from _run(item)
+    except duckdb.OutOfMemoryException as error:
+        yield Failed(work, out_of_memory(error))
+    except PenstockError as error:
+        yield Failed(work, error)
 
 
 def _run(item: Item) -> Iterator[Result]:

@@ -1,7 +1,7 @@
 """Write: new row versions as data files. Runs inside tasks.
 
 In: complete rows, or rows with cells to be taken from their old versions, whose positions were just
-located. Out: WrittenFiles, not yet in the table. Memory: one row group of the old file at a time.
+located. Out: WrittenFiles, not yet in the table. Memory: a run of rows of the old file at a time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
-from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers, take_either
 from penstock.pipeline.locate import Hits
@@ -79,24 +79,25 @@ def _completed(
     position: Integers,
     index: Integers,
 ) -> Iterator[pa.Table]:
-    """Row group by row group of the old file: the new versions of its rows at ``position``."""
+    """Run by run of the old file's rows: the new versions of its rows at ``position``."""
     held = [name for name in completion.missing if name in parquet.schema_arrow.names]
-    start = 0
-    for number in range(parquet.num_row_groups):
-        end = start + parquet.metadata.row_group(number).num_rows
-        here = slice(*np.searchsorted(position, (start, end)))
+
+    def wanted(start: int, end: int) -> bool:
+        first, last = np.searchsorted(position, (start, end))
+        return bool(first < last)
+
+    for start, batch in read_batches(parquet, held, wanted=wanted):
+        here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
         if here.start < here.stop:
             new = rows.take(pa.array(index[here]))
-            group = plain_table(parquet.read_row_group(number, columns=held))
-            yield _fill(completion, new, group, position[here] - start)
-        start = end
+            yield _fill(completion, new, pa.Table.from_batches([batch]), position[here] - start)
 
 
-def _fill(completion: Completion, new: pa.Table, group: pa.Table, at: Integers) -> pa.Table:
+def _fill(completion: Completion, new: pa.Table, old: pa.Table, at: Integers) -> pa.Table:
     columns = {field.name: new[f"v{i}"] for i, field in enumerate(completion.schema)}
     for i, name in enumerate(completion.missing):
-        if name in group.column_names:
+        if name in old.column_names:
             type = completion.schema.field(name).type
-            cells = group[name].take(pa.array(at)).cast(type)
+            cells = old[name].take(pa.array(at)).cast(type)
             columns[name] = take_either(new[f"m{i}"].to_numpy(), cells, columns[name])
     return pa.table(columns, schema=completion.schema)

@@ -24,7 +24,6 @@ from penstock.errors import (
     UndefinedObject,
     ValueNotRepresentable,
 )
-from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql.quoting import quote_identifier
 from penstock.subscription.retry import heals
@@ -60,17 +59,18 @@ class Parking:
         self._subscription = subscription
         self._warehouse = warehouse
         self._record = record
-        self._had_cuts = self._has_cuts()
 
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
-        """Park a table, or raise the error. The caller closes the table when this returns."""
+        """Park a table, or raise the error. The caller closes the table when this returns.
+
+        Raises StorageError where the warehouse is not there.
+        """
         if not is_own(error):
             raise error
         name = quote_identifier(self._subscription.name)
         if self._subscription.on_table_error != "park":
             raise _with_ways_on(rel, error, name)
-        if self._had_cuts and not self._has_cuts():
-            raise error  # the warehouse is not there, and no table of it is to blame
+        self._warehouse.check_there()  # else no table of it is to blame
         found = _with_hint(error, error.detail, _AGAIN.format(name))
         self._record(rel, found)
         log.error(
@@ -79,9 +79,6 @@ class Parking:
             self._subscription.name,
             found.report(),
         )
-
-    def _has_cuts(self) -> bool:
-        return self._warehouse.storage.exists(log_folder(self._warehouse.cuts.uri))
 
 
 def is_own(error: PenstockError) -> bool:

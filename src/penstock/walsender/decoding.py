@@ -42,8 +42,8 @@ from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.published import Publishing
 from penstock.walsender.published_table import columns_at, published_table, scan_file
 
-_SHARE_BYTES: Final = 128 << 20
-"""Bytes of data files that one task reads and keeps in DuckDB, about."""
+_PAIRED: Final = 4
+"""Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
 _ORIGIN_NONE: Final = "none"
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Decoding:
         work_mem: int,
     ) -> None:
         """``version``: major, of PostgreSQL. ``work_mem``: bytes of WAL from which on a
-        transaction is streamed, where the subscriber asked for it.
+        transaction is streamed, where the subscriber asked for it; the tasks' memory follows it.
         """
         self._work_mem = work_mem
         self._spark = spark
@@ -109,8 +109,13 @@ class Decoding:
         plans, error = self._plans(transactions)
         items = [item for plan in plans for item in plan.items]
         staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
-        self._warehouse.storage.create_folder(staging)
-        portions = publish_changes(self._spark, self._warehouse.storage, items, staging=staging)
+        portions = publish_changes(
+            self._spark,
+            self._warehouse.storage,
+            items,
+            staging=staging,
+            share_bytes=_PAIRED * self._work_mem,
+        )
         waiting = next(portions, None)
         try:
             for plan in plans:
@@ -124,6 +129,8 @@ class Decoding:
                     yield Piece((relation,), waiting.data, waiting.changes)
                     waiting = next(portions, None)
                 yield Ended(plan.transaction)
+            if waiting is not None:
+                raise PenstockError(f"changes of table {waiting.work} belong to no transaction")
         finally:
             portions.close()
         if error is not None:
@@ -246,27 +253,13 @@ class Decoding:
         changes = work.changes
         removed = tuple(map(scan_file, work.removed))
         added = tuple(map(scan_file, changes.added))
-        if not removed:
-            for file in added:
-                yield ChangeItem(
-                    number, work.table, work.uri, (), (file,), header, self._options.binary, xid
-                )
-            return
-        size = sum(file.size for file in (*removed, *added))
-        shares = max(1, -(-size // _SHARE_BYTES))
-        for share in range(shares):
-            yield ChangeItem(
-                number,
-                work.table,
-                work.uri,
-                removed,
-                added,
-                header,
-                self._options.binary,
-                xid,
-                share,
-                shares,
-            )
+        item = ChangeItem(
+            number, work.table, work.uri, removed, added, header, self._options.binary, xid
+        )
+        if removed:
+            yield item
+        else:
+            yield from (replace(item, added=(file,)) for file in added)
 
 
 def _truncates(

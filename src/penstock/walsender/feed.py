@@ -24,7 +24,9 @@ from penstock.relation import Relation
 from penstock.walsender.sequencer import Sequencer
 
 _PIECES: Final = 8
-"""Pieces that wait to be sent; a piece is a few megabytes at most."""
+"""Pieces that wait to be sent."""
+_WAITING_BYTES: Final = 32 << 20
+"""Of all pieces that wait; a single row may have more."""
 _AT_ONCE: Final = 100
 """Transactions read from the catalog at a time."""
 _FIRST_BUNDLE_BYTES: Final = 64 << 10
@@ -106,6 +108,26 @@ def _succeeded(future: Future[_Started]) -> bool:
     return future.exception() is None
 
 
+class _Waiting(queue.Queue[Item]):
+    """A queue that is full by the bytes of its pieces, too."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._bytes = 0
+
+    def _qsize(self) -> int:
+        return max(len(self.queue), self._bytes * _PIECES // _WAITING_BYTES)
+
+    def _put(self, item: Item) -> None:
+        self._bytes += len(item.data) if isinstance(item, Piece) else 0
+        super()._put(item)
+
+    def _get(self) -> Item:
+        item: Item = super()._get()
+        self._bytes -= len(item.data) if isinstance(item, Piece) else 0
+        return item
+
+
 class Feed:
     """Items from ``start`` on. ``close`` it."""
 
@@ -116,7 +138,7 @@ class Feed:
         self._sequencer = sequencer
         self._source = source
         self._at = start
-        self._items: queue.Queue[Item] = queue.Queue(_PIECES)
+        self._items = _Waiting(_PIECES)
         self._stopping = threading.Event()
         self._waited_s = 0.0
         self._bundle_bytes = _FIRST_BUNDLE_BYTES

@@ -66,7 +66,6 @@ class SparkLake:
         predicate, used = self._predicate(request, columns, table)
         tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
         staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
-        self._warehouse.storage.create_folder(staging)
         chunks = copy_to(
             self._spark,
             self._warehouse.storage,

@@ -1,0 +1,128 @@
+"""Record batches of a bounded size in bytes, whatever their rows are like.
+
+In: an open data file, or batches of any size. Out: batches of about as many bytes as are wanted; a
+row that has more is a batch of its own. A footer tells how large a row group is on average and
+decoded but for dictionaries, whose repeated values count once: there a few rows are looked at
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.lakehouse.layouts import plain_batch
+
+BATCH_BYTES: Final = 16 << 20
+"""Arrow bytes that are read at a time."""
+_ROWS: Final = 1 << 16
+"""At most: more at a time gain nothing."""
+_LOOKED_AT: Final = 256
+_TOO_LARGE: Final = 4
+"""Times the wanted size: the rows became wider than those before."""
+
+Wanted = Callable[[int, int], bool]
+"""Whether a run of rows, from the first up to the second, has any that are needed."""
+
+
+def slices(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Runs of rows of at most so many bytes, one row at least."""
+    if batch.nbytes <= most_bytes or batch.num_rows < 2:
+        if batch.num_rows:
+            yield batch
+        return
+    ends = np.cumsum(sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows)))
+    start = 0
+    while start < batch.num_rows:
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most_bytes, "right")))
+        yield batch.slice(start, stop - start)
+        start = stop
+
+
+def read_batches(
+    parquet: pq.ParquetFile,
+    columns: Sequence[str],
+    *,
+    wanted: Wanted | None = None,
+    most_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(position of the first row, batch), in order, of the row groups that are ``wanted``."""
+    start = 0
+    for group in range(parquet.metadata.num_row_groups):
+        end = start + parquet.metadata.row_group(group).num_rows
+        if end > start and (wanted is None or wanted(start, end)):
+            for at, batch in _read_group(parquet, group, columns, most_bytes):
+                for part in slices(batch, most_bytes):
+                    yield start + at, part
+                    at += part.num_rows
+        start = end
+
+
+def _read_group(
+    parquet: pq.ParquetFile, group: int, columns: Sequence[str], most_bytes: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    rows = parquet.metadata.row_group(group).num_rows
+    row_bytes, doubtful = _estimate(parquet.metadata.row_group(group), columns)
+    if doubtful * rows > most_bytes and rows > _LOOKED_AT:
+        first = next(_iterate(parquet, group, columns, _LOOKED_AT))
+        row_bytes = max(row_bytes, first.nbytes / _LOOKED_AT)
+    step = int(min(max(1, most_bytes // max(1, row_bytes)), _ROWS))
+    done = 0
+    while done < rows:
+        at = 0
+        for batch in _iterate(parquet, group, columns, step):
+            end = at + batch.num_rows
+            if end > done:
+                batch = batch.slice(max(0, done - at))
+                yield done, batch
+                done = end
+                if batch.nbytes > _TOO_LARGE * most_bytes and step > 1:
+                    step = max(1, step * most_bytes // batch.nbytes)
+                    break  # read on in smaller steps
+            at = end
+
+
+def _iterate(
+    parquet: pq.ParquetFile, group: int, columns: Sequence[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+    found = parquet.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False)
+    return map(plain_batch, found)
+
+
+def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float, int]:
+    """Bytes of a row on average, and by how much it may be more: values in dictionaries."""
+    names = set(columns)
+    size = doubtful = 0
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        if chunk.path_in_schema.split(".")[0] in names or chunk.path_in_schema in names:
+            size += chunk.total_uncompressed_size
+            if chunk.physical_type == "BYTE_ARRAY" and _has_dictionary(chunk):
+                doubtful += chunk.total_uncompressed_size
+    return size / max(1, group.num_rows), doubtful
+
+
+def _has_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    return any("DICTIONARY" in encoding for encoding in chunk.encodings)
+
+
+def _sizes(array: pa.Array) -> np.ndarray:
+    """Bytes of each row's value, about."""
+    kind = array.type
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.float64)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        ends = np.concatenate(([0.0], np.cumsum(_sizes(array.values))))
+        return np.diff(ends[np.asarray(array.offsets)])
+    return np.full(len(array), array.nbytes / max(1, len(array)))

@@ -1,0 +1,189 @@
+"""The changes of one table divided by key, so that each share fits into a task's memory.
+
+In: a table's changes that are too many for one task. Out: the same as several items, each with
+whole keys: an old row and its new one are in the same share. Each file is read once: a few tasks
+write the rows by the hash of their key into a file each of the staging area, and a share reads its
+runs of rows from those files, so that the work grows with the bytes and not with their square.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError, StorageError
+from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
+from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
+from penstock.pipeline.duck import connection
+from penstock.pipeline.job import pack
+from penstock.pipeline.scan import ScanFile, scan
+from penstock.pipeline.tasks import Failed
+
+_HELD_BYTES: Final = 32 << 20
+"""Rows that are sorted by share and written at a time."""
+_BUCKETS_PER_SHARE: Final = 8
+_ARROW_BYTES: Final = 8
+"""Of a byte of Parquet, about; only the number of buckets hangs on it."""
+_LEAST_BUCKETS: Final = 1 << 6
+_MOST_BUCKETS: Final = 1 << 12
+
+
+@dataclass(frozen=True)
+class DivideItem:
+    """Files of a table's changes: ``removed`` or added rows. ``folder``: in the staging area."""
+
+    storage: Storage
+    item: ChangeItem
+    files: tuple[ScanFile, ...]
+    removed: bool
+    buckets: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A file of the staging area. ``runs``: (bucket, number of the record batch, Arrow bytes)."""
+
+    removed: bool
+    uri: str
+    size: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+def divide_items(
+    storage: Storage, item: ChangeItem, folder: str, share_bytes: int, tasks: int
+) -> list[tuple[float, DivideItem]]:
+    """What is to be run by about so many tasks to divide ``item``, with costs.
+
+    Each share opens all files that they write: those must not become more with the data.
+    """
+    size = sum(file.size for file in (*item.removed, *item.added))
+    shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
+    buckets = int(min(max(_LEAST_BUCKETS, shares * _BUCKETS_PER_SHARE), _MOST_BUCKETS))
+    without = replace(item, removed=(), added=())
+    columns = needed_columns(item)
+    without = replace(without, table=replace(item.table, columns=columns))
+    return [
+        (
+            float(sum(file.size for file in part)),
+            DivideItem(storage, without, part, removed, buckets, folder),
+        )
+        for files, removed in ((item.removed, True), (item.added, False))
+        for part in pack([(f.size, f) for f in files if isinstance(f, ScanFile)], tasks)
+    ]
+
+
+def run_divide(work: DivideItem) -> Iterator[Divided | Failed]:
+    """In a task; an expected error comes back as a value."""
+    try:
+        yield _divide(work)
+    except PenstockError as error:
+        yield Failed(work.item.work, error)
+
+
+def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> list[ChangeItem]:
+    """Items of neighbouring buckets, of so many bytes each where one bucket is not more."""
+    sizes: dict[int, int] = {}
+    for part in divided:
+        for bucket, _, size in part.runs:
+            sizes[bucket] = sizes.get(bucket, 0) + size
+    share_of: dict[int, int] = {}
+    share, room = 0, share_bytes
+    for bucket in sorted(sizes):
+        if sizes[bucket] > room and room < share_bytes:
+            share, room = share + 1, share_bytes
+        share_of[bucket] = share
+        room -= sizes[bucket]
+    found: list[tuple[list[StoredRows], list[StoredRows]]] = [([], []) for _ in range(share + 1)]
+    for part in divided:
+        runs: dict[int, list[int]] = {}
+        for bucket, run, _ in part.runs:
+            runs.setdefault(share_of[bucket], []).append(run)
+        for number, mine in runs.items():
+            rows = StoredRows(part.uri, part.size, tuple(mine))
+            found[number][0 if part.removed else 1].append(rows)
+    # The same columns for all, though a share may have nothing that came.
+    table = replace(item.table, columns=needed_columns(item))
+    return [
+        replace(item, table=table, removed=tuple(went), added=tuple(came), divided=True)
+        for went, came in found
+    ]
+
+
+def read_stored(
+    storage: Storage, rows: StoredRows, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """A share's rows of one file. Raises StorageError."""
+    with storage_errors("read file", rows.uri):
+        filesystem, path = resolve(rows.uri)
+        with filesystem.open_input_file(path) as source:
+            if source.size() != rows.size:
+                raise StorageError(
+                    f'file "{rows.uri}" has {source.size()} bytes, {rows.size} were written',
+                    sqlstate="XX001",
+                )
+            reader = pa.ipc.open_file(source)
+            for run in rows.runs:
+                yield reader.get_batch(run).select(list(columns))
+
+
+def _divide(work: DivideItem) -> Divided:
+    columns = work.item.table.columns
+    schema = pa.schema([(column.name, column.type) for column in columns])
+    uri = f"{work.folder}/{uuid.uuid4()}.arrow"
+    runs: list[tuple[int, int, int]] = []
+    make_folder(work.folder)
+    with storage_errors("write file", uri):
+        filesystem, path = resolve(uri)
+        with filesystem.open_output_stream(path) as target:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            with pa.ipc.new_file(target, schema, options=options) as writer:
+                batches = (
+                    batch
+                    for file in work.files
+                    for batch in scan(work.storage, work.item.table_uri, file, columns)
+                )
+                for held in _held(batches):
+                    for bucket, rows in _by_bucket(held, work):
+                        runs.append((bucket, len(runs), rows.nbytes))
+                        writer.write_batch(rows)
+            size = target.tell()
+    return Divided(work.removed, uri, size, tuple(runs))
+
+
+def _held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _HELD_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _by_bucket(rows: pa.Table, work: DivideItem) -> Iterator[tuple[int, pa.RecordBatch]]:
+    table = work.item.table
+    by = ", ".join(quoted(name) for name in table.key or rows.column_names)
+    duck = connection()
+    duck.register("rows_to_divide", rows)
+    try:
+        found = duck.execute(
+            f"SELECT (hash({by}) % {work.buckets})::INTEGER AS bucket FROM rows_to_divide"
+        ).fetchnumpy()
+    finally:
+        duck.unregister("rows_to_divide")
+    bucket = np.asarray(found["bucket"])
+    order = np.argsort(bucket, kind="stable")
+    bucket = bucket[order]
+    (ordered,) = rows.combine_chunks().take(pa.array(order)).combine_chunks().to_batches()
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1)).tolist()
+    for start, stop in zip(starts, [*starts[1:], len(bucket)], strict=True):
+        yield int(bucket[start]), ordered.slice(start, stop - start)

@@ -1,0 +1,26 @@
+"""What waits for a slow client is bounded by bytes: eight small pieces, or one large row."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from penstock.walsender.feed import _PIECES, _WAITING_BYTES, Piece, _Waiting
+
+
+def test_pieces_wait_by_their_bytes() -> None:
+    waiting = _Waiting(_PIECES)
+    large = Piece((), b"x" * (2 * _WAITING_BYTES), 1)
+    waiting.put(large, block=False)
+    with pytest.raises(queue.Full):
+        waiting.put(Piece((), b"", 0), block=False)
+    assert waiting.get(block=False) is large
+    small = Piece((), b"x", 1)
+    for _ in range(_PIECES):
+        waiting.put(small, block=False)
+    with pytest.raises(queue.Full):
+        waiting.put(small, block=False)
+    for _ in range(_PIECES):
+        assert waiting.get(block=False) is small
+    assert waiting.empty()
