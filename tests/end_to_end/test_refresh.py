@@ -12,6 +12,7 @@ import pytest
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.node.running import RunningNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -69,6 +70,31 @@ def test_tables_join_while_the_others_go_on(
         writer.join()
     node.caught_up("s", database)
     assert_equal(node, database, "counter", "late")
+
+
+def test_rows_right_after_refresh_without_a_copy(
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They reach a session that nobody has told of the new tables."""
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY);"
+        "CREATE TABLE again (id integer PRIMARY KEY);"
+        "CREATE PUBLICATION p FOR ALL TABLES"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "on_table_error = park")
+    node.caught_up("s", database)
+    monkeypatch.setattr(RunningNode, "_look", lambda self, before: before)
+    database.execute(
+        "CREATE TABLE late (id integer PRIMARY KEY);"
+        "DROP TABLE again; CREATE TABLE again (id integer PRIMARY KEY)"
+    )
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
+    database.execute(
+        "INSERT INTO late VALUES (1); INSERT INTO again VALUES (1); INSERT INTO t VALUES (1)"
+    )
+    node.caught_up("s", database)
+    assert_equal(node, database, "t", "late", "again")
 
 
 def test_an_added_column_is_added(local_node: Callable[..., LocalNode], database: Database) -> None:

@@ -164,6 +164,24 @@ def test_one_relation_has_one_target(world: World) -> None:
     world.catalog.bind(world.rel("b"), 1, None)
     with pytest.raises(RelationChanged, match="are copies of one relation"):
         world.targets()
+    # Nor does the refused one come into a cut with those that go on.
+    targets = Targets(world.warehouse, APP, "s", world.catalog)
+    assert targets.open(world.rel("a")) is not None
+    with pytest.raises(RelationChanged):
+        targets.open(world.rel("b"))
+    assert [target.rel.table for target in targets] == ["a"]
+
+
+def test_a_row_is_not_bound_to_a_relation_that_has_a_target(world: World) -> None:
+    with world.catalog.write() as t:
+        t.relations.remove(world.rel("b"))
+        t.relations.add(world.oid, [("public", "b")], SubscriptionRelState.READY)
+    targets = world.targets()
+    target = targets.named(("public", "b"))
+    assert target is not None
+    with pytest.raises(RelationChanged, match="are copies of one relation"):
+        targets.bind(target, 1)
+    assert world.rel("b").relid is None
 
 
 def test_another_delta_table_is_refused(world: World) -> None:

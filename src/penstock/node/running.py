@@ -131,6 +131,7 @@ class RunningNode:
             spark=self._spark,
             warehouse=self._warehouse,
             catalog=CatalogAccess(
+                generation=self._catalog.generation,
                 rels=lambda: self._catalog.relations(oid),
                 set_state=self._set_state,
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
@@ -158,6 +159,8 @@ class RunningNode:
         try:
             self._catalog.park(rel, error)
         except UndefinedObject as gone:
+            # REFRESH was first: the subscription has other tables now, and so there is no cut
+            # without these changes (``membership``).
             log.info("%s", gone.message)
 
     def _report_all(self) -> None:

@@ -9,12 +9,12 @@ its pieces are staged one after the other and committed together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
+from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lsn import Lsn
@@ -41,7 +41,7 @@ _OPERATION: Final = "REPLICATION"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch came to. ``cut``: the LSN of the new cut, None while a table is ahead of it.
+    """What a batch came to. ``cut``: the LSN of the new cut, None where there is none.
     ``outcomes``: of its tables, one or more for each.
     """
 
@@ -65,7 +65,10 @@ class Applier:
         options: ApplyOptions,
         parking: Parking,
         last_cut: Cut | None,
+        members_hold: Callable[[], bool],
     ) -> None:
+        """``members_hold``: whether the subscription has the tables that were opened
+        (``membership``)."""
         self._spark = spark
         self._cuts = cuts
         self._targets = targets
@@ -73,6 +76,7 @@ class Applier:
         self._app_id = app_id
         self._options = options
         self._parking = parking
+        self._members_hold = members_hold
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
@@ -119,8 +123,13 @@ class Applier:
         return Applied(rows, cut, joined or (), tuple(self._outcomes))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
-        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined."""
+        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined.
+
+        None where there is no cut: a table is ahead, or the subscription has other tables by now.
+        """
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
+            return None
+        if not self._members_hold():
             return None
         joined = self._joining(lsn)
         tables = {
@@ -241,7 +250,7 @@ class Applier:
         if lost:
             for target in lost:
                 try:
-                    self._load_again(target)
+                    self._targets.load_again(target)
                 except PenstockError as own:
                     self._refuse(target, own, {})
             names = ", ".join(f'"{target.table.name}"' for target in lost)
@@ -250,13 +259,3 @@ class Applier:
     def _commit_table(self, target: Target, end_lsn: Lsn) -> None:
         target.table.commit(app_id=self._app_id, version_marker=end_lsn, operation=_OPERATION)
         target.marker = end_lsn
-
-    def _load_again(self, target: Target) -> None:
-        target.table.reload()
-        marker = target.table.transaction_version(self._app_id)
-        if marker is not None and (target.marker is None or marker > target.marker):
-            raise ApplierReplaced(
-                f'another applier of subscription "{self._subscription}" has committed '
-                f'table "{target.table.name}" at {Lsn(marker)}',
-                hint="Run each subscription on one node only.",
-            )

@@ -76,6 +76,9 @@ class Copies:
         """By sync id: when a table that failed is tried again."""
         self._due = math.inf
         self._finished = False
+        self._members: frozenset[str] = frozenset()
+        self._outdated = False
+        """The subscription has tables to copy that the session does not know."""
         self._alone = False
         """One table a round: something that no table was named for has ended a round of several."""
         self.began_at: Lsn | None = None
@@ -89,6 +92,7 @@ class Copies:
 
     def begin(self) -> None:
         """Before a session opens its tables. Raises what catalog and warehouse raise."""
+        self._outdated = False
         self._settle()
         if self._round is None:
             # Before any streaming: a copy that was committed has its point in the past, and
@@ -97,22 +101,24 @@ class Copies:
             self.began_at = None
             self._finished = False
 
-    def start(self) -> None:
+    def start(self, members: frozenset[str]) -> None:
         """Once a session knows that publisher and tables belong together: a round, if one is due.
 
-        Raises what catalog and warehouse raise.
+        ``members``: sync ids that the session knows. No other is copied in it, as it may have the
+        Delta table open for an earlier membership. Raises what catalog and warehouse raise.
         """
+        self._members = members
         self._start()
 
     def step(self) -> bool:
         """Again and again: start a round when one is due. Whether tables were copied since
-        ``begin``: then a session is to begin that knows them."""
+        ``begin``, or are to be that the session does not know: then one is to begin that does."""
         if self._settle() and not self._finished:
             self.began_at = None
             self._start()
         elif self._round is None and time.monotonic() >= self._due:
             self._start()
-        return self._finished
+        return self._finished or self._outdated
 
     def close(self) -> None:
         """Wait for a round that sees that it is cancelled."""
@@ -130,6 +136,9 @@ class Copies:
         if self._round is not None or self._finished:  # those first: began_at holds for them
             return
         waiting = [rel for rel in self._catalog.rels() if rel.state in NOT_COPIED]
+        if not self._members.issuperset(rel.sync_id for rel in waiting):
+            self._outdated = True
+            return
         self._status.only_failed({rel.qualified_name for rel in waiting})
         self._again_at = {
             rel.sync_id: self._again_at[rel.sync_id]

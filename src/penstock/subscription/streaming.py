@@ -81,8 +81,10 @@ class Streaming:
         joined: Callable[[Sequence[Target], Lsn], None],
         parking: Parking,
         last_cut: Cut | None,
+        members_hold: Callable[[], bool],
     ) -> None:
-        """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts."""
+        """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
+        ``members_hold``: once it is false there are no more cuts, and the session is to end."""
         self._subscription = subscription
         self._targets = targets
         self._binary = binary
@@ -99,6 +101,7 @@ class Streaming:
             options=options.apply,
             parking=parking,
             last_cut=last_cut,
+            members_hold=members_hold,
         )
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         self._inbox = Inbox(
@@ -259,8 +262,9 @@ class Streaming:
         if self._applier.last_cut is not None or self._copy_began_at() is not None:
             return
         point = points.pop() if len(points) == 1 else None
-        if point is not None:
-            self._joined(self._applier.cut(point, None) or (), point)
+        joined = None if point is None else self._applier.cut(point, None)
+        if point is not None and joined is not None:
+            self._joined(joined, point)
             self._status.cut(point, self._targets)
 
 

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
+from penstock.errors import (
+    ApplierReplaced,
+    NotInPrerequisiteState,
+    PenstockError,
+    RelationChanged,
+)
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
@@ -110,9 +115,9 @@ class Targets:
             ready=rel.state is SubscriptionRelState.READY,
             marker=None if marker is None else Lsn(marker),
         )
-        self._by_name[rel.table_name] = target
         if rel.relid is not None:
             self._bound(target, rel.relid)
+        self._by_name[rel.table_name] = target
         return target
 
     def _bound(self, target: Target, relid: int) -> None:
@@ -144,9 +149,9 @@ class Targets:
 
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
+        self._bound(target, relid)
         self._bindings.bind(target.rel, relid, None)
         target.rel = replace(target.rel, relid=relid)
-        self._bound(target, relid)
 
     def record_conflict(self, target: Target, error: PenstockError) -> None:
         """Nothing is applied to the table until REFRESH has copied it again."""
@@ -181,6 +186,18 @@ class Targets:
     def close(self, target: Target) -> None:
         """Take a table out: its changes are ignored from now on, and no cut holds it."""
         del self._by_name[target.rel.table_name]
+
+    def load_again(self, target: Target) -> None:
+        """After a lost race. Raises ApplierReplaced where it was lost to our own subscription, and
+        what ``DeltaTable.reload`` raises."""
+        target.table.reload()
+        marker = target.table.transaction_version(self._app_id)
+        if marker is not None and (target.marker is None or marker > target.marker):
+            raise ApplierReplaced(
+                f'another applier of subscription "{self.subscription}" has committed '
+                f'table "{target.table.name}" at {Lsn(marker)}',
+                hint="Run each subscription on one node only.",
+            )
 
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.

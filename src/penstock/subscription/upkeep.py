@@ -3,7 +3,7 @@
 In: the open tables after a batch. Out: at most one piece of work a call, so that the next batch
 waits for one table at most. Which files to rewrite is decided in ``pipeline.compact``; losing the
 race against another writer is harmless, as the next round sees the table again. Whatever fails is
-left for later: nothing here is worth a stop.
+left for later: nothing here is worth a stop, but another applier of the same subscription.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.lakehouse.cuts import Cuts
 from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
 from penstock.subscription.targets import Target, Targets
@@ -50,7 +50,7 @@ class Upkeep:
         self._failed_at: dict[str, int] = {}
 
     def after_cut(self) -> None:
-        """Look for due work; call it after each cut."""
+        """Look for due work; call it after each cut. Raises ApplierReplaced."""
         self._cuts_since += 1
         if self._cuts_since >= self._options.checkpoint_commits:
             self._cuts_since = 0
@@ -64,6 +64,8 @@ class Upkeep:
             try:
                 if self._one(target):
                     return
+            except ApplierReplaced:
+                raise  # the next commit would go on top of what the other one did
             except PenstockError as error:
                 # What is wrong with the rows says the batch that needs them.
                 self._failed_at[target.table.name] = target.table.version
@@ -76,7 +78,8 @@ class Upkeep:
             try:
                 compact(self._spark, table, self._options.compact)
             except CommitConflict:
-                table.reload()
+                self._targets.load_again(target)
+                return True
             log.info('compacted table "%s" to %d files', table.name, len(table.files))
             return True
         if table.version - self._checkpointed[table.name] >= self._options.checkpoint_commits:

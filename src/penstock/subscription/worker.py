@@ -24,6 +24,7 @@ from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
@@ -46,6 +47,8 @@ _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 class CatalogAccess:
     """What a worker reads and writes of the node's state; ``node`` makes it from the catalog."""
 
+    generation: Callable[[], int]
+    """Grows with every change; cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     record_publisher: Callable[[PublisherIdentity], None]
@@ -191,9 +194,10 @@ class ApplyWorker:
             self._witness.begin(publisher)
             self._copies.begin()
             parking = Parking(self.subscription, self._warehouse, self._catalog.park)
-            targets = self._open_targets(publisher, parking)
+            members = Membership(self._catalog.generation, self._catalog.rels)
+            targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets)
-            self._copies.start()
+            self._copies.start(members.sync_ids)
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
@@ -209,6 +213,7 @@ class ApplyWorker:
                 joined=self._record_joined,
                 parking=parking,
                 last_cut=self._witness.last_cut,
+                members_hold=lambda: self._members_hold(members),
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -236,10 +241,20 @@ class ApplyWorker:
             self._changed.set()
         return self._stopping.is_set() or self._changed.is_set()
 
-    def _open_targets(self, publisher: Publisher, parking: Parking) -> Targets:
+    def _members_hold(self, members: Membership) -> bool:
+        """Where they do not, the session ends, with what it has not put into a cut."""
+        if members.holds():
+            return True
+        log.info('subscription "%s" has other tables now', self.subscription.name)
+        self._changed.set()
+        return False
+
+    def _open_targets(
+        self, publisher: Publisher, rels: Sequence[SubscriptionRel], parking: Parking
+    ) -> Targets:
         subscription = self.subscription
         targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
-        for rel in self._catalog.rels():
+        for rel in rels:
             if rel.state in _CLOSED:
                 continue
             try:
@@ -249,8 +264,13 @@ class ApplyWorker:
         unbound = [target for target in targets if target.rel.relid is None]
         published = publisher.tables(subscription.publications) if unbound else {}
         for target in unbound:
-            if target.rel.table_name in published:
+            if target.rel.table_name not in published:
+                continue
+            try:
                 targets.bind(target, published[target.rel.table_name])
+            except PenstockError as error:
+                parking.refuse(target.rel, error)
+                targets.close(target)
         return targets
 
     def _open_target(self, targets: Targets, rel: SubscriptionRel, publisher: Publisher) -> None:
