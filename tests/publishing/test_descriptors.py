@@ -17,7 +17,7 @@ from walsender.test_replication import Receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_TIMES = 10
+_TIMES = 6
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{}')"
 
 
