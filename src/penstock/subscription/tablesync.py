@@ -43,6 +43,12 @@ log = logging.getLogger(__name__)
 
 _OPERATION: Final = "COPY"
 
+_NOT_FOR_EVER: Final = "SELECT pg_catalog.set_config('lock_timeout', '1s', false)"
+"""From version 16 on the server opens every table of a publication to tell of one of them
+(pg_get_publication_tables), so that questions wait for a lock on any."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
 
 class RelStates(Protocol):
     """The part of the catalog that a copy reads and writes."""
@@ -115,6 +121,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         SnapshotHolder(conninfo, slot) as holder,
     ):
         publisher.connection.interrupt = work.check
+        publisher.connection.query(_NOT_FOR_EVER)
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return
@@ -183,14 +190,18 @@ def _prepared(
     work: CopyRound, rels: Sequence[SubscriptionRel], publisher: Publisher
 ) -> list[tuple[SubscriptionRel, CopySource]]:
     """Tables with targets that take their rows."""
-    sources = []
+    sources: list[tuple[SubscriptionRel, CopySource]] = []
+    locked: PenstockError | None = None
     for rel in rels:
         try:
+            if locked is not None:  # whatever is asked next would wait as long again
+                raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
         except ConnectionFailure:
             raise
         except PenstockError as error:
+            locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
             sources.append((rel, CopySource(info, table)))
