@@ -219,11 +219,13 @@ def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
 
 
 def test_a_locked_table_lets_the_others_go_first(
-    local_node: Callable[..., LocalNode], database: Database
+    local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute(_TABLES)
     node = local_node(wal_retrieve_retry_interval="500ms")
-    with held(database, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE") as holder:
+    with closing(psycopg.connect(database.conninfo)) as holder:
+        lock = "LOCK TABLE t IN ACCESS EXCLUSIVE MODE"
+        after_the_snapshot(monkeypatch, lambda: holder.execute(lock))
         node.subscribe("s", database, "p")
 
         def others(status: SubscriptionStatus) -> bool:
@@ -233,9 +235,8 @@ def test_a_locked_table_lets_the_others_go_first(
         node.wait_for("s", "the other tables", others)
         status = node.status("s")
         assert table(status, "t").state == "i"
-        assert str(table(status, "t").error) == (
+        assert str(table(status, "t").error).startswith(
             'could not lock table "public.t" for its initial copy: '
-            'could not obtain lock on relation "t"'
         )
         assert status.error == table(status, "t").error
         assert not status.stopped
@@ -250,7 +251,23 @@ def test_a_locked_table_lets_the_others_go_first(
     assert_equal(node, database, "t", "root", "other")
     status = node.status("s")
     assert (status.error, table(status, "t").error) == (None, None)
-    until("clean publisher", lambda: database.value(_LEFT) <= 2)  # the stream, and status
+
+
+def test_a_table_that_is_locked_before_the_slot_is_told_of(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """Neither the server's answer about a publication (which opens all of its tables, from 16 on)
+    nor the making of a slot goes past such a lock, but nothing hangs, and the stop is quick."""
+    database.execute(_TABLES)
+    node = local_node(wal_retrieve_retry_interval="500ms")
+    node.subscribe("s", database, "p", "enabled = false")
+    with held(database, "LOCK TABLE t IN ACCESS EXCLUSIVE MODE") as holder:
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        node.wait_for("s", "three errors", lambda s: all(one.error for one in s.tables))
+        holder.rollback()
+    node.caught_up("s", database)
+    assert_equal(node, database, "t", "root", "other")
+    assert node.status("s").error is None
 
 
 @pytest.mark.parametrize("version", [14, 18])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ class Copier:
         sources: Sequence[CopySource] | None = None,
         conninfo: str | None = None,
     ) -> tuple[CopyResult, ...]:
-        with SnapshotHolder(self.conninfo, "copy_holder") as holder:
+        # The server may need a moment to end an earlier one's session, and with it the slot.
+        slot = f"copy_holder_{uuid.uuid4().hex}"
+        with SnapshotHolder(self.conninfo, slot) as holder:
             name, point = holder.open()
 
             def finish(source: CopySource) -> None:
@@ -203,7 +206,8 @@ def test_odd_names_inheritance_and_no_columns(copier: Copier) -> None:
     )
     name = 'it\'s a "Table" 1'
     copier.copy("p", name, "parent", "nothing")
-    assert sorted(copier.finished) == [f"public.{name}", "public.nothing", "public.parent"]
+    quoted = 'public."it\'s a ""Table"" 1"'
+    assert sorted(copier.finished) == [quoted, "public.nothing", "public.parent"]
     assert copier.rows(name) == [(1, "one", None), (2, None, 2)]
     assert copier.rows("parent") == [(1,)]
 

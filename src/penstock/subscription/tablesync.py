@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
@@ -41,6 +41,12 @@ from penstock.walreceiver.table_info import PublishedTable
 from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
+
+_NOT_FOR_EVER: Final = "SELECT pg_catalog.set_config('lock_timeout', '1s', false)"
+"""From version 16 on the server opens every table of a publication to tell of one of them
+(pg_get_publication_tables), so that questions wait for a lock on any."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 class RelStates(Protocol):
@@ -114,6 +120,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         SnapshotHolder(conninfo, slot) as holder,
     ):
         publisher.connection.interrupt = work.check
+        publisher.connection.query(_NOT_FOR_EVER)
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return
@@ -182,14 +189,18 @@ def _prepared(
     work: CopyRound, rels: Sequence[SubscriptionRel], publisher: Publisher
 ) -> list[tuple[SubscriptionRel, CopySource]]:
     """Tables with targets that take their rows."""
-    sources = []
+    sources: list[tuple[SubscriptionRel, CopySource]] = []
+    locked: PenstockError | None = None
     for rel in rels:
         try:
+            if locked is not None:  # whatever is asked next would wait as long again
+                raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
         except ConnectionFailure:
             raise
         except PenstockError as error:
+            locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
             sources.append((rel, CopySource(info, table)))
