@@ -12,11 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from publishing.lake_node import LakeNode
+from publishing.lake_node import LakeNode, eventually
+from walsender.test_replication import Receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_TIMES = 10
+_TIMES = 6
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{}')"
 
 
@@ -68,6 +69,14 @@ def refused(lake: LakeNode) -> None:
                 connection.execute(command)
 
 
+def left_in_the_stream(lake: LakeNode) -> None:
+    receiver = Receiver(Replicated(lake), _START.format("held", "held"))
+    assert receiver.frame() is not None
+    receiver.close()
+    inactive = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
+    eventually(lambda: lake.rows(inactive) == [(False,)], "the end of the stream")
+
+
 def failed_copy(lake: LakeNode) -> None:
     with lake.connect() as connection, pytest.raises(psycopg.Error):
         connection.execute("COPY held (nothing) TO STDOUT")
@@ -84,7 +93,7 @@ def left_in_the_copy(lake: LakeNode) -> None:
     assert connection.closed
 
 
-@pytest.mark.parametrize("act", [refused, failed_copy, left_in_the_copy])
+@pytest.mark.parametrize("act", [refused, left_in_the_stream, failed_copy, left_in_the_copy])
 def test_nothing_stays_behind(prepared: LakeNode, act: Callable[[LakeNode], None]) -> None:
     for _ in range(3):
         act(prepared)
