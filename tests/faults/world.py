@@ -205,7 +205,7 @@ def restore_node(arena: Arena) -> None:
         folder.with_name(f"{folder.name}.older").rename(folder)
     arena.node.start()
     arena.complaint("node restored", "the slot of subscription")
-    arena.node.kill9()
+    arena.node.close()  # with Spark's JVM, which has files in the folder
     for folder in folders:
         shutil.rmtree(folder)
         folder.with_name(f"{folder.name}.newer").rename(folder)

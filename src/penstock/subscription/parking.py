@@ -97,8 +97,9 @@ def _parked(error: PenstockError, hint: str) -> PenstockError:
 
 
 def _with_ways_on(rel: SubscriptionRel, error: PenstockError, name: str) -> PenstockError:
-    where = f'It came up at table "{rel.qualified_name}".'
-    detail = where if error.detail is None else f"{error.detail} {where}"
+    detail, table = error.detail, f'"{rel.qualified_name}"'
+    if table not in error.message:
+        detail = f"{f'{detail} ' if detail else ''}It came up at table {table}."
     return _with_hint(error, detail, _WITHOUT.format(name))
 
 
