@@ -121,6 +121,8 @@ def _database(server: EmbeddedPostgres) -> Iterator[Database]:
 
 def _drop(server: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        # A node that still runs would connect to its slot again between the next two statements.
+        admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[call-overload]
         admin.execute(
             "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
             " WHERE database = %s AND active",

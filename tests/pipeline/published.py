@@ -159,12 +159,12 @@ class Subscriber:
         self.check()
         return sent
 
-    def catch_up_at_once(self) -> list[str]:
+    def catch_up_at_once(self, work_mem: int = _NO_LIMIT) -> list[str]:
         """The same, with everything since the last time as one transaction: a cut."""
         before, self.version = self.version, self.newest()
         with self.lake.catalog.read() as t:
             self.at = t.transactions.end()
-        sent = self.range(before, self.version)
+        sent = self.range(before, self.version, work_mem)
         self.check()
         return sent
 
@@ -178,20 +178,18 @@ class Subscriber:
         """ALTER TABLE ... RENAME COLUMN at the subscriber."""
         self._renamed[new] = old
 
-    def range(self, from_version: int, to_version: int) -> list[str]:
+    def range(self, from_version: int, to_version: int, work_mem: int = _NO_LIMIT) -> list[str]:
         member = Member(self.oid, self.table.uri, from_version, to_version)
-        return self._apply(
-            LakeTransaction(700, Lsn(100), Lsn(200), Lsn(248), 1_600_000_000_000_000, (member,))
-        )
+        cut = LakeTransaction(700, Lsn(100), Lsn(200), Lsn(248), 1_600_000_000_000_000, (member,))
+        return self._apply(cut, work_mem)
 
     def check(self) -> None:
         expected = self.expected()
         assert self.rows == expected, (self.rows - expected, expected - self.rows)
 
-    def _apply(self, transaction: LakeTransaction) -> list[str]:
-        decoding = Decoding(
-            self.lake.spark, self.lake.warehouse, self.lake.catalog, self._options, 18, _NO_LIMIT
-        )
+    def _apply(self, transaction: LakeTransaction, work_mem: int = _NO_LIMIT) -> list[str]:
+        lake = self.lake
+        decoding = Decoding(lake.spark, lake.warehouse, lake.catalog, self._options, 18, work_mem)
         sent: list[str] = []
         touched: Counter[object] = Counter()
         before = self.rows.copy()

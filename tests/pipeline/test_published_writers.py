@@ -11,7 +11,6 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.walsender import decoding
 from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -157,6 +156,4 @@ def test_any_series_of_operations(
     for text, *values in operations:
         table.run(str(text).format(*values))
     by_commit.catch_up()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "_SHARE_BYTES", 1000)  # several tasks, by the key's hash
-        at_once.catch_up_at_once()
+    at_once.catch_up_at_once(work_mem=250)  # several tasks, by the key's hash
