@@ -57,6 +57,8 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 
 _ALTERED: Final = "ALTER SUBSCRIPTION"
 
+_RETURNED: Final = "A table of that name was in the subscription before."
+
 
 def create_subscription(
     statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: Scope
@@ -169,11 +171,12 @@ def alter_refresh(
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
         new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
-        transaction.relations.add(subscription.oid, new, _first_state(options))
+        added = transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
         kept = [(known[table], oid) for table, oid in published.items() if table in known]
-        notices = _take_in_again(transaction, kept, options)
+        notices = [_copied_again(rel, _RETURNED) for rel in added if rel.returned]
+        notices += _take_in_again(transaction, kept, options)
     unwarned = [table for table in without_identity if table in new]
     return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
 
@@ -199,15 +202,16 @@ def _take_in_again(
             transaction.relations.adopt(rel, oid)
             continue
         transaction.relations.copy_again(rel, oid)
-        notices.append(
-            notice(
-                f'table "{rel.qualified_name}" will be copied again',
-                detail=_why_again(rel, oid)
-                + " The copy replaces the rows of the Delta table in one commit; its older versions"
-                " keep them.",
-            )
-        )
+        notices.append(_copied_again(rel, _why_again(rel, oid)))
     return notices
+
+
+def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
+    return notice(
+        f'table "{rel.qualified_name}" will be copied again',
+        detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
+        "versions keep them.",
+    )
 
 
 def _why_again(rel: SubscriptionRel, oid: int) -> str:

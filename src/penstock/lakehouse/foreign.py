@@ -79,6 +79,20 @@ def check_restored(
         )
 
 
+def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
+    """Whether others have changed rows since the last commit of ``app_id``, up to ``version``; also
+    where the log does not tell any more. Reads entries from the newest on, mostly one."""
+    for entry in range(version, -1, -1):
+        actions = read_entry(storage, uri, entry)
+        if actions is None:
+            return True
+        if app_id in _markers(actions):
+            return False
+        if _changes_rows(actions):
+            return True
+    return True
+
+
 def _begin(
     storage: Storage, uri: str, commits: Sequence[_Commit], since: int, app_id: str | None
 ) -> int:
@@ -139,8 +153,11 @@ def _commit(storage: Storage, uri: str, version: int) -> _Commit:
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
-    markers = frozenset(str(a["txn"]["appId"]) for a in actions if "txn" in a)
-    return _Commit(version, operation, ours, copy, markers)
+    return _Commit(version, operation, ours, copy, _markers(actions))
+
+
+def _markers(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(str(a["txn"]["appId"]) for a in actions if "txn" in a)
 
 
 def _commit_info(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -152,9 +169,13 @@ def _by_us(actions: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _changes_rows_by_us(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is ours and has changed rows, not only moved them."""
+    return _by_us(actions) and _changes_rows(actions)
+
+
+def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether rows were changed, not only moved."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
-    return _by_us(actions) and any(body.get("dataChange", True) for body in bodies if body)
+    return any(body.get("dataChange", True) for body in bodies if body)
 
 
 def _rows(state: TableState) -> Rows:

@@ -244,8 +244,7 @@ def copy_target(
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
     relation = info.relation
     table = warehouse.open(relation.schema, relation.name)
-    ours = table is not None and table.transaction_version(app_id) is not None
-    if table is None or not ours or table.id != rel.table_id:
+    if table is None or not _is_ours(table, rel, app_id):
         return ensure_table(warehouse, info, must_be_empty=True)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -256,6 +255,14 @@ def copy_target(
     )
     table.replace(TableSchema.of_relation(relation, target_key(info)))
     return table
+
+
+def _is_ours(table: DeltaTable, rel: SubscriptionRel, app_id: str) -> bool:
+    """Whether it is the one of this row's earlier copy. While a table is out of the subscription
+    its rows are its readers': with rows that they have changed since, it is theirs."""
+    if table.id != rel.table_id or table.transaction_version(app_id) is None:
+        return False
+    return not (rel.returned and table.changed_by_others(app_id))
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
