@@ -168,12 +168,19 @@ class Catalog:
                 )
             yield lambda state, lsn: transaction.relations.set_state(rel, state, lsn)
 
-    def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
-        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""
+    def record_error(
+        self, subid: int, error: BaseException, *, stopped: bool, table: str | None = None
+    ) -> None:
+        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect.
+
+        ``table``: the sync id of the table that it is an error of.
+        """
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
-                changed = replace(subscription, stopped=stopped, error=_recorded(error))
+                changed = replace(
+                    subscription, stopped=stopped, error=_recorded(error), stopped_by=table
+                )
                 transaction.subscriptions.save(changed)
 
     def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
@@ -188,7 +195,7 @@ class Catalog:
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
-                transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+                transaction.subscriptions.save(subscription.healed())
 
 
 def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:

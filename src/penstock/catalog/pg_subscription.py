@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -54,6 +54,7 @@ _TABLE = Table(
     Column("subtimeline", Integer),
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
+    Column("suberrorsyncid", String(36)),
 )
 
 
@@ -87,7 +88,7 @@ class Subscription:
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
-    SUBSCRIPTION waits for the slot.
+    SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
     ``publisher``: whom it follows, known since its first connection.
     """
 
@@ -105,6 +106,11 @@ class Subscription:
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
+    stopped_by: str | None = field(default=None, compare=False)
+
+    def healed(self) -> Subscription:
+        """Without the recorded error, so that a node tries again."""
+        return replace(self, stopped=False, error=None, stopped_by=None)
 
     @property
     def should_run(self) -> bool:
@@ -208,6 +214,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
+        "suberrorsyncid": subscription.stopped_by,
     }
 
 
@@ -239,4 +246,5 @@ def _subscription(row: RowMapping) -> Subscription:
         dropping=row["subdropping"],
         error=error,
         publisher=publisher,
+        stopped_by=row["suberrorsyncid"],
     )

@@ -154,7 +154,7 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, or that are parked."""
+    again whose name belongs to another relation now, that are parked, or have stopped it."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -167,7 +167,7 @@ def alter_refresh(
         published = publisher.tables(subscription.publications)
         without_identity = publisher.tables_without_replica_identity(subscription.publications)
     with catalog.write() as transaction:
-        _get(transaction, statement.name)
+        subscription = _get(transaction, statement.name)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
         new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
@@ -176,34 +176,45 @@ def alter_refresh(
             transaction.relations.remove(known[table])
         kept = [(known[table], oid) for table, oid in published.items() if table in known]
         notices = [_copied_again(rel, _RETURNED) for rel in added if rel.returned]
-        notices += _take_in_again(transaction, kept, options)
+        notices += _take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in without_identity if table in new]
     return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
 
 
 def _take_in_again(
     transaction: CatalogTransaction,
+    subscription: Subscription,
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubscriptionOptions,
 ) -> list[Notice]:
-    """Tables whose names mean other relations now, or meant others for a while; parked tables.
+    """Tables whose names mean other relations now, or meant others for a while; and those that are
+    parked, or have stopped the subscription.
 
-    PostgreSQL goes on with the rows that are there; here they are replaced by a copy, or kept when
-    the user says so (copy_data = false).
+    PostgreSQL goes on with the rows that are there; here they are replaced by a copy. When the user
+    says so (copy_data = false), those of other relations are kept; what a table has missed that
+    cannot follow is not in its rows.
     """
     notices = []
     for rel, oid in kept:
-        another, parked = rel.relid not in (None, oid), rel.state is SubscriptionRelState.PARKED
-        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict or parked):
+        another = rel.relid not in (None, oid) or rel.conflict is not None
+        failed = _error_of(rel, subscription)
+        if rel.state is SubscriptionRelState.INIT or not (another or failed):
             continue
-        if parked and not options.copy_data:
-            continue  # what it has missed is not in its rows
-        if not options.copy_data:
+        if options.copy_data:
+            transaction.relations.copy_again(rel, oid)
+            notices.append(_copied_again(rel, _why_again(rel, oid, failed)))
+        elif rel.state is not SubscriptionRelState.PARKED and another:
             transaction.relations.adopt(rel, oid)
-            continue
-        transaction.relations.copy_again(rel, oid)
-        notices.append(_copied_again(rel, _why_again(rel, oid)))
     return notices
+
+
+def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
+    """Why a table does not follow any more."""
+    if rel.error is not None:
+        return f"It is parked: {rel.error.message}."
+    if subscription.error is not None and subscription.stopped_by == rel.sync_id:
+        return f"It has stopped the subscription: {subscription.error.message}."
+    return None
 
 
 def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
@@ -214,10 +225,8 @@ def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
     )
 
 
-def _why_again(rel: SubscriptionRel, oid: int) -> str:
-    if rel.error is not None:
-        return f"It is parked: {rel.error.message}."
-    return rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
+def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
+    return failed or rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
 
 
 def _insert(
@@ -290,7 +299,7 @@ def _get(transaction: CatalogTransaction, name: str) -> Subscription:
 
 def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
     """Write it back without the recorded error, so that a node tries again."""
-    transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+    transaction.subscriptions.save(subscription.healed())
 
 
 def _check_publications_once(names: Sequence[str]) -> None:

@@ -139,7 +139,9 @@ class RunningNode:
                 bind=self._catalog.bind,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
-                record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
+                record_stop=lambda error, table: self._catalog.record_error(
+                    oid, error, stopped=True, table=table
+                ),
             ),
             copy_options=copy_options(self._parameters),
             stream_options=stream_options(self._parameters, self._spool),

@@ -126,6 +126,9 @@ def check_publisher(
         )
 
 
+_PUT_BACK: Final = "Mount or restore the warehouse, or the node's folder, as it was."
+
+
 def check_cuts(
     subscription: str, last_cut: Lsn | None, rels: Iterable[SubscriptionRel], cuts_uri: str
 ) -> None:
@@ -146,7 +149,7 @@ def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> N
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" {found}',
             detail="What it has lost is not sent again: the publisher knows it as applied.",
-            hint=_put_back(subscription),
+            hint=_PUT_BACK,
         )
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
@@ -155,7 +158,7 @@ def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> N
             detail="It was parked or left the subscription since, which the node's state does not "
             "know: an older copy of the state was put back. Changes of it were passed by, and are "
             "not sent again.",
-            hint=_put_back(subscription),
+            hint=_PUT_BACK,
         )
 
 
@@ -240,10 +243,7 @@ def _lost_history(subscription: str) -> str:
 
 
 def _put_back(subscription: str) -> str:
-    return (
-        "Mount or restore the warehouse, or the node's folder, as it was, then "
-        f"{_alter(subscription)} ENABLE. {_make_anew(subscription)}"
-    )
+    return f"{_PUT_BACK} Then {_alter(subscription)} ENABLE. {_make_anew(subscription)}"
 
 
 def _make_anew(subscription: str) -> str:

@@ -24,7 +24,12 @@ from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import ConnectionFailure, NotInPrerequisiteState, PenstockError
+from penstock.errors import (
+    ConnectionFailure,
+    NotInPrerequisiteState,
+    PenstockError,
+    RelationChanged,
+)
 from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.schema import TableSchema
@@ -286,7 +291,12 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
             detail=f"It holds {table.rows} rows at {table.uri}.",
             hint="Remove or rename it, or subscribe WITH (copy_data = false).",
         )
-    added = table.schema.columns_added(wanted, table=table.name)
+    try:
+        added = table.schema.columns_added(wanted, table=table.name)
+    except RelationChanged as error:
+        if must_be_empty:
+            error.hint = f"Move the table at {table.uri} away: the copy makes a new one."
+        raise
     if added:
         table.add_columns(added)
     return table

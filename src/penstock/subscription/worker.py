@@ -61,8 +61,9 @@ class CatalogAccess:
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
-    record_stop: Callable[[BaseException], None]
-    """Record that the subscription has stopped because of an error."""
+    record_stop: Callable[[BaseException, str | None], None]
+    """Record that the subscription has stopped because of an error, and the sync id of the table
+    that it is an error of."""
 
 
 class ApplyWorker:
@@ -90,6 +91,8 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
+        self._stopped_by: SubscriptionRel | None = None
+        """The table whose error has ended the session."""
         self._copies = Copies(
             subscription,
             spark=spark,
@@ -172,7 +175,8 @@ class ApplyWorker:
                 self.subscription.name,
             )
             try:
-                self._catalog.record_stop(error)
+                rel = self._stopped_by
+                self._catalog.record_stop(error, None if rel is None else rel.sync_id)
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
@@ -187,13 +191,16 @@ class ApplyWorker:
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
         self._changed.clear()
+        self._stopped_by = None
         self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = Parking(self.subscription, self._warehouse, self._catalog.park)
+            parking = Parking(
+                self.subscription, self._warehouse, self._catalog.park, self._stops_by
+            )
             members = Membership(self._catalog.generation, self._catalog.rels)
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
@@ -220,6 +227,9 @@ class ApplyWorker:
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
+
+    def _stops_by(self, rel: SubscriptionRel) -> None:
+        self._stopped_by = rel
 
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""
