@@ -10,6 +10,7 @@ import pytest
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.errors import PenstockError
 from penstock.node.status import SubscriptionStatus
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -103,3 +104,45 @@ def test_what_is_mended_needs_no_copy(node: LocalNode, database: Database) -> No
     assert node.node.sql(f"{_ALTER} REFRESH PUBLICATION").notices == ()
     assert node.status(_NAME).tables[0].lsn == copied
     assert_equal(node, database)
+
+
+def test_hints_name_the_subscription(node: LocalNode, database: Database) -> None:
+    sql = node.node.sql
+    for statement, hint in (
+        (f"{_ALTER} SET (slot_name = NONE)", f"Disable it first: {_ALTER} DISABLE."),
+        (
+            f"{_ALTER} DISABLE; {_ALTER} REFRESH PUBLICATION",
+            f"Enable it first: {_ALTER} ENABLE.",
+        ),
+        (
+            f"{_ALTER} SET (slot_name = NONE); {_ALTER} ENABLE",
+            f"Give it one: {_ALTER} SET (slot_name = '...').",
+        ),
+    ):
+        with pytest.raises(PenstockError) as refused:
+            sql(statement)
+        assert refused.value.hint == hint
+    sql(f"{_ALTER} SET (slot_name = s); {_ALTER} ENABLE")
+    # The connection's errors are told by who knows whose it is.
+    nowhere = database.conninfo.replace(f"dbname={database.name}", "dbname=nowhere")
+    sql(f"{_ALTER} CONNECTION '{nowhere}'")
+    status = node.stopped(_NAME)
+    connection = f"Correct the connection string. Run {_ALTER} CONNECTION '...'."
+    assert status.error_hint == connection
+    with pytest.raises(PenstockError) as refused:
+        sql(f"{_ALTER} REFRESH PUBLICATION")
+    assert refused.value.hint == connection
+    with pytest.raises(PenstockError) as refused:
+        sql(f"CREATE SUBSCRIPTION x CONNECTION '{nowhere}' PUBLICATION p")
+    assert refused.value.hint == "Correct the connection string."
+    sql(f"{_ALTER} CONNECTION '{database.conninfo}'")
+    # So are those of copies.
+    database.execute("CREATE TABLE v (id integer PRIMARY KEY)")
+    node.node.stop()
+    sql(f"{_ALTER} REFRESH PUBLICATION")
+    database.execute("ALTER TABLE v RENAME TO w")
+    node.node.start()
+    hint = f"It was dropped or renamed. Run {_ALTER} REFRESH PUBLICATION."
+    node.wait_for(_NAME, hint, lambda s: hint in [t.error_hint for t in s.tables])
+    sql(f"{_ALTER} REFRESH PUBLICATION")
+    node.caught_up(_NAME, database)

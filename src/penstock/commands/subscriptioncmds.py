@@ -48,6 +48,7 @@ from penstock.sql import (
     AlterSubscriptionSet,
     CreateSubscription,
 )
+from penstock.sql.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
         if statement.enabled and subscription.slot_name is None:
             raise NotInPrerequisiteState(
                 "cannot enable subscription that does not have a slot name",
-                hint="Give it one: ALTER SUBSCRIPTION ... SET (slot_name = ...).",
+                hint=f"Give it one: {_alter(subscription)} SET (slot_name = '...').",
             )
         _save_healed(transaction, replace(subscription, enabled=statement.enabled))
     return CommandResult(_ALTERED)
@@ -137,7 +138,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             if subscription.enabled and options.slot_name is None:
                 raise NotInPrerequisiteState(
                     "cannot set slot_name = NONE for enabled subscription",
-                    hint="Disable it first: ALTER SUBSCRIPTION ... DISABLE.",
+                    hint=f"Disable it first: {_alter(subscription)} DISABLE.",
                 )
             subscription = replace(subscription, slot_name=options.slot_name)
         if "binary" in options.specified:
@@ -160,12 +161,15 @@ def alter_refresh(
     if not subscription.enabled:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
-            hint="Enable it first: ALTER SUBSCRIPTION ... ENABLE.",
+            hint=f"Enable it first: {_alter(subscription)} ENABLE.",
         )
     options = parse_subscription_options(statement.options, REFRESH)
-    with _session(connect, subscription.name, subscription.conninfo) as publisher:
-        published = publisher.tables(subscription.publications)
-        without_identity = publisher.tables_without_replica_identity(subscription.publications)
+    try:
+        with _session(connect, subscription.name, subscription.conninfo) as publisher:
+            published = publisher.tables(subscription.publications)
+            without_identity = publisher.tables_without_replica_identity(subscription.publications)
+    except PenstockError as error:
+        raise error.with_statement(quote_identifier(subscription.name)) from None
     with catalog.write() as transaction:
         subscription = _get(transaction, statement.name)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
@@ -259,12 +263,7 @@ def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Pu
     try:
         publisher = connect(conninfo, name)
     except ConnectionFailure as error:
-        raise type(error)(
-            f'subscription "{name}" {error.message}',
-            detail=error.detail,
-            hint=error.hint,
-            sqlstate=error.sqlstate,
-        ) from None
+        raise error.changed(message=f'subscription "{name}" {error.message}') from None
     with closing(publisher):
         yield publisher
 
@@ -287,12 +286,16 @@ def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[li
         raise
 
 
+def _alter(subscription: Subscription) -> str:
+    return f"{_ALTERED} {quote_identifier(subscription.name)}"
+
+
 def _get(transaction: CatalogTransaction, name: str) -> Subscription:
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
         raise ObjectInUse(
             f'subscription "{name}" is being dropped',
-            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {name}.",
+            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {quote_identifier(name)}.",
         )
     return subscription
 

@@ -71,11 +71,15 @@ def check_restored(
         taken = restored[0]
         log.warning("%s", gone.message)
     if taken is not None:
+        hint = _way_back(uri, taken, commits)
+        detail = (
+            "Rows that were replicated are gone from it, and the publisher does not send them "
+            f'again. The table lies at "{uri}".'
+        )
         raise StateMismatch(
             f'table "{name}" was restored to an older state in version {taken}',
-            detail="Rows that were replicated are gone from it, and the publisher does not send "
-            f'them again. The table lies at "{uri}".',
-            hint=_way_back(uri, taken, commits),
+            detail=detail if hint else f"{detail} No version of it holds all of them.",
+            hint=hint,
         )
 
 
@@ -110,14 +114,11 @@ def _begin(
     return since if app_id in before.transactions else first
 
 
-def _way_back(uri: str, taken: int, commits: Iterable[_Commit]) -> str:
+def _way_back(uri: str, taken: int, commits: Iterable[_Commit]) -> str | None:
     """To the version before; unless that lacks what we have committed since."""
     if any(commit.ours for commit in commits if commit.version > taken):
-        return "No version holds all of them: let the table be copied again."
-    return (
-        f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {taken - 1}, "
-        "then ALTER SUBSCRIPTION ... ENABLE."
-    )
+        return None
+    return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {taken - 1}."
 
 
 def _taken(storage: Storage, uri: str, since: int, until: int) -> int | None:

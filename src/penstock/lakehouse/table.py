@@ -198,7 +198,7 @@ class DeltaTable:
                 f'table "{self.name}" is another one, or went back to an older state',
                 detail=f'At "{self.uri}" is version {state.version} of table '
                 f"{state.metadata.get('id')}, there was version {self.version} of {self.id}.",
-                hint="Put it back as it was, then ALTER SUBSCRIPTION ... ENABLE.",
+                hint="Put it back as it was.",
             )
         if state.transactions:  # else nothing of ours was ever in it
             check_restored(self.storage, self.uri, self.name, self.version, state.version)

@@ -25,6 +25,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,
@@ -179,6 +180,7 @@ class Copies:
 
     def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """One table of a round."""
+        error = error.with_statement(quote_identifier(self._subscription.name))
         log.warning("%s", error.report())
         log.info(
             'subscription "%s": table "%s" is copied again in %.1f s',
@@ -191,6 +193,7 @@ class Copies:
     def _ended(self, error: Exception, rels: Sequence[SubscriptionRel]) -> None:
         """All that is left of a round."""
         if isinstance(error, PenstockError):
+            error = error.with_statement(quote_identifier(self._subscription.name))
             log.warning("%s", error.report())
         else:
             log.warning("ERROR:  %s", error, exc_info=error)

@@ -109,7 +109,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, alter: str) -> Pen
     detail, table = error.detail, f'"{rel.qualified_name}"'
     if table not in error.message:
         detail = _sentences(detail, f"It came up at table {table}.")
-    begun = "Run" if error.hint is None else _sentences(error.hint, _MENDED.format(alter=alter))
+    else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=alter)
+    begun = _sentences(error.hint, else_run)
     hint = f"{begun} {_COPIED.format(alter=alter)} {_WITHOUT.format(alter=alter)}"
     return _with_hint(error, detail, hint)
 
@@ -119,4 +120,4 @@ def _sentences(first: str | None, then: str) -> str:
 
 
 def _with_hint(error: PenstockError, detail: str | None, hint: str) -> PenstockError:
-    return type(error)(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)
+    return error.changed(detail=detail, hint=hint, alter=None)

@@ -23,6 +23,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -162,6 +163,9 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
+        name = quote_identifier(self.subscription.name)
+        if isinstance(error, PenstockError):
+            error = error.with_statement(name)
         decision = decide(error, self._failures, self._retry_interval)
         self.status.failed(error)
         unknown = None if isinstance(error, PenstockError) else error
@@ -172,7 +176,7 @@ class ApplyWorker:
                 'subscription "%s" has stopped because of this error; after the remedy: '
                 "ALTER SUBSCRIPTION %s ENABLE",
                 self.subscription.name,
-                self.subscription.name,
+                name,
             )
             try:
                 rel = self._stopped_by
@@ -239,7 +243,7 @@ class ApplyWorker:
                 "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
                 self.subscription.name,
                 ", ".join(self.subscription.publications),
-                self.subscription.name,
+                quote_identifier(self.subscription.name),
             )
 
     def _told_to_end(self) -> bool:
