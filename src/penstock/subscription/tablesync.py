@@ -47,9 +47,8 @@ from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
 
-_NOT_FOR_EVER: Final = "SELECT pg_catalog.set_config('lock_timeout', '1s', false)"
-"""From version 16 on the server opens every table of a publication to tell of one of them
-(pg_get_publication_tables), so that questions wait for a lock on any."""
+_LOCK_PATIENCE: Final = "1s"
+"""How long questions about a table wait for a lock; the other tables of the round wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -120,12 +119,11 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
     conninfo = ConnInfo.parse(subscription.conninfo)
     slot = f"{sync_slot_prefix(subscription.app_id)}{uuid.uuid4().hex[:12]}"
     with (
-        Publisher.connect(conninfo, slot) as publisher,
+        Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
         TableLocks(conninfo, slot, work.check) as locks,
         SnapshotHolder(conninfo, slot) as holder,
     ):
         publisher.connection.interrupt = work.check
-        publisher.connection.query(_NOT_FOR_EVER)
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return

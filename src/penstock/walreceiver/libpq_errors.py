@@ -181,6 +181,10 @@ _HINTS: Final = {
     "publisher with pg_terminate_backend().",
     "42501": "Give the publisher's role the missing right (REPLICATION attribute, "
     "SELECT on the table, USAGE on its schema).",
+    "55P03": "Another session on the publisher holds an ACCESS EXCLUSIVE lock on a table, or waits "
+    "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE). Try again when it has "
+    "ended. To see who it is, on the publisher: SELECT pid, relation::regclass, granted FROM "
+    "pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock';",
     "53400": "Drop replication slots that nobody uses or increase max_replication_slots on the "
     "publisher.",
     "53300": "Increase max_wal_senders and max_connections on the publisher or end other sessions.",
