@@ -29,7 +29,6 @@ from penstock.catalog.pg_stat_subscription import StatisticsStore
 from penstock.catalog.pg_subscription import (
     PgSubscription,
     PublisherIdentity,
-    RecordedError,
     Subscription,
 )
 from penstock.catalog.pg_subscription_rel import (
@@ -38,6 +37,7 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     Connection,
-    Float,
     Integer,
     RowMapping,
     String,
@@ -29,6 +28,12 @@ from sqlalchemy import (
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
+from penstock.catalog.recorded_error import (
+    RecordedError,
+    error_columns,
+    error_of,
+    error_values,
+)
 from penstock.errors import DuplicateObject, UndefinedObject
 
 _TABLE = Table(
@@ -45,11 +50,7 @@ _TABLE = Table(
     Column("subappid", String, nullable=False, unique=True),
     Column("substopped", Boolean, nullable=False),
     Column("subdropping", Boolean, nullable=False),
-    Column("suberror", Text),
-    Column("suberrordetail", Text),
-    Column("suberrorhint", Text),
-    Column("suberrorsqlstate", String(5)),
-    Column("suberrortime", Float(53)),
+    *error_columns("sub"),
     Column("subsysid", String),
     Column("subtimeline", Integer),
     Column("subdbid", BigInteger),
@@ -68,17 +69,6 @@ class PublisherIdentity:
     system_id: str
     timeline: int
     database_oid: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedError:
-    """What went wrong last. ``time``: seconds since 1970."""
-
-    message: str
-    detail: str | None
-    hint: str | None
-    sqlstate: str
-    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +182,7 @@ class PgSubscription:
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
-    error, publisher = subscription.error, subscription.publisher
+    publisher = subscription.publisher
     return {
         "oid": subscription.oid,
         "subname": subscription.name,
@@ -205,11 +195,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subappid": subscription.app_id,
         "substopped": subscription.stopped,
         "subdropping": subscription.dropping,
-        "suberror": error and error.message,
-        "suberrordetail": error and error.detail,
-        "suberrorhint": error and error.hint,
-        "suberrorsqlstate": error and error.sqlstate,
-        "suberrortime": error and error.time,
+        **error_values("sub", subscription.error),
         "subsysid": publisher and publisher.system_id,
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
@@ -219,15 +205,6 @@ def _values(subscription: Subscription) -> dict[str, Any]:
 
 
 def _subscription(row: RowMapping) -> Subscription:
-    error = None
-    if row["suberror"] is not None:
-        error = RecordedError(
-            message=row["suberror"],
-            detail=row["suberrordetail"],
-            hint=row["suberrorhint"],
-            sqlstate=row["suberrorsqlstate"],
-            time=row["suberrortime"],
-        )
     publisher = None
     if row["subsysid"] is not None:
         publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
@@ -244,7 +221,7 @@ def _subscription(row: RowMapping) -> Subscription:
         on_table_error=row["subontableerror"] or "stop",
         stopped=row["substopped"],
         dropping=row["subdropping"],
-        error=error,
+        error=error_of("sub", row),
         publisher=publisher,
         stopped_by=row["suberrorsyncid"],
     )

@@ -27,7 +27,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     Connection,
-    Float,
     RowMapping,
     String,
     Table,
@@ -37,7 +36,12 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.catalog.pg_subscription import RecordedError
+from penstock.catalog.recorded_error import (
+    RecordedError,
+    error_columns,
+    error_of,
+    error_values,
+)
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.relation import TableName, qualified
@@ -51,11 +55,7 @@ _TABLE = Table(
     Column("srsubstate", String(1), nullable=False),
     Column("srsublsn", LsnColumn),
     Column("srsyncid", String(36), nullable=False),
-    Column("srerror", Text),
-    Column("srerrordetail", Text),
-    Column("srerrorhint", Text),
-    Column("srerrorsqlstate", String(5)),
-    Column("srerrortime", Float(53)),
+    *error_columns("sr"),
     Column("srrelid", BigInteger),
     Column("srtableid", String(64)),
     Column("srconflict", Text),
@@ -287,11 +287,7 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srsubstate": rel.state.value,
         "srsublsn": rel.lsn,
         "srsyncid": rel.sync_id,
-        "srerror": rel.error and rel.error.message,
-        "srerrordetail": rel.error and rel.error.detail,
-        "srerrorhint": rel.error and rel.error.hint,
-        "srerrorsqlstate": rel.error and rel.error.sqlstate,
-        "srerrortime": rel.error and rel.error.time,
+        **error_values("sr", rel.error),
         "srrelid": rel.relid,
         "srtableid": rel.table_id,
         "srconflict": rel.conflict,
@@ -300,15 +296,6 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
 
 
 def _rel(row: RowMapping) -> SubscriptionRel:
-    error = None
-    if row["srerror"] is not None:
-        error = RecordedError(
-            message=row["srerror"],
-            detail=row["srerrordetail"],
-            hint=row["srerrorhint"],
-            sqlstate=row["srerrorsqlstate"],
-            time=row["srerrortime"],
-        )
     return SubscriptionRel(
         subid=row["srsubid"],
         schema=row["srrelschema"],
@@ -316,7 +303,7 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         state=SubscriptionRelState(row["srsubstate"]),
         lsn=row["srsublsn"],
         sync_id=row["srsyncid"],
-        error=error,
+        error=error_of("sr", row),
         relid=row["srrelid"],
         table_id=row["srtableid"],
         conflict=row["srconflict"],
