@@ -26,18 +26,14 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import (
-    PgSubscription,
-    PublisherIdentity,
-    RecordedError,
-    Subscription,
-)
+from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn

@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import DuplicateObject, UndefinedObject
 
 _TABLE = Table(
@@ -55,18 +56,6 @@ _TABLE = Table(
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherIdentity:
-    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
-
-    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
-    """
-
-    system_id: str
-    timeline: int
-    database_oid: int
 
 
 @dataclass(frozen=True, slots=True)

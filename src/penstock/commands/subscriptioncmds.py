@@ -21,6 +21,7 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionRelState,
 )
+from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -162,6 +163,7 @@ def alter_refresh(
         )
     options = parse_subscription_options(statement.options, REFRESH)
     with _session(connect, subscription.name, subscription.conninfo) as publisher:
+        check_identity(subscription.name, subscription.publisher, _identity(publisher))
         published = publisher.tables(subscription.publications)
         without_identity = publisher.tables_without_replica_identity(subscription.publications)
     with catalog.write() as transaction:
@@ -254,6 +256,12 @@ def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Pu
         ) from None
     with closing(publisher):
         yield publisher
+
+
+def _identity(publisher: Publisher) -> PublisherIdentity:
+    system = publisher.identify_system()
+    database_oid, _ = publisher.database()
+    return PublisherIdentity(system.system_id, system.timeline, database_oid)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
