@@ -130,6 +130,14 @@ def test_another_cluster_is_refused_and_the_way_back_leads_on(
         insert(first, 1)
         node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{first.conninfo} connect_timeout=9'")
         same_rows(node, first)
+        # As pg_upgrade leaves it: the same rows, and the slot where the old cluster ended.
+        assert "After pg_upgrade" in str(status.error_hint)
+        other.execute("INSERT INTO t VALUES (0, 'zero'), (1, 'row 1')")
+        other.execute("SELECT pg_replication_slot_advance('s', pg_current_wal_flush_lsn())")
+        insert(other, 2)
+        drop(node)
+        node.subscribe("s", other, "p", "create_slot = false, copy_data = false")
+        same_rows(node, other)
         node.node.sql("DROP SUBSCRIPTION s")
 
 
