@@ -145,6 +145,11 @@ class Catalog:
         with self.write() as transaction:
             transaction.relations.bind(rel, relid=relid, table_id=table_id)
 
+    def copy_again(self, rel: SubscriptionRel, relid: int | None) -> None:
+        """A table begins again with a copy. No effect when its membership has ended."""
+        with self.write() as transaction:
+            transaction.relations.copy_again(rel, relid)
+
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
         """Record that a relation may be another one than was copied."""
         with self.write() as transaction:

@@ -56,6 +56,7 @@ class CatalogAccess:
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    copy_again: Callable[[SubscriptionRel, int | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
         [SubscriptionRel],
