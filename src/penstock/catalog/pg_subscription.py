@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -56,6 +56,9 @@ _TABLE = Table(
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
 )
+
+APP_ID_PREFIX: Final = "penstock-"
+"""What appIds of subscriptions begin with, those of other nodes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class PgSubscription:
             slot_name=slot_name,
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
-            app_id=f"penstock-{uuid.uuid4()}",
+            app_id=f"{APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
