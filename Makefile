@@ -50,8 +50,11 @@ export SOURCE PUBLICATION
 demo: $(STAMPS)/jars
 	@$(BIN)/python -m penstock.demo $(ARGS)
 
+# Two processes, since tests wait more than they compute; each has Spark and servers of its own.
+ALL_TESTS := --numprocesses=2 --dist=loadfile --durations=20
+
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 oracle: setup
 	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \

@@ -76,11 +76,11 @@ class PenstockError(Exception):
         """The same error with other fields."""
         return type(self)(**{**self._fields(), **fields})
 
-    def with_statement(self, subscription: str) -> Self:
-        """The error with its statement in the hint. ``subscription``: its name, quoted."""
+    def with_statement(self, begun: str) -> Self:
+        """The error with its statement in the hint. ``begun``: how it begins, with the name."""
         if self.alter is None:
             return self
-        statement = f"Run ALTER SUBSCRIPTION {subscription} {self.alter}."
+        statement = f"Run {begun} {self.alter}."
         hint = statement if self.hint is None else f"{self.hint} {statement}"
         return self.changed(hint=hint, alter=None)
 

@@ -18,7 +18,7 @@ from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres
-from penstock.errors import ConfigurationError, StorageError
+from penstock.errors import ConfigurationError, StateMismatch, StorageError
 from penstock.node.status import SubscriptionStatus
 from publishing.lake_node import eventually
 
@@ -125,9 +125,19 @@ def test_another_cluster_is_refused_and_the_way_back_leads_on(
         node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{other.conninfo}'")
         status = stopped(node, "another publisher")
         assert "system identifier" in str(status.error_detail)
+        with pytest.raises(StateMismatch, match="another publisher"):
+            node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
         insert(first, 1)
         node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{first.conninfo} connect_timeout=9'")
         same_rows(node, first)
+        # As pg_upgrade leaves it: the same rows, and the slot where the old cluster ended.
+        assert "After pg_upgrade" in str(status.error_hint)
+        other.execute("INSERT INTO t VALUES (0, 'zero'), (1, 'row 1')")
+        other.execute("SELECT pg_replication_slot_advance('s', pg_current_wal_flush_lsn())")
+        insert(other, 2)
+        drop(node)
+        node.subscribe("s", other, "p", "create_slot = false, copy_data = false")
+        same_rows(node, other)
         node.node.sql("DROP SUBSCRIPTION s")
 
 

@@ -243,7 +243,7 @@ MANY_NINES: Final = "9" * 5000
         (lake_queries, "INSERT INTO t (b)", "42601"),
         (lake_queries, "DELETE FROM t WHERE b'' LIKE 'x%'", "0A000"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: str(value)[:30] if isinstance(value, str) else "with",
 )
 def test_what_the_fuzz_has_found(call: Callable[[str], object], text: str, sqlstate: str) -> None:
     campaign = Campaign("found")

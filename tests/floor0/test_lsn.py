@@ -46,7 +46,7 @@ def test_every_error_has_a_sqlstate_of_five_characters() -> None:
 
 def test_an_error_without_a_name_gets_its_statement_where_the_name_is_known() -> None:
     error = ConnectionFailure("m", detail="d", hint="Do this.", sqlstate="57P03", alter="ENABLE")
-    again = pickle.loads(pickle.dumps(error)).with_statement('"My s"')
+    again = pickle.loads(pickle.dumps(error)).with_statement('ALTER SUBSCRIPTION "My s"')
     assert isinstance(again, ConnectionFailure)
     assert (again.message, again.detail, again.sqlstate, again.alter) == ("m", "d", "57P03", None)
     assert again.hint == 'Do this. Run ALTER SUBSCRIPTION "My s" ENABLE.'

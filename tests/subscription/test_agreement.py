@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.catalog.pg_subscription import PublisherIdentity
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.pg_subscription_rel import SubscriptionRelState as State
+from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
 from penstock.errors import ConnectionFailure, StateMismatch
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import Lsn
@@ -16,7 +16,6 @@ from penstock.subscription.agreement import (
     PublisherState,
     TableState,
     check_cuts,
-    check_identity,
     check_publisher,
     check_table,
 )

@@ -172,6 +172,31 @@ def test_a_folder_that_went_is_no_dropped_table(lake: Lake) -> None:
     assert lake.sequencer.troubles.all() == ()
 
 
+@pytest.mark.parametrize("empty", [True, False], ids=["an empty mount point", "nothing"])
+def test_a_warehouse_that_is_not_there_ends_nobodys_slot(lake: Lake, empty: bool) -> None:
+    for name in ("a", "b"):
+        lake.write(name, 1)
+    lake.sequencer.step(discover=True)
+    lake.publish()
+    warehouse = lake.log_folder("a").parents[2]
+    away = warehouse.rename(warehouse.with_name("away"))
+    if empty:
+        warehouse.mkdir()
+    for _ in range(2):
+        lake.sequencer.check_logs()
+        lake.sequencer.step(discover=True)
+    assert lake.log() == () and len(lake.sequencer.troubles.all()) == 2
+    if empty:
+        warehouse.rmdir()
+    away.rename(warehouse)
+    lake.write("b", 2)
+    for _ in range(2):
+        lake.sequencer.check_logs()
+        lake.sequencer.step(discover=True)
+    assert [m.lost_to for t in lake.log() for m in t.members] == [None]
+    assert lake.sequencer.troubles.all() == ()
+
+
 def test_cuts_of_a_dropped_subscription_say_nothing_of_a_new_table(lake: Lake) -> None:
     with lake.catalog.write() as t:
         subscription = t.subscriptions.create(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
 from penstock.lakehouse.cuts import CutOwner, CutTable
@@ -31,6 +31,15 @@ def warehouse(tmp_path: Path) -> Warehouse:
 def write(warehouse: Warehouse, name: str, *ids: int, mode: str = "append") -> None:
     schema, table = name.split(".")
     write_deltalake(warehouse.table_uri(schema, table), pa.table({"id": list(ids)}), mode=mode)
+
+
+def apply(warehouse: Warehouse, name: str, app_id: str, lsn: int) -> None:
+    """A commit with the markers of a subscription."""
+    markers = CommitProperties(app_transactions=[Transaction(app_id, lsn)])
+    rows = pa.table({"id": [lsn]})
+    write_deltalake(
+        warehouse.table_uri("public", name), rows, mode="append", commit_properties=markers
+    )
 
 
 def log_of(catalog: Catalog) -> tuple[LakeTransaction, ...]:
@@ -116,6 +125,39 @@ def test_a_subscriptions_tables_move_from_cut_to_cut(
     assert [(m.from_version, m.to_version) for m in transaction.members] == [(0, 2), (0, 2)]
     assert transaction.origin == f"pg_{subscription.oid}"
     assert transaction.origin_lsn == Lsn(200)
+
+
+def test_what_was_applied_has_an_origin_when_its_table_has_left(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    """A subscriber with origin = none, where it may have come from, must not get it."""
+    write(warehouse, "public.a", 0)
+    with catalog.write() as t:
+        subscription = t.subscriptions.create(
+            "s", conninfo="dbname=x", publications=("p",), slot_name="s"
+        )
+        names = [("public", "a")]
+        (rel,) = t.relations.add(subscription.oid, names, SubscriptionRelState.INIT)
+    cut(warehouse, subscription.app_id, 100, a=0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", subscription.app_id, 200)
+    cut(warehouse, subscription.app_id, 200, a=1)
+    with catalog.write() as t:
+        t.relations.remove(rel)
+    sequencer.step()
+    apply(warehouse, "a", subscription.app_id, 300)
+    with catalog.write() as t:
+        t.subscriptions.delete(subscription.oid)
+    write(warehouse, "public.a", 1)
+    apply(warehouse, "a", "somebody's", 400)
+    sequencer.step()
+    assert [(t.origin, t.origin_lsn) for t in log_of(catalog)] == [
+        (f"pg_{subscription.oid}", 200),
+        (subscription.app_id, 300),
+        (None, None),
+        (None, None),
+    ]
 
 
 def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:

@@ -26,17 +26,14 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import (
-    PgSubscription,
-    PublisherIdentity,
-    Subscription,
-)
+from penstock.catalog.pg_subscription import PgSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
@@ -148,6 +145,11 @@ class Catalog:
         """Record what a table of a subscription is bound to."""
         with self.write() as transaction:
             transaction.relations.bind(rel, relid=relid, table_id=table_id)
+
+    def copy_again(self, rel: SubscriptionRel, relid: int | None) -> None:
+        """A table begins again with a copy. No effect when its membership has ended."""
+        with self.write() as transaction:
+            transaction.relations.copy_again(rel, relid)
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
         """Record that a relation may be another one than was copied."""

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.recorded_error import (
     RecordedError,
     error_columns,
@@ -58,17 +59,8 @@ _TABLE = Table(
     Column("suberrorsyncid", String(36)),
 )
 
-
-@dataclass(frozen=True, slots=True)
-class PublisherIdentity:
-    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
-
-    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
-    """
-
-    system_id: str
-    timeline: int
-    database_oid: int
+APP_ID_PREFIX: Final = "penstock-"
+"""What appIds of subscriptions begin with, those of other nodes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +156,7 @@ class PgSubscription:
             slot_name=slot_name,
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
-            app_id=f"penstock-{uuid.uuid4()}",
+            app_id=f"{APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.relation import TableName
+from penstock.walreceiver.publisher import SystemIdentity
 
 
 class Publisher(Protocol):
     """An open session on the publisher."""
+
+    def identify_system(self) -> SystemIdentity:
+        """IDENTIFY_SYSTEM."""
+
+    def database(self) -> tuple[int, bool]:
+        """The database's OID, and whether the server is in recovery."""
 
     def missing_publications(self, names: Sequence[str]) -> list[str]:
         """Those of the names that do not exist."""

@@ -21,6 +21,7 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionRelState,
 )
+from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -114,7 +115,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
         if statement.enabled and subscription.slot_name is None:
             raise NotInPrerequisiteState(
                 "cannot enable subscription that does not have a slot name",
-                hint=f"Give it one: {_alter(subscription)} SET (slot_name = '...').",
+                hint=f"Give it one: {alter(subscription.name)} SET (slot_name = '...').",
             )
         _save_healed(transaction, replace(subscription, enabled=statement.enabled))
     return CommandResult(_ALTERED)
@@ -138,7 +139,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             if subscription.enabled and options.slot_name is None:
                 raise NotInPrerequisiteState(
                     "cannot set slot_name = NONE for enabled subscription",
-                    hint=f"Disable it first: {_alter(subscription)} DISABLE.",
+                    hint=f"Disable it first: {alter(subscription.name)} DISABLE.",
                 )
             subscription = replace(subscription, slot_name=options.slot_name)
         if "binary" in options.specified:
@@ -161,15 +162,16 @@ def alter_refresh(
     if not subscription.enabled:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
-            hint=f"Enable it first: {_alter(subscription)} ENABLE.",
+            hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
         )
     options = parse_subscription_options(statement.options, REFRESH)
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
+            check_identity(subscription.name, subscription.publisher, _identity(publisher))
             published = publisher.tables(subscription.publications)
             without_identity = publisher.tables_without_replica_identity(subscription.publications)
     except PenstockError as error:
-        raise error.with_statement(quote_identifier(subscription.name)) from None
+        raise error.with_statement(alter(subscription.name)) from None
     with catalog.write() as transaction:
         subscription = _get(transaction, statement.name)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
@@ -268,6 +270,12 @@ def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Pu
         yield publisher
 
 
+def _identity(publisher: Publisher) -> PublisherIdentity:
+    system = publisher.identify_system()
+    database_oid, _ = publisher.database()
+    return PublisherIdentity(system.system_id, system.timeline, database_oid)
+
+
 @contextmanager
 def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[list[Notice]]:
     """Create the slot where it is wanted; drop it again when what follows fails."""
@@ -284,10 +292,6 @@ def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[li
         except PenstockError as error:
             logger.warning("replication slot %s is left on the publisher: %s", name, error.message)
         raise
-
-
-def _alter(subscription: Subscription) -> str:
-    return f"{_ALTERED} {quote_identifier(subscription.name)}"
 
 
 def _get(transaction: CatalogTransaction, name: str) -> Subscription:

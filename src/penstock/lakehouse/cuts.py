@@ -7,7 +7,8 @@ process.
 One row per table and cut. ``cut_time`` grows strictly within a subscription, so the last cut of
 subscription s is the rows with the greatest cut_time where subscription = s. Here cuts are told by
 the subscription's id: a dropped one's are never taken for those of a later one of its name, and are
-removed before that has its first (``forget_others``). The table is a plain
+removed when there is a later one, at the latest before its first cut: not when a worker starts,
+which may have been put back to an older state, when the dropped one was there. The table is a plain
 Delta table (reader version 1) that any reader understands. It is ours alone, therefore old rows,
 log entries and files are removed here, without VACUUM.
 """
@@ -86,6 +87,7 @@ class Cuts:
         self._state: TableState | None = None
         self._loaded = Elapsed()
         self._newest: dict[str, datetime] = {}
+        self._begun: set[str] = set()
         self._seen = False
 
     def append(
@@ -98,8 +100,12 @@ class Cuts:
         """Record a cut, durable on return; the cuts table's version. Raises StorageError.
 
         ``commit_time_us``: the publisher's time of the last transaction's commit, in microseconds
-        since the Unix epoch.
+        since the Unix epoch. Before a subscription's first cut, those of others of its name go.
         """
+        if owner.id not in self._begun:
+            if self.last(owner) is None:
+                self.forget_others(owner)
+            self._begun.add(owner.id)
         with self._lock:
             self._current_state()
             cut_time = self._next_time(owner)

@@ -137,6 +137,7 @@ class RunningNode:
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 park=self._park,
                 bind=self._catalog.bind,
+                copy_again=self._catalog.copy_again,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 record_stop=lambda error, table: self._catalog.record_error(

@@ -23,12 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.catalog.pg_subscription import PublisherIdentity
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import PublisherIdentity, alter, copy_anew
 from penstock.errors import ConnectionFailure, StateMismatch
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress, start_lsn
 
 _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
@@ -75,27 +74,6 @@ class TableState:
         return TableProgress(self.state is SubscriptionRelState.READY, self.marker)
 
 
-def check_identity(
-    subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
-) -> None:
-    """Raises StateMismatch unless the server is the one that is known; None: none is."""
-    if known is None:
-        return
-    if known.system_id != server.system_id:
-        found = f"system identifier {server.system_id}, it follows {known.system_id}"
-    elif known.database_oid != server.database_oid:
-        found = f"database with OID {server.database_oid}, it follows {known.database_oid}"
-    else:
-        return
-    raise StateMismatch(
-        f'subscription "{subscription}" is connected to another publisher than it follows',
-        detail=f"The server has the {found}. Positions of one mean nothing to the other.",
-        hint=f"{_alter(subscription)} CONNECTION '...' leads back to the one that it "
-        "follows. A cluster after pg_upgrade, or a database that was dumped and restored, is "
-        f"another one. {_make_anew(subscription)}",
-    )
-
-
 def check_publisher(
     subscription: str,
     known: PublisherIdentity | None,
@@ -120,7 +98,7 @@ def check_publisher(
             "lost. Either the node's folder and warehouse went back to an older copy, or the slot "
             "was advanced, or made again.",
             hint=f"If there is a newer copy of folder and warehouse, put that back, then "
-            f"{_alter(subscription)} ENABLE. {_make_anew(subscription)} To go on without the "
+            f"{alter(subscription)} ENABLE. {copy_anew(subscription)} To go on without the "
             "changes in between, keep the tables and create it WITH (create_slot = false, "
             "copy_data = false).",
         )
@@ -235,25 +213,12 @@ def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner
 
 
 def _lost_history(subscription: str) -> str:
-    alter = _alter(subscription)
+    command = alter(subscription)
     return (
-        f"Connect it to the server that has the newer history ({alter} CONNECTION '...'), then "
-        f"{alter} ENABLE. {_make_anew(subscription)}"
+        f"Connect it to the server that has the newer history ({command} CONNECTION '...'), then "
+        f"{command} ENABLE. {copy_anew(subscription)}"
     )
 
 
 def _put_back(subscription: str) -> str:
-    return f"{_PUT_BACK} Then {_alter(subscription)} ENABLE. {_make_anew(subscription)}"
-
-
-def _make_anew(subscription: str) -> str:
-    alter = _alter(subscription)
-    return (
-        f"To copy its tables again: {alter} DISABLE, {alter} SET (slot_name = NONE), DROP "
-        f"SUBSCRIPTION {quote_identifier(subscription)}, remove its tables and, where it still "
-        "exists, its slot, and CREATE SUBSCRIPTION."
-    )
-
-
-def _alter(subscription: str) -> str:
-    return f"ALTER SUBSCRIPTION {quote_identifier(subscription)}"
+    return f"{_PUT_BACK} Then {alter(subscription)} ENABLE. {copy_anew(subscription)}"

@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -28,7 +29,6 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.retry import heals
 
 log = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ class Parking:
         if not is_own(error):
             raise error
         self._warehouse.check_there()  # else no table of it is to blame
-        alter = f"ALTER SUBSCRIPTION {quote_identifier(self._subscription.name)}"
+        begun = alter(self._subscription.name)
         if self._subscription.on_table_error != "park":
             self._stops_by(rel)
-            raise _with_ways_on(rel, error, alter)
-        found = _parked(error, alter)
+            raise _with_ways_on(rel, error, begun)
+        found = _parked(error, begun)
         self._record(rel, found)
         log.error(
             'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
@@ -100,18 +100,18 @@ def is_own(error: PenstockError) -> bool:
     return isinstance(error, OWN_ERRORS)
 
 
-def _parked(error: PenstockError, alter: str) -> PenstockError:
+def _parked(error: PenstockError, begun: str) -> PenstockError:
     mended = None if isinstance(error, _MENDED_BY_A_COPY) else error.hint
-    return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=alter)))
+    return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=begun)))
 
 
-def _with_ways_on(rel: SubscriptionRel, error: PenstockError, alter: str) -> PenstockError:
+def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> PenstockError:
     detail, table = error.detail, f'"{rel.qualified_name}"'
     if table not in error.message:
         detail = _sentences(detail, f"It came up at table {table}.")
-    else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=alter)
-    begun = _sentences(error.hint, else_run)
-    hint = f"{begun} {_COPIED.format(alter=alter)} {_WITHOUT.format(alter=alter)}"
+    else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=begun)
+    mended = _sentences(error.hint, else_run)
+    hint = f"{mended} {_COPIED.format(alter=begun)} {_WITHOUT.format(alter=begun)}"
     return _with_hint(error, detail, hint)
 
 

@@ -6,7 +6,7 @@ the timeline has changed.
 
 from __future__ import annotations
 
-from penstock.catalog.pg_subscription import PublisherIdentity
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.subscription.agreement import PublisherState
 from penstock.walreceiver.publisher import Publisher
 

@@ -38,6 +38,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
 from penstock.relation import ReplicaIdentity
+from penstock.subscription.parking import is_own
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
@@ -73,6 +74,9 @@ class RelStates(Protocol):
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
+
+    def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
+        """A new membership, which begins with a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +307,21 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
 def recover(
     rels: Sequence[SubscriptionRel], warehouse: Warehouse, states: RelStates, app_id: str
 ) -> None:
-    """Record copies that were committed before a crash, but not yet as state f."""
+    """Record copies that were committed before a crash, but not yet as state f.
+
+    Where the table cannot be read, nobody knows; it is copied again, as a new membership: the
+    others need not wait, and what is acknowledged meanwhile cannot be behind a point of its own.
+    """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:
             continue
-        point = finished_point(warehouse.open(rel.schema, rel.table), rel, app_id)
+        try:
+            point = finished_point(warehouse.open(rel.schema, rel.table), rel, app_id)
+        except PenstockError as error:
+            if not is_own(error):
+                raise
+            log.warning("%s", error.report())
+            states.copy_again(rel, rel.relid)
+            continue
         if point is not None:
             states.set_state(rel, SubscriptionRelState.FINISHEDCOPY, point)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     ApplierReplaced,
     PenstockError,
@@ -26,7 +27,6 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
@@ -153,10 +153,10 @@ class Targets:
             self._ignored.add(relation.oid)
             log.info(
                 'changes of relation "%s" are ignored: it is not in subscription "%s" (yet); '
-                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION takes in what is published",
+                "%s REFRESH PUBLICATION takes in what is published",
                 relation.qualified_name,
                 self.subscription,
-                quote_identifier(self.subscription),
+                alter(self.subscription),
             )
 
     def _another_delta_table(self, rel: SubscriptionRel, table: DeltaTable | None) -> StateMismatch:

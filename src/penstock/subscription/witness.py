@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
 from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
@@ -23,7 +24,6 @@ from penstock.subscription.agreement import (
     PublisherState,
     TableState,
     check_cuts,
-    check_identity,
     check_publisher,
     check_table,
 )
@@ -61,9 +61,7 @@ class Witness:
         self._server = publisher_state(publisher, subscription.slot_name, self._known)
         check_identity(subscription.name, self._known, self._server.identity)
         self.last_cut = cuts.last(self._owner)
-        if self.last_cut is None:
-            cuts.forget_others(self._owner)
-        else:
+        if self.last_cut is not None:
             # As for the tables' logs: what is read here is acknowledged.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
 

@@ -16,14 +16,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import PublisherIdentity, Subscription
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import PublisherIdentity, alter
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -56,6 +56,7 @@ class CatalogAccess:
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table follows no more, and why."""
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
+    copy_again: Callable[[SubscriptionRel, int | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
         [SubscriptionRel],
@@ -163,9 +164,8 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
-        name = quote_identifier(self.subscription.name)
         if isinstance(error, PenstockError):
-            error = error.with_statement(name)
+            error = error.with_statement(alter(self.subscription.name))
         decision = decide(error, self._failures, self._retry_interval)
         self.status.failed(error)
         unknown = None if isinstance(error, PenstockError) else error
@@ -173,10 +173,9 @@ class ApplyWorker:
         if decision.verdict is Verdict.STOP:
             log.error("%s", text, exc_info=unknown)
             log.error(
-                'subscription "%s" has stopped because of this error; after the remedy: '
-                "ALTER SUBSCRIPTION %s ENABLE",
+                'subscription "%s" has stopped because of this error; after the remedy: %s ENABLE',
                 self.subscription.name,
-                name,
+                alter(self.subscription.name),
             )
             try:
                 rel = self._stopped_by
@@ -240,10 +239,10 @@ class ApplyWorker:
         if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
-                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
+                "%s REFRESH PUBLICATION",
                 self.subscription.name,
                 ", ".join(self.subscription.publications),
-                quote_identifier(self.subscription.name),
+                alter(self.subscription.name),
             )
 
     def _told_to_end(self) -> bool:

@@ -23,7 +23,8 @@ from penstock.lsn import Lsn
 @dataclass(frozen=True, slots=True)
 class Found:
     """A transaction that is not in the log yet. ``moment``: where it stands among others,
-    ``time``: when it was committed; microseconds since the Unix epoch."""
+    ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
+    of a subscription; any other is one commit of one table."""
 
     members: tuple[Member, ...]
     moment: int
@@ -32,6 +33,7 @@ class Found:
     changes: bool = True
     origin: str | None = None
     origin_lsn: Lsn | None = None
+    of_cut: bool = False
 
 
 def in_order(

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.catalog.pg_subscription import APP_ID_PREFIX
 from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.storage import Storage
+from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
 _LAST_MS: Final = 253_402_300_799_999
@@ -25,7 +27,8 @@ _TIMES: Final = ("inCommitTimestamp", "timestamp")
 class TableCommit:
     """One commit. ``time``: microseconds since the Unix epoch, None where it does not say one.
     ``size``: bytes of WAL that it stands for. ``changes``: False for OPTIMIZE, VACUUM and the like.
-    ``table_id``: the id that it gives the table, None: the one before.
+    ``table_id``: the id that it gives the table, None: the one before. ``applied``: the appId and
+    LSN of the subscription that wrote it, None: somebody else did.
     """
 
     version: int
@@ -33,6 +36,7 @@ class TableCommit:
     size: int
     changes: bool
     table_id: str | None = None
+    applied: tuple[str, Lsn] | None = None
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
@@ -67,6 +71,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     size, changes = _BYTES_OF_AN_ACTION, False
     time: int | None = None
     table_id: str | None = None
+    applied: tuple[str, Lsn] | None = None
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     for action in actions:
         if info := action.get("commitInfo"):
@@ -74,6 +79,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
         if metadata := action.get("metaData"):
             # Nothing is sent for it, but a stream sees whether it can go on with such columns.
             table_id, changes = str(metadata["id"]), True
+        if (marker := action.get("txn")) and _of_subscription(str(marker["appId"])):
+            applied = str(marker["appId"]), Lsn(marker["version"])
         for kind in ("add", "remove"):
             body = action.get(kind)
             if body is None:
@@ -82,7 +89,12 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             size += _BYTES_OF_AN_ACTION
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
-    return TableCommit(version, time, size, changes, table_id)
+    return TableCommit(version, time, size, changes, table_id, applied)
+
+
+def _of_subscription(app_id: str) -> bool:
+    """Further markers of a subscription, as of its copies, have a path after its appId."""
+    return app_id.startswith(APP_ID_PREFIX) and "/" not in app_id
 
 
 def _time(info: Mapping[str, Any]) -> int | None:

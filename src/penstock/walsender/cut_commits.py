@@ -3,7 +3,9 @@
 In: the cuts table, the subscriptions that there are. Out: for each one the transaction from where
 its tables are in the log to its last cut, over all its tables, with the subscription as its origin.
 A cut counts for a subscription and its own tables only: one that a dropped subscription has left
-behind says nothing of a table that has another owner, or none, now.
+behind says nothing of a table that has another owner, or none, now. What a subscription wrote to a
+table that has left it since goes into the log commit by commit, and has an origin still: else it
+would go back to where it came from.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from penstock.catalog import LakeTable, Member, Sequenced, Subscription, SubscriptionRel
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
 from penstock.walsender.commit_order import Found
 from penstock.walsender.commits import newest_version
 
@@ -28,6 +31,23 @@ class CutMember:
     table: LakeTable
     at: Sequenced
     to_version: int
+
+
+def origin_of(
+    applied: tuple[str, Lsn] | None, subscriptions: Sequence[Subscription]
+) -> tuple[str | None, Lsn | None]:
+    """Origin and its LSN for one commit. Of a dropped subscription, or another node's, the appId
+    is all that is known."""
+    if applied is None:
+        return None, None
+    app_id, lsn = applied
+    names = {subscription.app_id: origin_name(subscription.oid) for subscription in subscriptions}
+    return names.get(app_id, app_id), lsn
+
+
+def origin_name(subscription: int) -> str:
+    """As PostgreSQL's subscriber names its origins (ReplicationOriginNameForLogicalRep)."""
+    return f"pg_{subscription}"
 
 
 def owners(subscriptions: Sequence[Subscription], rels: Sequence[SubscriptionRel]) -> Owners:
@@ -93,6 +113,7 @@ def transaction(subscription: int, cut: Cut, members: Sequence[Member], size: in
         moment=round(cut.cut_time.timestamp() * 1e6),
         time=round(committed.timestamp() * 1e6),
         size=size,
-        origin=f"pg_{subscription}",
+        origin=origin_name(subscription),
         origin_lsn=cut.lsn,
+        of_cut=True,
     )

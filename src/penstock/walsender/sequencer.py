@@ -27,7 +27,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_order import Found, in_order
 from penstock.walsender.commit_times import CommitTimes
-from penstock.walsender.cut_commits import CutCommits, CutMember, transaction
+from penstock.walsender.cut_commits import CutCommits, CutMember, origin_of, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
 from penstock.walsender.troubles import Troubles
 
@@ -133,13 +133,13 @@ class Sequencer:
             return []
         own = {oid: found for oid, found in first.items() if oid != _CUTS and found}
         found = in_order(first, self._look(followed, own))
-        upto = {f.members[0].relation: f.members[0].to_version for f in found if f.origin is None}
+        upto = {f.members[0].relation: f.members[0].to_version for f in found if not f.of_cut}
         gone = {
             oid
             for oid, version in upto.items()
             if not self._following.goes_on(by_oid[oid], followed.at[oid], version)
         }
-        return [f for f in found if f.origin is not None or f.members[0].relation not in gone]
+        return [f for f in found if f.of_cut or f.members[0].relation not in gone]
 
     def _look(
         self, followed: Followed, behind: Mapping[int, Sequence[Found]]
@@ -163,7 +163,10 @@ class Sequencer:
                         commit.version,
                         commit.table_id,
                     )
-                    commits.append(Found((member,), moment, moment, commit.size, commit.changes))
+                    origin, lsn = origin_of(commit.applied, followed.subscriptions)
+                    commits.append(
+                        Found((member,), moment, moment, commit.size, commit.changes, origin, lsn)
+                    )
             found[table.oid] = commits
         return found
 
@@ -207,10 +210,9 @@ class Sequencer:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)
                     continue
-                own = item.origin is None
                 t.transactions.append(
                     members,
-                    commit_time=self._times.next(t, item.time) if own else item.time,
+                    commit_time=item.time if item.of_cut else self._times.next(t, item.time),
                     size=item.size,
                     origin=item.origin,
                     origin_lsn=item.origin_lsn,

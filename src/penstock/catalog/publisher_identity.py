@@ -1,0 +1,63 @@
+"""Which publisher a subscription follows, and whether a server is that one.
+
+In: what IDENTIFY_SYSTEM said when the subscription was first connected, and what it says now. Out:
+nothing, or the error with the ways on. Whoever connects asks, before anything that the server says
+is believed: a worker, and REFRESH PUBLICATION.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import StateMismatch
+from penstock.sql.quoting import quote_identifier
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherIdentity:
+    """Which cluster and database a subscription follows, as IDENTIFY_SYSTEM tells them.
+
+    Databases are told by OID, since they can be renamed. The timeline changes with a promotion.
+    """
+
+    system_id: str
+    timeline: int
+    database_oid: int
+
+
+def check_identity(
+    subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
+) -> None:
+    """Raises StateMismatch unless the server is the one that is known; None: none is."""
+    if known is None:
+        return
+    if known.system_id != server.system_id:
+        found = f"system identifier {server.system_id}, it follows {known.system_id}"
+    elif known.database_oid != server.database_oid:
+        found = f"database with OID {server.database_oid}, it follows {known.database_oid}"
+    else:
+        return
+    raise StateMismatch(
+        f'subscription "{subscription}" is connected to another publisher than it follows',
+        detail=f"The server has the {found}. Positions of one mean nothing to the other.",
+        hint=f"{alter(subscription)} CONNECTION '...' leads back to the one that it "
+        "follows. A cluster after pg_upgrade, or a database that was dumped and restored, is "
+        f"another one. {copy_anew(subscription)} After pg_upgrade, if all changes had arrived "
+        "before it and none were made since, keep the tables and create it WITH (copy_data = "
+        "false), and create_slot = false where pg_upgrade has kept the slot.",
+    )
+
+
+def copy_anew(subscription: str) -> str:
+    """The last way on, which leads out of everything: for hints."""
+    command = alter(subscription)
+    return (
+        f"To copy its tables again: {command} DISABLE, {command} SET (slot_name = NONE), DROP "
+        f"SUBSCRIPTION {quote_identifier(subscription)}, remove its tables and, where it still "
+        "exists, its slot, and CREATE SUBSCRIPTION."
+    )
+
+
+def alter(subscription: str) -> str:
+    """How statements on a subscription begin, for hints."""
+    return f"ALTER SUBSCRIPTION {quote_identifier(subscription)}"
