@@ -18,10 +18,10 @@ from penstock.catalog import (
     Catalog,
     CatalogTransaction,
     Subscription,
-    SubscriptionRel,
     SubscriptionRelState,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
+from penstock.commands.copied_again import returned, take_in_again
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -58,8 +58,6 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 """How walreceiver's message begins; libpq's own words follow."""
 
 _ALTERED: Final = "ALTER SUBSCRIPTION"
-
-_RETURNED: Final = "A table of that name was in the subscription before."
 
 
 def create_subscription(
@@ -181,58 +179,10 @@ def alter_refresh(
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
         kept = [(known[table], oid) for table, oid in published.items() if table in known]
-        notices = [_copied_again(rel, _RETURNED) for rel in added if rel.returned]
-        notices += _take_in_again(transaction, subscription, kept, options)
+        notices = returned(added)
+        notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in without_identity if table in new]
     return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
-
-
-def _take_in_again(
-    transaction: CatalogTransaction,
-    subscription: Subscription,
-    kept: Sequence[tuple[SubscriptionRel, int]],
-    options: SubscriptionOptions,
-) -> list[Notice]:
-    """Tables whose names mean other relations now, or meant others for a while; and those that are
-    parked, or have stopped the subscription.
-
-    PostgreSQL goes on with the rows that are there; here they are replaced by a copy. When the user
-    says so (copy_data = false), those of other relations are kept; what a table has missed that
-    cannot follow is not in its rows.
-    """
-    notices = []
-    for rel, oid in kept:
-        another = rel.relid not in (None, oid) or rel.conflict is not None
-        failed = _error_of(rel, subscription)
-        if rel.state is SubscriptionRelState.INIT or not (another or failed):
-            continue
-        if options.copy_data:
-            transaction.relations.copy_again(rel, oid)
-            notices.append(_copied_again(rel, _why_again(rel, oid, failed)))
-        elif rel.state is not SubscriptionRelState.PARKED and another:
-            transaction.relations.adopt(rel, oid)
-    return notices
-
-
-def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
-    """Why a table does not follow any more."""
-    if rel.error is not None:
-        return f"It is parked: {rel.error.message}."
-    if subscription.error is not None and subscription.stopped_by == rel.sync_id:
-        return f"It has stopped the subscription: {subscription.error.message}."
-    return None
-
-
-def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
-    return notice(
-        f'table "{rel.qualified_name}" will be copied again',
-        detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
-        "versions keep them.",
-    )
-
-
-def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
-    return failed or rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
 
 
 def _insert(
