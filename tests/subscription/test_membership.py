@@ -59,6 +59,7 @@ class World:
             record_publisher=lambda identity: None,
             park=self.catalog.park,
             bind=self.catalog.bind,
+            copy_again=self.catalog.copy_again,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             record_stop=lambda error, table: None,
