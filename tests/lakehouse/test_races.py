@@ -5,34 +5,11 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
-from lakehouse.tables import accounts, again, delta_rs_ids, write
-from penstock.errors import CommitConflict
-from penstock.lakehouse.cuts import CutOwner, CutTable
+from lakehouse.racing import COMMITS, commit_many, cut_many
+from lakehouse.tables import accounts, again, delta_rs_ids
+from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-
-COMMITS = 25
-
-
-def _commit_many(folder: str, number: int) -> None:
-    table = Warehouse(folder, False).open("public", "accounts")
-    assert table is not None
-    for i in range(COMMITS):
-        while True:
-            table.stage(written=write(table, [number * 1000 + i]))
-            try:
-                table.commit(app_id=f"app{number}", version_marker=i + 1, operation="TEST")
-                break
-            except CommitConflict:
-                table.discard()
-                table.reload()
-
-
-def _cut_many(folder: str, number: int) -> None:
-    cuts = Warehouse(folder, False).cuts
-    for i in range(COMMITS):
-        tables = {("public", f"t{n}"): CutTable(f"file:///t{n}", i) for n in range(3)}
-        cuts.append(CutOwner(f"sub{number}", f"sub{number}"), Lsn(i + 1), None, tables)
 
 
 def _run(target: object, folder: Path) -> None:
@@ -47,7 +24,7 @@ def _run(target: object, folder: Path) -> None:
 
 def test_no_commit_is_lost(tmp_path: Path) -> None:
     table = accounts(tmp_path)
-    _run(_commit_many, tmp_path)
+    _run(commit_many, tmp_path)
     seen = again(table)
     assert seen.version == 2 * COMMITS
     assert seen.transaction_version("app1") == seen.transaction_version("app2") == COMMITS
@@ -55,7 +32,7 @@ def test_no_commit_is_lost(tmp_path: Path) -> None:
 
 
 def test_no_cut_is_lost(tmp_path: Path) -> None:
-    _run(_cut_many, tmp_path)
+    _run(cut_many, tmp_path)
     cuts = Warehouse(str(tmp_path), False).cuts
     for number in (1, 2):
         last = cuts.last(CutOwner(f"sub{number}", f"sub{number}"))
