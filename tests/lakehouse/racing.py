@@ -1,4 +1,4 @@
-"""What the processes of ``test_races`` do; they import this by name, wherever pytest was started."""
+"""What the processes of ``test_races`` do: imported by name, wherever pytest was started."""
 
 from __future__ import annotations
 
