@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from faults import world
+from faults import foreign, world
 from faults.arena import Arena
 from penstock import failpoint
 
@@ -32,6 +32,8 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "start without the warehouse": world.start_without_warehouse,
     "publisher restored": world.restore_publisher,
     "node restored": world.restore_node,
+    "foreign OPTIMIZE": foreign.optimize,
+    "foreign RESTORE": foreign.restore,
 }
 
 SHORT: Final = (
