@@ -231,13 +231,12 @@ def _subscribe(
 
 def _rows(node: Node, folder: Path) -> int | None:
     """Rows of the newest cut, None before the first."""
-    with contextlib.suppress(Exception):
-        cut = node.cut("large")
-        member = cut.tables["public.large"]
-        table = Warehouse(str(folder / "node" / "warehouse"), fsync=False).open("public", "large")
-        if table is not None and table.version >= member.version:
-            return table.rows
-    return None
+    cut = node.cut("large")
+    member = None if cut is None else cut.tables.get(("public", "large"))
+    table = Warehouse(str(folder / "node" / "warehouse"), fsync=False).open("public", "large")
+    if member is None or table is None or table.version < member.version:
+        return None
+    return table.rows
 
 
 def _published(options: argparse.Namespace, folder: Path, meter: Meter) -> None:

@@ -22,7 +22,6 @@ from penstock.lakehouse.session import build_session
 from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.scan import ScanColumn
-from pipeline import published
 from pipeline.history import Publisher
 from pipeline.lake import Lake
 from pipeline.published import PublishingLake
@@ -106,11 +105,11 @@ def main() -> None:
         conf={"spark.sql.warehouse.dir": str(_folder), "spark.log.level": "OFF"},
     )
     job.run_task = twice
-    published._NO_LIMIT = 1 << 14  # changes are divided among tasks
     publish_changes._INLINE_BYTES = 100
     lake = Lake(spark, _folder / "applied")
     found = apply_and_compact(lake)
     publishing = PublishingLake(spark, _folder / "published")
+    publishing.work_mem = 1 << 14  # changes are divided among tasks
     sent, uri = publish(publishing)
     found |= sent
     found |= copy(lake, uri, int(str(sent["version"])))

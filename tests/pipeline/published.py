@@ -28,7 +28,6 @@ from penstock.walsender.feed import Piece
 from penstock.walsender.sequencer import Sequencer
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
-_NO_LIMIT = 1 << 40
 _ROLE = LoginRole(10, "lake", True, True, True, None)
 
 
@@ -37,6 +36,8 @@ class PublishingLake:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
+        self.work_mem = 1 << 40
+        """logical_decoding_work_mem, in bytes: with less, a table is divided among tasks."""
         self.warehouse = Warehouse(str(folder / "warehouse"), fsync=False)
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
         self.sequencer = Sequencer(self.catalog, self.warehouse)
@@ -159,12 +160,12 @@ class Subscriber:
         self.check()
         return sent
 
-    def catch_up_at_once(self, work_mem: int = _NO_LIMIT) -> list[str]:
+    def catch_up_at_once(self) -> list[str]:
         """The same, with everything since the last time as one transaction: a cut."""
         before, self.version = self.version, self.newest()
         with self.lake.catalog.read() as t:
             self.at = t.transactions.end()
-        sent = self.range(before, self.version, work_mem)
+        sent = self.range(before, self.version)
         self.check()
         return sent
 
@@ -178,18 +179,20 @@ class Subscriber:
         """ALTER TABLE ... RENAME COLUMN at the subscriber."""
         self._renamed[new] = old
 
-    def range(self, from_version: int, to_version: int, work_mem: int = _NO_LIMIT) -> list[str]:
+    def range(self, from_version: int, to_version: int) -> list[str]:
         member = Member(self.oid, self.table.uri, from_version, to_version)
         cut = LakeTransaction(700, Lsn(100), Lsn(200), Lsn(248), 1_600_000_000_000_000, (member,))
-        return self._apply(cut, work_mem)
+        return self._apply(cut)
 
     def check(self) -> None:
         expected = self.expected()
         assert self.rows == expected, (self.rows - expected, expected - self.rows)
 
-    def _apply(self, transaction: LakeTransaction, work_mem: int = _NO_LIMIT) -> list[str]:
+    def _apply(self, transaction: LakeTransaction) -> list[str]:
         lake = self.lake
-        decoding = Decoding(lake.spark, lake.warehouse, lake.catalog, self._options, 18, work_mem)
+        decoding = Decoding(
+            lake.spark, lake.warehouse, lake.catalog, self._options, 18, lake.work_mem
+        )
         sent: list[str] = []
         touched: Counter[object] = Counter()
         before = self.rows.copy()

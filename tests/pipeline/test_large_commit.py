@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock.pipeline import publish_changes
-from pipeline import published as published_module
 from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def small_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(published_module, "_NO_LIMIT", 1 << 15)
-    yield
+def small_memory(published: PublishingLake) -> None:
+    published.work_mem = 1 << 15
 
 
 def _fill(table: PublishedTable, rows: int, files: int) -> None:
