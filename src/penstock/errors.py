@@ -32,11 +32,15 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class PenstockError(Exception):
-    """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters)."""
+    """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
+
+    ``alter``: for errors that do not know which subscription they are of, how the statement that
+    helps goes on behind ALTER SUBSCRIPTION and its name (``with_statement``).
+    """
 
     default_sqlstate: ClassVar[str] = "XX000"
 
@@ -47,15 +51,38 @@ class PenstockError(Exception):
         detail: str | None = None,
         hint: str | None = None,
         sqlstate: str | None = None,
+        alter: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.detail = detail
         self.hint = hint
         self.sqlstate = sqlstate or self.default_sqlstate
+        self.alter = alter
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.detail, self.hint, self.sqlstate)
+        return _rebuild, (type(self), self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "detail": self.detail,
+            "hint": self.hint,
+            "sqlstate": self.sqlstate,
+            "alter": self.alter,
+        }
+
+    def changed(self, **fields: str | None) -> Self:
+        """The same error with other fields."""
+        return type(self)(**{**self._fields(), **fields})
+
+    def with_statement(self, begun: str) -> Self:
+        """The error with its statement in the hint. ``begun``: how it begins, with the name."""
+        if self.alter is None:
+            return self
+        statement = f"Run {begun} {self.alter}."
+        hint = statement if self.hint is None else f"{self.hint} {statement}"
+        return self.changed(hint=hint, alter=None)
 
     def report(self) -> str:
         """The error as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
@@ -67,10 +94,8 @@ class PenstockError(Exception):
         return "\n".join(lines)
 
 
-def _rebuild(
-    kind: type[PenstockError], message: str, detail: str | None, hint: str | None, sqlstate: str
-) -> PenstockError:
-    return kind(message, detail=detail, hint=hint, sqlstate=sqlstate)
+def _rebuild(kind: type[PenstockError], fields: dict[str, Any]) -> PenstockError:
+    return kind(**fields)
 
 
 class SqlSyntaxError(PenstockError):

@@ -138,6 +138,23 @@ def test_a_table_that_was_added_again_is_another_one(catalog: Catalog) -> None:
     assert catalog.relations() == (new,)
 
 
+def test_a_name_that_comes_back_knows_its_delta_table(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    (rel,) = add(catalog, subscription.oid, "a")
+    assert (rel.table_id, rel.returned) == (None, False)
+    for table_id in ("first", "second"):
+        catalog.bind(rel, None, table_id)
+        with catalog.write() as t:
+            t.relations.remove(rel)
+        (rel,) = add(catalog, subscription.oid, "a")
+        assert (rel.table_id, rel.returned) == (table_id, True)
+        assert catalog.relations() == (rel,)
+    with catalog.write() as t:
+        assert not t.relations.copy_again(rel, None).returned
+        t.relations.delete_all(subscription.oid)
+    assert not add(catalog, subscription.oid, "a")[0].returned
+
+
 def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog) -> None:
     seen = [catalog.generation()]
     assert catalog.generation() == seen[0]

@@ -134,15 +134,9 @@ def test_a_changed_type_stops_and_names_table_column_types_and_remedy(
     for word in ("public.t", '"n"', "integer", "string"):
         assert word in said
     assert node.rows("t") == before
-    # What the hint says, step by step.
-    assert "move the target table away" in str(status.error_hint)
-    database.execute("ALTER PUBLICATION p DROP TABLE t")
-    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
-    node.caught_up("s", database)
-    folder = node.warehouse / "public" / "t"
-    folder.rename(folder.with_name("t_before"))
-    database.execute("ALTER PUBLICATION p ADD TABLE t")
-    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    again = "ALTER SUBSCRIPTION s REFRESH PUBLICATION", "ALTER SUBSCRIPTION s ENABLE"
+    assert f"{again[0]}, and then {again[1]}." in str(status.error_hint)
+    node.node.sql("; ".join(again))
     node.caught_up("s", database)
     assert_equal(node, database, "t", "u")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidParameterValue, PenstockError, StorageError
+from penstock.errors import ConnectionFailure, InvalidParameterValue, PenstockError, StorageError
 from penstock.lsn import Lsn
 
 
@@ -42,3 +42,12 @@ def test_every_error_has_a_sqlstate_of_five_characters() -> None:
         return [kind, *(x for k in kind.__subclasses__() for x in tree(k))]
 
     assert all(len(kind.default_sqlstate) == 5 for kind in tree(PenstockError))
+
+
+def test_an_error_without_a_name_gets_its_statement_where_the_name_is_known() -> None:
+    error = ConnectionFailure("m", detail="d", hint="Do this.", sqlstate="57P03", alter="ENABLE")
+    again = pickle.loads(pickle.dumps(error)).with_statement('ALTER SUBSCRIPTION "My s"')
+    assert isinstance(again, ConnectionFailure)
+    assert (again.message, again.detail, again.sqlstate, again.alter) == ("m", "d", "57P03", None)
+    assert again.hint == 'Do this. Run ALTER SUBSCRIPTION "My s" ENABLE.'
+    assert again.with_statement("x") is again

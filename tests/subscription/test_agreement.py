@@ -171,7 +171,7 @@ def test_tables(found: TableState, wrong: str | None) -> None:
         return
     with pytest.raises(StateMismatch) as caught:
         check_table("s", found, None)
-    assert wrong in caught.value.message and "ENABLE" in (caught.value.hint or "")
+    assert wrong in caught.value.message and "Mount or restore" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_table_that_has_left_the_cuts(
         return
     with pytest.raises(StateMismatch, match="is not in the last cut") as caught:
         check_table("s", found, lsn)
-    assert "ENABLE" in (caught.value.hint or "")
+    assert "Mount or restore" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,10 @@ class World:
             record_publisher=lambda identity: None,
             park=self.catalog.park,
             bind=self.catalog.bind,
+            copy_again=self.catalog.copy_again,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
-            record_stop=lambda error: None,
+            record_stop=lambda error, table: None,
         )
 
 
@@ -107,7 +108,7 @@ def test_no_cut_with_other_tables_than_the_session_has(
         subscription="s",
         app_id=world.subscription.app_id,
         options=ApplyOptions(),
-        parking=Parking(world.subscription, world.warehouse, world.catalog.park),
+        parking=Parking(world.subscription, world.warehouse, world.catalog.park, lambda rel: None),
         last_cut=None,
         members_hold=members.holds,
     )

@@ -135,12 +135,6 @@ def test_another_relation_stops_until_it_is_copied(
     assert again.table_id == table.id
 
 
-def test_a_hint_can_be_run_as_it_is(world: World) -> None:
-    targets = Targets(world.warehouse, APP, 'My "s"', world.catalog)
-    wanted = 'ALTER SUBSCRIPTION "My ""s""" ENABLE.'
-    assert targets.refresh_hint().endswith(wanted)
-
-
 def test_names_that_are_not_members_are_ignored(world: World) -> None:
     assert world.shares(changes(relation(7, "new"), 51), truncate(52, relation(8, "x"))) == {}
 

@@ -132,7 +132,7 @@ def guarded() -> Iterator[EmbeddedPostgres]:
         ("user=nobody_here", 'role "nobody_here" does not exist', "28000", "CREATE ROLE"),
         ("user=nologin", "is not permitted to log in", "28000", "LOGIN"),
         ("user=rejected", "pg_hba.conf rejects", "28000", "pg_hba.conf"),
-        ("dbname=nodb", 'database "nodb" does not exist', "3D000", "CONNECTION"),
+        ("dbname=nodb", 'database "nodb" does not exist', "3D000", "connection string"),
         ("user=ordinary", "permission denied to start WAL sender", "42501", "REPLICATION"),
     ],
 )

@@ -13,9 +13,10 @@ from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
-from penstock.catalog.pg_subscription import RecordedError, Subscription
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
+from penstock.catalog.recorded_error import RecordedError
 
 __all__ = [
     "Catalog",

@@ -26,7 +26,7 @@ from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import PgSubscription, RecordedError, Subscription
+from penstock.catalog.pg_subscription import PgSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
@@ -34,6 +34,7 @@ from penstock.catalog.pg_subscription_rel import (
 )
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
@@ -169,12 +170,19 @@ class Catalog:
                 )
             yield lambda state, lsn: transaction.relations.set_state(rel, state, lsn)
 
-    def record_error(self, subid: int, error: BaseException, *, stopped: bool) -> None:
-        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect."""
+    def record_error(
+        self, subid: int, error: BaseException, *, stopped: bool, table: str | None = None
+    ) -> None:
+        """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect.
+
+        ``table``: the sync id of the table that it is an error of.
+        """
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
-                changed = replace(subscription, stopped=stopped, error=_recorded(error))
+                changed = replace(
+                    subscription, stopped=stopped, error=_recorded(error), stopped_by=table
+                )
                 transaction.subscriptions.save(changed)
 
     def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
@@ -189,7 +197,7 @@ class Catalog:
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
-                transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+                transaction.subscriptions.save(subscription.healed())
 
 
 def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -18,7 +18,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     Connection,
-    Float,
     Integer,
     RowMapping,
     String,
@@ -30,6 +29,12 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
 from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.recorded_error import (
+    RecordedError,
+    error_columns,
+    error_of,
+    error_values,
+)
 from penstock.errors import DuplicateObject, UndefinedObject
 
 _TABLE = Table(
@@ -46,30 +51,16 @@ _TABLE = Table(
     Column("subappid", String, nullable=False, unique=True),
     Column("substopped", Boolean, nullable=False),
     Column("subdropping", Boolean, nullable=False),
-    Column("suberror", Text),
-    Column("suberrordetail", Text),
-    Column("suberrorhint", Text),
-    Column("suberrorsqlstate", String(5)),
-    Column("suberrortime", Float(53)),
+    *error_columns("sub"),
     Column("subsysid", String),
     Column("subtimeline", Integer),
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
+    Column("suberrorsyncid", String(36)),
 )
 
 APP_ID_PREFIX: Final = "penstock-"
 """What appIds of subscriptions begin with, those of other nodes too."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedError:
-    """What went wrong last. ``time``: seconds since 1970."""
-
-    message: str
-    detail: str | None
-    hint: str | None
-    sqlstate: str
-    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class Subscription:
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
-    SUBSCRIPTION waits for the slot.
+    SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
     ``publisher``: whom it follows, known since its first connection.
     """
 
@@ -97,6 +88,11 @@ class Subscription:
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
+    stopped_by: str | None = field(default=None, compare=False)
+
+    def healed(self) -> Subscription:
+        """Without the recorded error, so that a node tries again."""
+        return replace(self, stopped=False, error=None, stopped_by=None)
 
     @property
     def should_run(self) -> bool:
@@ -178,7 +174,7 @@ class PgSubscription:
 
 
 def _values(subscription: Subscription) -> dict[str, Any]:
-    error, publisher = subscription.error, subscription.publisher
+    publisher = subscription.publisher
     return {
         "oid": subscription.oid,
         "subname": subscription.name,
@@ -191,28 +187,16 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subappid": subscription.app_id,
         "substopped": subscription.stopped,
         "subdropping": subscription.dropping,
-        "suberror": error and error.message,
-        "suberrordetail": error and error.detail,
-        "suberrorhint": error and error.hint,
-        "suberrorsqlstate": error and error.sqlstate,
-        "suberrortime": error and error.time,
+        **error_values("sub", subscription.error),
         "subsysid": publisher and publisher.system_id,
         "subtimeline": publisher and publisher.timeline,
         "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
+        "suberrorsyncid": subscription.stopped_by,
     }
 
 
 def _subscription(row: RowMapping) -> Subscription:
-    error = None
-    if row["suberror"] is not None:
-        error = RecordedError(
-            message=row["suberror"],
-            detail=row["suberrordetail"],
-            hint=row["suberrorhint"],
-            sqlstate=row["suberrorsqlstate"],
-            time=row["suberrortime"],
-        )
     publisher = None
     if row["subsysid"] is not None:
         publisher = PublisherIdentity(row["subsysid"], row["subtimeline"], row["subdbid"])
@@ -229,6 +213,7 @@ def _subscription(row: RowMapping) -> Subscription:
         on_table_error=row["subontableerror"] or "stop",
         stopped=row["substopped"],
         dropping=row["subdropping"],
-        error=error,
+        error=error_of("sub", row),
         publisher=publisher,
+        stopped_by=row["suberrorsyncid"],
     )

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Connection,
-    Float,
     RowMapping,
     String,
     Table,
@@ -36,7 +36,12 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.catalog.pg_subscription import RecordedError
+from penstock.catalog.recorded_error import (
+    RecordedError,
+    error_columns,
+    error_of,
+    error_values,
+)
 from penstock.errors import NotInPrerequisiteState, UndefinedObject
 from penstock.lsn import Lsn
 from penstock.relation import TableName, qualified
@@ -50,15 +55,22 @@ _TABLE = Table(
     Column("srsubstate", String(1), nullable=False),
     Column("srsublsn", LsnColumn),
     Column("srsyncid", String(36), nullable=False),
-    Column("srerror", Text),
-    Column("srerrordetail", Text),
-    Column("srerrorhint", Text),
-    Column("srerrorsqlstate", String(5)),
-    Column("srerrortime", Float(53)),
+    *error_columns("sr"),
     Column("srrelid", BigInteger),
     Column("srtableid", String(64)),
     Column("srconflict", Text),
+    Column("srreturned", Boolean),
 )
+
+_FORMER = Table(
+    "penstock_former_subscription_rel",
+    METADATA,
+    Column("srsubid", BigInteger, primary_key=True, autoincrement=False),
+    Column("srrelschema", String(64), primary_key=True),
+    Column("srrelname", String(64), primary_key=True),
+    Column("srtableid", String(64), nullable=False),
+)
+"""The Delta tables of tables that have left a subscription: their names may come back into it."""
 
 
 class SubscriptionRelState(Enum):
@@ -96,9 +108,9 @@ class SubscriptionRel:
     ``lsn``: None in i and d; the copy's consistent point in f; where the table joined in s and r
     (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
     ``relid``, ``table_id``: what the row is bound to, None until it is known; in state i,
-    ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``conflict``:
-    why the relation may be another one now; ``error``: why the table is parked. REFRESH PUBLICATION
-    copies it again.
+    ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``returned``:
+    the table had left the subscription since that copy. ``conflict``: why the relation may be
+    another one now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again.
     """
 
     subid: int
@@ -110,6 +122,7 @@ class SubscriptionRel:
     relid: int | None = None
     table_id: str | None = None
     conflict: str | None = None
+    returned: bool = False
     error: RecordedError | None = field(default=None, compare=False)
 
     @property
@@ -148,15 +161,32 @@ class PgSubscriptionRel:
         state: SubscriptionRelState,
     ) -> tuple[SubscriptionRel, ...]:
         """Add tables, with their OIDs where they are known, each with a new ``sync_id``
-        (AddSubscriptionRelState)."""
+        (AddSubscriptionRelState). What is to be copied may replace its copy from an earlier time in
+        the subscription."""
         oids = tables if isinstance(tables, Mapping) else {}
+        former = self._former(subid) if state is SubscriptionRelState.INIT else {}
         rels = tuple(
-            SubscriptionRel(subid, *name, state, None, str(uuid.uuid4()), oids.get(name))
+            SubscriptionRel(
+                subid,
+                *name,
+                state,
+                None,
+                str(uuid.uuid4()),
+                oids.get(name),
+                former.get(name),
+                returned=name in former,
+            )
             for name in tables
         )
         if rels:
             self._connection.execute(_TABLE.insert(), [_values(rel) for rel in rels])
         return rels
+
+    def _former(self, subid: int) -> dict[TableName, str]:
+        """The Delta tables of tables that were in the subscription."""
+        query = select(_FORMER).where(_FORMER.c.srsubid == subid)
+        rows = self._connection.execute(query).mappings()
+        return {(row["srrelschema"], row["srrelname"]): row["srtableid"] for row in rows}
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
         """The table is another one now: a new membership, whose copy replaces the Delta table."""
@@ -167,6 +197,7 @@ class PgSubscriptionRel:
             sync_id=str(uuid.uuid4()),
             relid=relid,
             conflict=None,
+            returned=False,
             error=None,
         )
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
@@ -192,12 +223,22 @@ class PgSubscriptionRel:
             self._connection.execute(_TABLE.update().where(_same(rel)).values(**values))
 
     def remove(self, rel: SubscriptionRel) -> None:
-        """Remove one table; no effect when it is gone (RemoveSubscriptionRel)."""
+        """Remove one table; no effect when it is gone (RemoveSubscriptionRel). Which Delta table
+        it had is kept for the day when its name comes back."""
+        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
+        if row is None:
+            return
         self._connection.execute(_TABLE.delete().where(_same(rel)))
+        if row["srtableid"] is not None:
+            values = {column.name: row[column.name] for column in _FORMER.columns}
+            key = (_FORMER.c[column.name] == row[column.name] for column in _FORMER.primary_key)
+            self._connection.execute(_FORMER.delete().where(and_(*key)))
+            self._connection.execute(_FORMER.insert().values(**values))
 
     def delete_all(self, subid: int) -> None:
-        """Remove all tables of a subscription."""
-        self._connection.execute(_TABLE.delete().where(_TABLE.c.srsubid == subid))
+        """Remove all tables of a subscription, and what is kept of former ones."""
+        for table in (_TABLE, _FORMER):
+            self._connection.execute(table.delete().where(table.c.srsubid == subid))
 
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
@@ -246,27 +287,15 @@ def _values(rel: SubscriptionRel) -> dict[str, Any]:
         "srsubstate": rel.state.value,
         "srsublsn": rel.lsn,
         "srsyncid": rel.sync_id,
-        "srerror": rel.error and rel.error.message,
-        "srerrordetail": rel.error and rel.error.detail,
-        "srerrorhint": rel.error and rel.error.hint,
-        "srerrorsqlstate": rel.error and rel.error.sqlstate,
-        "srerrortime": rel.error and rel.error.time,
+        **error_values("sr", rel.error),
         "srrelid": rel.relid,
         "srtableid": rel.table_id,
         "srconflict": rel.conflict,
+        "srreturned": rel.returned,
     }
 
 
 def _rel(row: RowMapping) -> SubscriptionRel:
-    error = None
-    if row["srerror"] is not None:
-        error = RecordedError(
-            message=row["srerror"],
-            detail=row["srerrordetail"],
-            hint=row["srerrorhint"],
-            sqlstate=row["srerrorsqlstate"],
-            time=row["srerrortime"],
-        )
     return SubscriptionRel(
         subid=row["srsubid"],
         schema=row["srrelschema"],
@@ -274,8 +303,9 @@ def _rel(row: RowMapping) -> SubscriptionRel:
         state=SubscriptionRelState(row["srsubstate"]),
         lsn=row["srsublsn"],
         sync_id=row["srsyncid"],
-        error=error,
+        error=error_of("sr", row),
         relid=row["srrelid"],
         table_id=row["srtableid"],
         conflict=row["srconflict"],
+        returned=bool(row["srreturned"]),
     )

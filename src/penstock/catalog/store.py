@@ -39,7 +39,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -61,6 +61,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     2: METADATA.create_all,
     # What tells things apart: identities of publishers, relations and Delta tables.
     3: _add_what_is_missing,
+    # Tables that have left a subscription.
+    4: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

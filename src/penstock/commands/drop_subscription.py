@@ -97,12 +97,10 @@ def _connected(connect: PublisherFactory, subscription: Subscription, slot: str)
     try:
         return connect(subscription.conninfo, subscription.name)
     except ConnectionFailure as error:
-        raise type(error)(
-            "could not connect to publisher when attempting to drop replication slot "
+        raise error.changed(
+            message="could not connect to publisher when attempting to drop replication slot "
             f'"{slot}": {error.message.removeprefix(CONNECT_PREFIX)}',
-            detail=error.detail,
             hint=_DISASSOCIATE,
-            sqlstate=error.sqlstate,
         ) from None
 
 

@@ -18,10 +18,10 @@ from penstock.catalog import (
     Catalog,
     CatalogTransaction,
     Subscription,
-    SubscriptionRel,
     SubscriptionRelState,
 )
-from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
+from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
+from penstock.commands.copied_again import returned, take_in_again
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -49,6 +49,7 @@ from penstock.sql import (
     AlterSubscriptionSet,
     CreateSubscription,
 )
+from penstock.sql.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
         if statement.enabled and subscription.slot_name is None:
             raise NotInPrerequisiteState(
                 "cannot enable subscription that does not have a slot name",
-                hint="Give it one: ALTER SUBSCRIPTION ... SET (slot_name = ...).",
+                hint=f"Give it one: {alter(subscription.name)} SET (slot_name = '...').",
             )
         _save_healed(transaction, replace(subscription, enabled=statement.enabled))
     return CommandResult(_ALTERED)
@@ -136,7 +137,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             if subscription.enabled and options.slot_name is None:
                 raise NotInPrerequisiteState(
                     "cannot set slot_name = NONE for enabled subscription",
-                    hint="Disable it first: ALTER SUBSCRIPTION ... DISABLE.",
+                    hint=f"Disable it first: {alter(subscription.name)} DISABLE.",
                 )
             subscription = replace(subscription, slot_name=options.slot_name)
         if "binary" in options.specified:
@@ -153,69 +154,35 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, or that are parked."""
+    again whose name belongs to another relation now, that are parked, or have stopped it."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
-            hint="Enable it first: ALTER SUBSCRIPTION ... ENABLE.",
+            hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
         )
     options = parse_subscription_options(statement.options, REFRESH)
-    with _session(connect, subscription.name, subscription.conninfo) as publisher:
-        check_identity(subscription.name, subscription.publisher, _identity(publisher))
-        published = publisher.tables(subscription.publications)
-        without_identity = publisher.tables_without_replica_identity(subscription.publications)
+    try:
+        with _session(connect, subscription.name, subscription.conninfo) as publisher:
+            check_identity(subscription.name, subscription.publisher, _identity(publisher))
+            published = publisher.tables(subscription.publications)
+            without_identity = publisher.tables_without_replica_identity(subscription.publications)
+    except PenstockError as error:
+        raise error.with_statement(alter(subscription.name)) from None
     with catalog.write() as transaction:
-        _get(transaction, statement.name)
+        subscription = _get(transaction, statement.name)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
         new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
-        transaction.relations.add(subscription.oid, new, _first_state(options))
+        added = transaction.relations.add(subscription.oid, new, _first_state(options))
         for table in known.keys() - set(published):
             transaction.relations.remove(known[table])
         kept = [(known[table], oid) for table, oid in published.items() if table in known]
-        notices = _take_in_again(transaction, kept, options)
+        notices = returned(added)
+        notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in without_identity if table in new]
     return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
-
-
-def _take_in_again(
-    transaction: CatalogTransaction,
-    kept: Sequence[tuple[SubscriptionRel, int]],
-    options: SubscriptionOptions,
-) -> list[Notice]:
-    """Tables whose names mean other relations now, or meant others for a while; parked tables.
-
-    PostgreSQL goes on with the rows that are there; here they are replaced by a copy, or kept when
-    the user says so (copy_data = false).
-    """
-    notices = []
-    for rel, oid in kept:
-        another, parked = rel.relid not in (None, oid), rel.state is SubscriptionRelState.PARKED
-        if rel.state is SubscriptionRelState.INIT or not (another or rel.conflict or parked):
-            continue
-        if parked and not options.copy_data:
-            continue  # what it has missed is not in its rows
-        if not options.copy_data:
-            transaction.relations.adopt(rel, oid)
-            continue
-        transaction.relations.copy_again(rel, oid)
-        notices.append(
-            notice(
-                f'table "{rel.qualified_name}" will be copied again',
-                detail=_why_again(rel, oid)
-                + " The copy replaces the rows of the Delta table in one commit; its older versions"
-                " keep them.",
-            )
-        )
-    return notices
-
-
-def _why_again(rel: SubscriptionRel, oid: int) -> str:
-    if rel.error is not None:
-        return f"It is parked: {rel.error.message}."
-    return rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
 
 
 def _insert(
@@ -248,12 +215,7 @@ def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Pu
     try:
         publisher = connect(conninfo, name)
     except ConnectionFailure as error:
-        raise type(error)(
-            f'subscription "{name}" {error.message}',
-            detail=error.detail,
-            hint=error.hint,
-            sqlstate=error.sqlstate,
-        ) from None
+        raise error.changed(message=f'subscription "{name}" {error.message}') from None
     with closing(publisher):
         yield publisher
 
@@ -287,14 +249,14 @@ def _get(transaction: CatalogTransaction, name: str) -> Subscription:
     if subscription.dropping:
         raise ObjectInUse(
             f'subscription "{name}" is being dropped',
-            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {name}.",
+            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {quote_identifier(name)}.",
         )
     return subscription
 
 
 def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
     """Write it back without the recorded error, so that a node tries again."""
-    transaction.subscriptions.save(replace(subscription, stopped=False, error=None))
+    transaction.subscriptions.save(subscription.healed())
 
 
 def _check_publications_once(names: Sequence[str]) -> None:

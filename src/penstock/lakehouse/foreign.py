@@ -94,8 +94,10 @@ def check_restored(
         raise _error(uri, name, harm, _way_back(uri, harm.version, commits))
 
 
-def _error(uri: str, name: str, harm: _Harm, hint: str) -> StateMismatch:
-    where, version = f'The table lies at "{uri}".', harm.version
+def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
+    version, where = harm.version, f'The table lies at "{uri}".'
+    if hint is None:
+        where += " No version of it holds the right rows."
     if harm.outdated:
         return StateMismatch(
             f'table "{name}" was rewritten from an older state in version {version}',
@@ -109,6 +111,20 @@ def _error(uri: str, name: str, harm: _Harm, hint: str) -> StateMismatch:
         f"them again. {where}",
         hint=hint,
     )
+
+
+def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
+    """Whether others have changed rows since the last commit of ``app_id``, up to ``version``; also
+    where the log does not tell any more. Reads entries from the newest on, mostly one."""
+    for entry in range(version, -1, -1):
+        actions = read_entry(storage, uri, entry)
+        if actions is None:
+            return True
+        if app_id in _markers(actions):
+            return False
+        if _changes_rows(actions):
+            return True
+    return True
 
 
 def _begin(
@@ -128,14 +144,11 @@ def _begin(
     return since if app_id in before.transactions else first
 
 
-def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str:
+def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
     """To the version before; unless that lacks what we have committed since."""
     if any(commit.ours for commit in commits if commit.version > harmed):
-        return "No version holds all of them: let the table be copied again."
-    return (
-        f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}, "
-        "then ALTER SUBSCRIPTION ... ENABLE."
-    )
+        return None
+    return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}."
 
 
 def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
@@ -175,8 +188,11 @@ def _commit(storage: Storage, uri: str, version: int) -> _Commit:
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
-    markers = frozenset(str(a["txn"]["appId"]) for a in actions if "txn" in a)
-    return _Commit(version, operation, ours, copy, _replaces(actions), markers)
+    return _Commit(version, operation, ours, copy, _replaces(actions), _markers(actions))
+
+
+def _markers(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(str(a["txn"]["appId"]) for a in actions if "txn" in a)
 
 
 def _commit_info(actions: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -188,9 +204,13 @@ def _by_us(actions: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _changes_rows_by_us(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is ours and has changed rows, not only moved them."""
+    return _by_us(actions) and _changes_rows(actions)
+
+
+def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether rows were changed, not only moved."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
-    return _by_us(actions) and any(body.get("dataChange", True) for body in bodies if body)
+    return any(body.get("dataChange", True) for body in bodies if body)
 
 
 def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:

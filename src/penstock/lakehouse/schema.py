@@ -37,11 +37,6 @@ _FOREIGN_METADATA: Final = (
     "delta.identity.start",
     "delta.columnMapping.id",
 )
-_COPY_AGAIN: Final = (
-    "Remove the table from the publication and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION; "
-    "move the target table away; add the table to the publication and REFRESH again: it is copied "
-    "anew."
-)
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class TableSchema:
                 f'replica identity of relation "{table}" has changed',
                 detail=f"The target table's key is {_key_text(self)}, the publisher's "
                 f"{_key_text(wanted)}.",
-                hint=_COPY_AGAIN,
+                hint="Give the relation the key that it had at the publisher.",
             )
         taken = {column.source: column.name for column in self.columns}
         names = column_names([c.source for c in wanted.columns], taken)
@@ -171,7 +166,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> N
                 f'column "{column.source}" of relation "{table}" is no longer published',
                 detail=f'The target table has the column "{column.name}" of type {mine}, the '
                 "publication has not: it was dropped, renamed or left out of the column list.",
-                hint=f"Publish the column again. To go on without it: {_COPY_AGAIN}",
+                hint="Publish the column again.",
             )
         theirs = type_text(delta_type(other.type))
         if mine != theirs:
@@ -179,7 +174,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> N
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
                 f"needs {theirs}.",
-                hint=f"Change the type back at the publisher. To take the new type: {_COPY_AGAIN}",
+                hint="Change the type back at the publisher.",
             )
 
 

@@ -23,7 +23,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.foreign import check_restored
+from penstock.lakehouse.foreign import changed_by_others, check_restored
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_columns
@@ -198,7 +198,7 @@ class DeltaTable:
                 f'table "{self.name}" is another one, or went back to an older state',
                 detail=f'At "{self.uri}" is version {state.version} of table '
                 f"{state.metadata.get('id')}, there was version {self.version} of {self.id}.",
-                hint="Put it back as it was, then ALTER SUBSCRIPTION ... ENABLE.",
+                hint="Put it back as it was.",
             )
         if state.transactions:  # else nothing of ours was ever in it
             check_restored(self.storage, self.uri, self.name, self.version, state.version)
@@ -210,6 +210,10 @@ class DeltaTable:
         ``app_id``: whose first commit may come after ``since``.
         """
         check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
+
+    def changed_by_others(self, app_id: str) -> bool:
+        """Whether others have changed rows since the last commit of an app id."""
+        return changed_by_others(self.storage, self.uri, self.version, app_id)
 
     def commit(
         self,

@@ -291,7 +291,7 @@ class Node:
                 )
 
     def _all_ready(self, name: str) -> bool:
-        return all(t.state in "rp" for s in self.status() if s.name == name for t in s.tables)
+        return all(t.ready or t.parked for s in self.status() if s.name == name for t in s.tables)
 
     # Reading
 

@@ -140,7 +140,9 @@ class RunningNode:
                 copy_again=self._catalog.copy_again,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
-                record_stop=lambda error: self._catalog.record_error(oid, error, stopped=True),
+                record_stop=lambda error, table: self._catalog.record_error(
+                    oid, error, stopped=True, table=table
+                ),
             ),
             copy_options=copy_options(self._parameters),
             stream_options=stream_options(self._parameters, self._spool),

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import Subscription
-from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import Lsn
 
 
@@ -41,6 +41,16 @@ class TableStatus:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it follows, and is part of the cuts."""
+        return self.state == SubscriptionRelState.READY.value
+
+    @property
+    def parked(self) -> bool:
+        """Whether an error of its own keeps it out of the cuts."""
+        return self.state == SubscriptionRelState.PARKED.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,4 @@ def _located(
     error: ValueNotRepresentable | ProtocolViolation, relation: Relation, attribute: Attribute
 ) -> ValueNotRepresentable | ProtocolViolation:
     where = f'Table "{relation.qualified_name}", column "{attribute.name}".'
-    return type(error)(
-        error.message,
-        detail=f"{where} {error.detail}" if error.detail else where,
-        hint=error.hint,
-        sqlstate=error.sqlstate,
-    )
+    return error.changed(detail=f"{where} {error.detail}" if error.detail else where)

@@ -164,9 +164,6 @@ def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
         raise RelationChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
-            hint="Copy the table again: remove it from the publication, ALTER SUBSCRIPTION ... "
-            "REFRESH PUBLICATION, remove the target table, add the table to the publication and "
-            "REFRESH once more.",
         )
     return array
 

@@ -20,9 +20,7 @@ _VALUE_LENGTH: Final = 64
 REMEDY: Final = (
     "The target has rows that the publisher has not: somebody else has written to it (DESCRIBE "
     "HISTORY), rows were there before the subscription, or a publication leaves out delete or "
-    "truncate. Delete the rows that are too many from the target, or copy the table again: remove "
-    "the table from the publication, ALTER SUBSCRIPTION ... REFRESH PUBLICATION, remove the target "
-    "table, add the table to the publication and REFRESH once more."
+    "truncate. Delete the rows that are too many from the target."
 )
 
 

@@ -104,6 +104,9 @@ def check_publisher(
         )
 
 
+_PUT_BACK: Final = "Mount or restore the warehouse, or the node's folder, as it was."
+
+
 def check_cuts(
     subscription: str, last_cut: Lsn | None, rels: Iterable[SubscriptionRel], cuts_uri: str
 ) -> None:
@@ -124,7 +127,7 @@ def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> N
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" {found}',
             detail="What it has lost is not sent again: the publisher knows it as applied.",
-            hint=_put_back(subscription),
+            hint=_PUT_BACK,
         )
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
@@ -133,7 +136,7 @@ def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> N
             detail="It was parked or left the subscription since, which the node's state does not "
             "know: an older copy of the state was put back. Changes of it were passed by, and are "
             "not sent again.",
-            hint=_put_back(subscription),
+            hint=_PUT_BACK,
         )
 
 
@@ -218,7 +221,4 @@ def _lost_history(subscription: str) -> str:
 
 
 def _put_back(subscription: str) -> str:
-    return (
-        "Mount or restore the warehouse, or the node's folder, as it was, then "
-        f"{alter(subscription)} ENABLE. {copy_anew(subscription)}"
-    )
+    return f"{_PUT_BACK} Then {alter(subscription)} ENABLE. {copy_anew(subscription)}"

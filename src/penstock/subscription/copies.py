@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
@@ -179,6 +180,7 @@ class Copies:
 
     def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """One table of a round."""
+        error = error.with_statement(alter(self._subscription.name))
         log.warning("%s", error.report())
         log.info(
             'subscription "%s": table "%s" is copied again in %.1f s',
@@ -191,6 +193,7 @@ class Copies:
     def _ended(self, error: Exception, rels: Sequence[SubscriptionRel]) -> None:
         """All that is left of a round."""
         if isinstance(error, PenstockError):
+            error = error.with_statement(alter(self._subscription.name))
             log.warning("%s", error.report())
         else:
             log.warning("ERROR:  %s", error, exc_info=error)

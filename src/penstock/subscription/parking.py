@@ -1,10 +1,12 @@
 """What becomes of a table whose changes cannot be applied (option on_table_error).
 
 In: a table of a subscription, and the error of its own. Out: with ``stop`` the error is raised
-again, with the table's name and the ways on: it ends the session. With ``park`` the table leaves
+again, with the table's name and all ways on: it ends the session. With ``park`` the table leaves
 the open tables, and with them the cuts and what holds back the acknowledged LSN; the others go on.
 That it is parked is in the catalog before any cut can pass it by: whoever opens the tables next
-leaves it out too. REFRESH PUBLICATION copies it again.
+leaves it out too. REFRESH PUBLICATION copies it again, and so it does with a table whose error has
+stopped the subscription. Errors bring hints that say how to mend the cause, if it can be mended;
+what comes next is said here.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -26,7 +29,6 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.retry import heals
 
 log = logging.getLogger(__name__)
@@ -41,11 +43,15 @@ OWN_ERRORS: Final = (
 )
 """What can be wrong with one table alone; of StorageError what a retry does not heal."""
 
-_AGAIN: Final = "The table is parked; ALTER SUBSCRIPTION {} REFRESH PUBLICATION copies it again."
+_PARKED: Final = "The table is parked; {alter} REFRESH PUBLICATION copies it again."
+_MENDED: Final = "Then run {alter} ENABLE. Or run"
+_COPIED: Final = "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again."
 _WITHOUT: Final = (
-    "To let the other tables go on without this one: "
-    "ALTER SUBSCRIPTION {} SET (on_table_error = park)."
+    "To let the other tables go on without this one: {alter} SET (on_table_error = park)."
 )
+
+_MENDED_BY_A_COPY: Final = (RelationChanged, StateMismatch)
+"""Whatever else could mend them: once the table is parked, the copy does."""
 
 
 class Parking:
@@ -56,11 +62,14 @@ class Parking:
         subscription: Subscription,
         warehouse: Warehouse,
         record: Callable[[SubscriptionRel, PenstockError], object],
+        stops_by: Callable[[SubscriptionRel], object],
     ) -> None:
-        """``record``: writes the state and its reason to the catalog."""
+        """``record``: writes the state and its reason to the catalog. ``stops_by``: told of the
+        table whose error is raised."""
         self._subscription = subscription
         self._warehouse = warehouse
         self._record = record
+        self._stops_by = stops_by
 
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Park a table, or raise the error. The caller closes the table when this returns.
@@ -69,11 +78,12 @@ class Parking:
         """
         if not is_own(error):
             raise error
-        name = quote_identifier(self._subscription.name)
-        if self._subscription.on_table_error != "park":
-            raise _with_ways_on(rel, error, name)
         self._warehouse.check_there()  # else no table of it is to blame
-        found = _parked(error, _AGAIN.format(name))
+        begun = alter(self._subscription.name)
+        if self._subscription.on_table_error != "park":
+            self._stops_by(rel)
+            raise _with_ways_on(rel, error, begun)
+        found = _parked(error, begun)
         self._record(rel, found)
         log.error(
             'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
@@ -90,19 +100,24 @@ def is_own(error: PenstockError) -> bool:
     return isinstance(error, OWN_ERRORS)
 
 
-def _parked(error: PenstockError, hint: str) -> PenstockError:
-    if isinstance(error, StateMismatch):  # its hint says how a subscription that stopped goes on
-        return StateMismatch(error.message, detail=error.detail, hint=hint, sqlstate=error.sqlstate)
-    return _with_hint(error, error.detail, hint)
+def _parked(error: PenstockError, begun: str) -> PenstockError:
+    mended = None if isinstance(error, _MENDED_BY_A_COPY) else error.hint
+    return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=begun)))
 
 
-def _with_ways_on(rel: SubscriptionRel, error: PenstockError, name: str) -> PenstockError:
+def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> PenstockError:
     detail, table = error.detail, f'"{rel.qualified_name}"'
     if table not in error.message:
-        detail = f"{f'{detail} ' if detail else ''}It came up at table {table}."
-    return _with_hint(error, detail, _WITHOUT.format(name))
+        detail = _sentences(detail, f"It came up at table {table}.")
+    else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=begun)
+    mended = _sentences(error.hint, else_run)
+    hint = f"{mended} {_COPIED.format(alter=begun)} {_WITHOUT.format(alter=begun)}"
+    return _with_hint(error, detail, hint)
+
+
+def _sentences(first: str | None, then: str) -> str:
+    return then if first is None else f"{first.rstrip('.')}. {then}"
 
 
 def _with_hint(error: PenstockError, detail: str | None, hint: str) -> PenstockError:
-    hint = hint if error.hint is None else f"{error.hint} {hint}"
-    return type(error)(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)
+    return error.changed(detail=detail, hint=hint, alter=None)

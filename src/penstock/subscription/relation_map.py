@@ -131,7 +131,10 @@ def _namesake(
         if relation in seen.definitions(first):
             if target.rel.relid is not None:
                 return target, _another(targets, target, relation)
-            targets.bind(target, oid)
+            try:
+                targets.bind(target, oid)
+            except RelationChanged as error:
+                return target, error
             return target, None
     return None, None
 
@@ -142,13 +145,11 @@ def _renamed(targets: Targets, target: Target, relation: Relation) -> RelationCh
         f'logical replication target relation "{relation.qualified_name}" does not exist',
         detail=f'At the publisher, table "{name}" (OID {relation.oid}) was renamed to '
         f'"{relation.qualified_name}".',
-        hint=targets.refresh_hint("It copies the table under its present name."),
     )
     if targets.named(relation.table_name) is not None:
         error = RelationChanged(
             f'relation "{relation.qualified_name}" is the one that was copied as "{name}"',
             detail=f"Tables have exchanged their names at the publisher (OID {relation.oid}).",
-            hint=error.hint,
         )
     targets.record_conflict(target, error)
     return error
@@ -159,7 +160,6 @@ def _another(targets: Targets, target: Target, relation: Relation) -> RelationCh
         f'relation "{relation.qualified_name}" is not the one that was copied',
         detail=f"That one had OID {target.rel.relid}, this one has OID {relation.oid}: it was "
         "dropped and created again, or tables were renamed.",
-        hint=targets.refresh_hint("It copies the table that has the name now."),
     )
     targets.record_conflict(target, error)
     return error

@@ -24,7 +24,12 @@ from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import ConnectionFailure, NotInPrerequisiteState, PenstockError
+from penstock.errors import (
+    ConnectionFailure,
+    NotInPrerequisiteState,
+    PenstockError,
+    RelationChanged,
+)
 from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.schema import TableSchema
@@ -43,9 +48,8 @@ from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
 
-_NOT_FOR_EVER: Final = "SELECT pg_catalog.set_config('lock_timeout', '1s', false)"
-"""From version 16 on the server opens every table of a publication to tell of one of them
-(pg_get_publication_tables), so that questions wait for a lock on any."""
+_LOCK_PATIENCE: Final = "1s"
+"""How long questions about a table wait for a lock; the other tables of the round wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -119,12 +123,11 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
     conninfo = ConnInfo.parse(subscription.conninfo)
     slot = f"{sync_slot_prefix(subscription.app_id)}{uuid.uuid4().hex[:12]}"
     with (
-        Publisher.connect(conninfo, slot) as publisher,
+        Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
         TableLocks(conninfo, slot, work.check) as locks,
         SnapshotHolder(conninfo, slot) as holder,
     ):
         publisher.connection.interrupt = work.check
-        publisher.connection.query(_NOT_FOR_EVER)
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return
@@ -248,8 +251,7 @@ def copy_target(
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
     relation = info.relation
     table = warehouse.open(relation.schema, relation.name)
-    ours = table is not None and table.transaction_version(app_id) is not None
-    if table is None or not ours or table.id != rel.table_id:
+    if table is None or not _is_ours(table, rel, app_id):
         return ensure_table(warehouse, info, must_be_empty=True)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -260,6 +262,14 @@ def copy_target(
     )
     table.replace(TableSchema.of_relation(relation, target_key(info)))
     return table
+
+
+def _is_ours(table: DeltaTable, rel: SubscriptionRel, app_id: str) -> bool:
+    """Whether it is the one of this row's earlier copy. While a table is out of the subscription
+    its rows are its readers': with rows that they have changed since, it is theirs."""
+    if table.id != rel.table_id or table.transaction_version(app_id) is None:
+        return False
+    return not (rel.returned and table.changed_by_others(app_id))
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
@@ -283,7 +293,12 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
             detail=f"It holds {table.rows} rows at {table.uri}.",
             hint="Remove or rename it, or subscribe WITH (copy_data = false).",
         )
-    added = table.schema.columns_added(wanted, table=table.name)
+    try:
+        added = table.schema.columns_added(wanted, table=table.name)
+    except RelationChanged as error:
+        if must_be_empty:
+            error.hint = f"Move the table at {table.uri} away: the copy makes a new one."
+        raise
     if added:
         table.add_columns(added)
     return table

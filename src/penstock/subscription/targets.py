@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     ApplierReplaced,
     PenstockError,
@@ -26,7 +27,6 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ class Targets:
             raise RelationChanged(
                 f'table "{rel.qualified_name}" must be copied again',
                 detail=rel.conflict,
-                hint=self.refresh_hint(),
             )
         table = self._warehouse.open(rel.schema, rel.table)
         if rel.table_id is not None and (table is None or table.id != rel.table_id):
@@ -128,16 +127,7 @@ class Targets:
                 f'tables "{other.rel.qualified_name}" and "{target.rel.qualified_name}" are copies '
                 "of one relation",
                 detail=f"Tables were renamed at the publisher (OID {relid}).",
-                hint=self.refresh_hint(),
             )
-
-    def refresh_hint(self, effect: str = "") -> str:
-        """What to do when relations are others than those that were copied."""
-        alter = self._alter()
-        return f"Run {alter} REFRESH PUBLICATION, and then {alter} ENABLE. {effect}".rstrip()
-
-    def _alter(self) -> str:
-        return f"ALTER SUBSCRIPTION {quote_identifier(self.subscription)}"
 
     def of(self, relid: int) -> Target | None:
         """The target that is bound to a relation of the publisher."""
@@ -166,7 +156,7 @@ class Targets:
                 "%s REFRESH PUBLICATION takes in what is published",
                 relation.qualified_name,
                 self.subscription,
-                self._alter(),
+                alter(self.subscription),
             )
 
     def _another_delta_table(self, rel: SubscriptionRel, table: DeltaTable | None) -> StateMismatch:
@@ -175,10 +165,7 @@ class Targets:
         return StateMismatch(
             f'target table "{rel.qualified_name}" is not the one that was copied',
             detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
-            hint="Put the table back in its place. To go on with a new copy instead: remove the "
-            f"table from the publication and run {self._alter()} REFRESH PUBLICATION; move what "
-            "lies in its place away; add the table to the publication and REFRESH again; "
-            f"{self._alter()} ENABLE.",
+            hint="Put the table back in its place; for a new copy move away what lies there.",
         )
 
     def close(self, target: Target) -> None:
@@ -226,7 +213,6 @@ class Targets:
             error = RelationChanged(
                 f'columns of relation "{target.rel.qualified_name}" have exchanged their names',
                 detail=f"They were ({', '.join(before)}), and are ({', '.join(after)}) now.",
-                hint=self.refresh_hint("It copies the table again."),
             )
             self.record_conflict(target, error)
             raise error

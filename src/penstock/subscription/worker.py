@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.publisher_identity import PublisherIdentity
+from penstock.catalog.publisher_identity import PublisherIdentity, alter
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -63,8 +63,9 @@ class CatalogAccess:
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
-    record_stop: Callable[[BaseException], None]
-    """Record that the subscription has stopped because of an error."""
+    record_stop: Callable[[BaseException, str | None], None]
+    """Record that the subscription has stopped because of an error, and the sync id of the table
+    that it is an error of."""
 
 
 class ApplyWorker:
@@ -92,6 +93,8 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
+        self._stopped_by: SubscriptionRel | None = None
+        """The table whose error has ended the session."""
         self._copies = Copies(
             subscription,
             spark=spark,
@@ -161,6 +164,8 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
+        if isinstance(error, PenstockError):
+            error = error.with_statement(alter(self.subscription.name))
         decision = decide(error, self._failures, self._retry_interval)
         self.status.failed(error)
         unknown = None if isinstance(error, PenstockError) else error
@@ -168,13 +173,13 @@ class ApplyWorker:
         if decision.verdict is Verdict.STOP:
             log.error("%s", text, exc_info=unknown)
             log.error(
-                'subscription "%s" has stopped because of this error; after the remedy: '
-                "ALTER SUBSCRIPTION %s ENABLE",
+                'subscription "%s" has stopped because of this error; after the remedy: %s ENABLE',
                 self.subscription.name,
-                self.subscription.name,
+                alter(self.subscription.name),
             )
             try:
-                self._catalog.record_stop(error)
+                rel = self._stopped_by
+                self._catalog.record_stop(error, None if rel is None else rel.sync_id)
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
@@ -189,13 +194,16 @@ class ApplyWorker:
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
         self._changed.clear()
+        self._stopped_by = None
         self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = Parking(self.subscription, self._warehouse, self._catalog.park)
+            parking = Parking(
+                self.subscription, self._warehouse, self._catalog.park, self._stops_by
+            )
             members = Membership(self._catalog.generation, self._catalog.rels)
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
@@ -223,15 +231,18 @@ class ApplyWorker:
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
 
+    def _stops_by(self, rel: SubscriptionRel) -> None:
+        self._stopped_by = rel
+
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""
         if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
-                "ALTER SUBSCRIPTION %s REFRESH PUBLICATION",
+                "%s REFRESH PUBLICATION",
                 self.subscription.name,
                 ", ".join(self.subscription.publications),
-                self.subscription.name,
+                alter(self.subscription.name),
             )
 
     def _told_to_end(self) -> bool:

@@ -23,46 +23,56 @@ from penstock.errors import (
     UndefinedObject,
 )
 
-_CONNECTION = "Correct the connection string: ALTER SUBSCRIPTION ... CONNECTION '...'."
+_CONNECTION: Final = "Correct the connection string."
+_ANOTHER_CONNECTION: Final = "CONNECTION '...'"
+_ENABLE: Final = "ENABLE"
+"""Nothing tries again by itself."""
 
 _UNHEALABLE: Final = (
-    # (text in English, SQLSTATE that the server sent with it, hint)
+    # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter)
     (
         r"password authentication failed",
         "28P01",
         f"Check user name and password. {_CONNECTION}",
+        _ANOTHER_CONNECTION,
     ),
     (
         r"no password supplied|server requested SCRAM",
         "28P01",
         f"The publisher wants a password: put it into the connection string or a password file. "
         f"{_CONNECTION}",
+        _ANOTHER_CONNECTION,
     ),
     (
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         "28000",
         "Allow this host, user and database in the publisher's pg_hba.conf and reload it.",
+        _ENABLE,
     ),
     (
         r"\w+ authentication failed for user|is not permitted to log in",
         "28000",
         f"Check the publisher's pg_hba.conf and the role's LOGIN attribute. {_CONNECTION}",
+        _ANOTHER_CONNECTION,
     ),
     (
         r'role ".*" does not exist',
         "28000",
-        f"Create the role on the publisher: CREATE ROLE ... LOGIN REPLICATION; or: {_CONNECTION}",
+        f"Create the role on the publisher: CREATE ROLE ... LOGIN REPLICATION. Or: {_CONNECTION}",
+        _ANOTHER_CONNECTION,
     ),
-    (r'database ".*" does not exist', "3D000", _CONNECTION),
+    (r'database ".*" does not exist', "3D000", _CONNECTION, _ANOTHER_CONNECTION),
     (
         r"permission denied to start WAL sender|must be superuser or replication role",
         "42501",
         "Give the role the REPLICATION attribute: ALTER ROLE ... REPLICATION;",
+        _ENABLE,
     ),
     (
         r"permission denied for database",
         "42501",
         "Give the role the right to connect: GRANT CONNECT ON DATABASE ... TO ...;",
+        _ENABLE,
     ),
 )
 
@@ -95,9 +105,9 @@ _HEALABLE: Final = (
 def connect_failure(text: str) -> ConnectionFailure:
     """The error for a connection that could not be opened. ``text``: libpq's message."""
     message = f"could not connect to the publisher: {_shorten(text)}"
-    for pattern, sqlstate, hint in _UNHEALABLE:
+    for pattern, sqlstate, hint, alter in _UNHEALABLE:
         if re.search(pattern, text):
-            return AuthenticationFailure(message, hint=hint, sqlstate=sqlstate)
+            return AuthenticationFailure(message, hint=hint, sqlstate=sqlstate, alter=alter)
     for pattern, sqlstate, hint in _HEALABLE:
         if re.search(pattern, text):
             return ConnectionFailure(message, hint=hint, sqlstate=sqlstate)
@@ -171,6 +181,10 @@ _HINTS: Final = {
     "publisher with pg_terminate_backend().",
     "42501": "Give the publisher's role the missing right (REPLICATION attribute, "
     "SELECT on the table, USAGE on its schema).",
+    "55P03": "Another session on the publisher holds an ACCESS EXCLUSIVE lock on a table, or waits "
+    "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE). Try again when it has "
+    "ended. To see who it is, on the publisher: SELECT pid, relation::regclass, granted FROM "
+    "pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock';",
     "53400": "Drop replication slots that nobody uses or increase max_replication_slots on the "
     "publisher.",
     "53300": "Increase max_wal_senders and max_connections on the publisher or end other sessions.",

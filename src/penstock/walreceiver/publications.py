@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.relation import TableName
 from penstock.walreceiver.connection import Connection, literal_list
 
@@ -104,6 +104,16 @@ def tables_without_replica_identity(
     """(schema, table) of tables whose updates and deletes are published, but would be refused."""
     rows = connection.query(_NO_IDENTITY.format(names=literal_list(publications)))
     return [(str(schema), str(table)) for schema, table in rows]
+
+
+def not_found(schema: str, table: str) -> UndefinedObject:
+    """PostgreSQL's error for a table that the publisher does not have."""
+    return UndefinedObject(
+        f'table "{schema}.{table}" not found on publisher',
+        hint="It was dropped or renamed.",
+        sqlstate="42P01",
+        alter="REFRESH PUBLICATION",
+    )
 
 
 def different_column_lists(schema: str, table: str) -> FeatureNotSupported:

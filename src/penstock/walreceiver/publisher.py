@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Final
 
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.walreceiver import publications, slots, table_info
-from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.connection import Connection, quote_literal
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.slots import CreatedSlot, SlotState, Snapshot
 from penstock.walreceiver.table_info import PublishedTable
@@ -29,20 +30,44 @@ class SystemIdentity:
     database: str | None
 
 
+LOCK_PATIENCE: Final = "10s"
+"""How long a question waits for a lock on the publisher. The server opens tables to tell of them,
+from version 16 on every table of a publication to tell of one (pg_get_publication_tables)."""
+
+
 class Publisher:
     """A session on the publisher; a context manager that closes it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, lock_timeout: str | None = None) -> None:
+        """``lock_timeout``: LOCK_PATIENCE by default."""
         self.connection = connection
+        self._lock_timeout = lock_timeout or LOCK_PATIENCE
+        self._wait_for_locks(self._lock_timeout)
 
     @classmethod
-    def connect(cls, conninfo: ConnInfo | str, application_name: str = "penstock") -> Publisher:
+    def connect(
+        cls,
+        conninfo: ConnInfo | str,
+        application_name: str = "penstock",
+        *,
+        lock_timeout: str | None = None,
+    ) -> Publisher:
         """Open it as a walsender of the named database.
 
         Raises SqlSyntaxError (42601), AuthenticationFailure, ConnectionFailure.
         """
         parsed = ConnInfo.parse(conninfo) if isinstance(conninfo, str) else conninfo
-        return cls(Connection.connect(parsed, application_name))
+        connection = Connection.connect(parsed, application_name)
+        try:
+            return cls(connection, lock_timeout)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _wait_for_locks(self, limit: str) -> None:
+        self.connection.query(
+            f"SELECT pg_catalog.set_config('lock_timeout', {quote_literal(limit)}, false)"
+        )
 
     @property
     def server_version(self) -> int:
@@ -109,7 +134,12 @@ class Publisher:
     def create_slot(
         self, name: str, *, snapshot: Snapshot = "nothing", temporary: bool = False
     ) -> CreatedSlot:
-        return slots.create_slot(self.connection, name, snapshot=snapshot, temporary=temporary)
+        # It waits for transactions, as PostgreSQL's does, and the server does so by their locks.
+        self._wait_for_locks("0")
+        created = slots.create_slot(self.connection, name, snapshot=snapshot, temporary=temporary)
+        if snapshot == "nothing":  # another one is lost with the next command
+            self._wait_for_locks(self._lock_timeout)
+        return created
 
     def drop_slot(
         self, name: str, *, missing_ok: bool = False, timeout_s: float | None = None

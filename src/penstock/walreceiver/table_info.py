@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import UndefinedObject, WrongObjectType
+from penstock.errors import WrongObjectType
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walreceiver.connection import Connection, literal_list, quote_literal
-from penstock.walreceiver.publications import different_column_lists
+from penstock.walreceiver.publications import different_column_lists, not_found
 
 _UNSUPPORTED: Final = {
     "i": "indexes",
@@ -78,11 +78,7 @@ def fetch_table_info(
     prefix = f'could not fetch table info for table "{name}" from publisher: '
     rows = connection.query(_class_query(schema, table), prefix=prefix)
     if not rows:
-        raise UndefinedObject(
-            f'table "{name}" not found on publisher',
-            hint="It was dropped or renamed: ALTER SUBSCRIPTION ... REFRESH PUBLICATION.",
-            sqlstate="42P01",
-        )
+        raise not_found(schema, table)
     oid, identity, relkind, block_size = rows[0]
     _check_relkind(str(relkind), name)
     relation = Relation(

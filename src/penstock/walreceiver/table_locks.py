@@ -32,6 +32,7 @@ from penstock.errors import (
 from penstock.relation import qualified
 from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publications import not_found
 from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 Name = tuple[str, str]
@@ -118,7 +119,7 @@ class TableLocks:
             return {}
         self._before = _state(self._connection, tables)
         there = [name for name in tables if name in self._before]
-        missing = {name: _missing(name) for name in tables if name not in self._before}
+        missing = {name: not_found(*name) for name in tables if name not in self._before}
         self._connection.query("BEGIN TRANSACTION READ ONLY")
         try:
             return missing | self._lock(there)
@@ -269,19 +270,11 @@ def _qualified(name: Name) -> str:
     return f"{quote_identifier(name[0])}.{quote_identifier(name[1])}"
 
 
-def _missing(name: Name) -> PenstockError:
-    return UndefinedObject(
-        f'table "{name[0]}.{name[1]}" not found on publisher',
-        hint="It was dropped or renamed: ALTER SUBSCRIPTION ... REFRESH PUBLICATION.",
-        sqlstate="42P01",
-    )
-
-
 def _refused(name: Name, error: PenstockError) -> PenstockError:
     table = f"{name[0]}.{name[1]}"
     message = f'could not lock table "{table}" for its initial copy: {error.message}'
     if error.sqlstate != _LOCK_NOT_AVAILABLE:
-        return type(error)(message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate)
+        return error.changed(message=message)
     return ObjectInUse(
         message,
         detail="Another session on the publisher holds an ACCESS EXCLUSIVE lock on it, or waits "

@@ -6,18 +6,14 @@ In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NU
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
-from penstock.catalog.pg_subscription_rel import SubscriptionRelState
 from penstock.errors import PenstockError
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walsender.pg_catalog.membership import attribute_numbers, published_tables
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.relations import schema_oids
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
-
-_STATES: Final = {SubscriptionRelState.FINISHEDCOPY: "f"}
 
 
 def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
@@ -134,7 +130,7 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
             yield {
                 "srsubid": row.subid,
                 "srrelid": oid,
-                "srsubstate": _STATES.get(row.state, row.state.value),
+                "srsubstate": row.state.value,
                 "srsublsn": None if row.lsn is None else str(row.lsn),
             }
 

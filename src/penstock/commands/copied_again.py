@@ -1,0 +1,78 @@
+"""Which tables REFRESH PUBLICATION has copied again, and what it says of them (subscriptioncmds.c,
+AlterSubscription_refresh, which knows of none).
+
+In: the tables of a subscription that are published still, or again. Out: rows of
+pg_subscription_rel in state i, whose copies replace the rows that are there, and notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.catalog import (
+    CatalogTransaction,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
+from penstock.commands.result import Notice, notice
+from penstock.commands.subscription_options import SubscriptionOptions
+
+_RETURNED: Final = (
+    "A table of that name was in the subscription before. Rows that others have changed since "
+    "would be kept, and the copy refused."
+)
+
+
+def returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
+    """Of the tables that were added, those whose names were in the subscription before."""
+    return [_copied_again(rel, _RETURNED) for rel in added if rel.returned]
+
+
+def take_in_again(
+    transaction: CatalogTransaction,
+    subscription: Subscription,
+    kept: Sequence[tuple[SubscriptionRel, int]],
+    options: SubscriptionOptions,
+) -> list[Notice]:
+    """Tables whose names mean other relations now, or meant others for a while; and those that are
+    parked, or have stopped the subscription.
+
+    PostgreSQL goes on with the rows that are there; here they are replaced by a copy. When the user
+    says so (copy_data = false), those of other relations are kept; what a table has missed that
+    cannot follow is not in its rows.
+    """
+    notices = []
+    for rel, oid in kept:
+        another = rel.relid not in (None, oid) or rel.conflict is not None
+        failed = _error_of(rel, subscription)
+        if rel.state is SubscriptionRelState.INIT or not (another or failed):
+            continue
+        if options.copy_data:
+            transaction.relations.copy_again(rel, oid)
+            notices.append(_copied_again(rel, _why_again(rel, oid, failed)))
+        elif rel.state is not SubscriptionRelState.PARKED and another:
+            transaction.relations.adopt(rel, oid)
+    return notices
+
+
+def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
+    """Why a table does not follow any more."""
+    if rel.error is not None:
+        return f"It is parked: {rel.error.message}."
+    if subscription.error is not None and subscription.stopped_by == rel.sync_id:
+        return f"It has stopped the subscription: {subscription.error.message}."
+    return None
+
+
+def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
+    return notice(
+        f'table "{rel.qualified_name}" will be copied again',
+        detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
+        "versions keep them.",
+    )
+
+
+def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
+    return failed or rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
