@@ -183,14 +183,14 @@ class Arena:
         """Stop the bank, wait for the last transaction, compare all tables, stop the node."""
         self.bank.stop()
         self.catch_up()
-        for name in self.bank.late:
+        tables = (*TABLES, *self.bank.late)
+        for name in tables:
             self.joined(name)
         self.check()
         assert self.node.stop() == 0, self.node.log_tail()
         self.check()
         last = self.cuts.last()
         assert last is not None
-        tables = (*TABLES, *self.bank.late)
         assert set(last.tables) == set(tables)
         with self.connect() as connection:
             return [

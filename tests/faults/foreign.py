@@ -64,12 +64,18 @@ def _as_told(arena: Arena, wait: Callable[[], None]) -> None:
 
 
 def _take_back(arena: Arena, report: str) -> None:
-    """To the letter; what the node says last names the second statement."""
-    arena.bank.stop()
-    _run_spark(_found(r"RESTORE TABLE delta\.`[^`]*` TO VERSION AS OF \d+", report))
-    enable = _found(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE", arena.node.news())
+    """To the letter, the one way or the other."""
+    copy_again, enable = (
+        _found(f"ALTER SUBSCRIPTION {SUBSCRIPTION} {what}", report)
+        for what in ("REFRESH PUBLICATION", "ENABLE")
+    )
+    if arena.rng.random() < 0.5:
+        arena.bank.stop()
+        _run_spark(_found(r"RESTORE TABLE delta\.`[^`]*` TO VERSION AS OF \d+", report))
+        arena.bank.start()
+    else:
+        arena.node.sql(copy_again)
     arena.node.forgive()
-    arena.bank.start()
     arena.node.sql(enable)
 
 
@@ -85,9 +91,11 @@ def _compact(arena: Arena, name: str) -> bool:
 def restore(arena: Arena) -> None:
     """A table is put back to an older version: the subscription stops, then only the table does."""
     arena.new_cut()
-    _restore(arena, arena.rng.choice(_NEVER_EMPTY))
+    name = arena.rng.choice(_NEVER_EMPTY)
+    _restore(arena, name)
     _take_back(arena, arena.complaint("foreign RESTORE", _RESTORED))
     arena.catch_up()
+    arena.joined(name)
     arena.check()
 
     arena.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} SET (on_table_error = park)")

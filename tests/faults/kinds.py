@@ -28,6 +28,7 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "rename in a transaction": world.rename_in_transaction,
     "swap in a transaction": world.swap_in_transaction,
     "table leaves while copied": world.drop_while_copying,
+    "table leaves and comes back": world.leave_and_come_back,
     "warehouse unmounted": world.unmount_warehouse,
     "start without the warehouse": world.start_without_warehouse,
     "publisher restored": world.restore_publisher,
