@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable as DeltaRs
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
@@ -281,5 +282,46 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         disabled()
         insert(database, 7)
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_compactions_of_a_followed_table(tmp_path: Path, spark: Any, database: Database) -> None:
+    """Another program's costs a lost race; one that does not see that another was first doubles
+    rows (delta-rs), and the hint of it leads back."""
+    with following(tmp_path / "node", spark, database) as node:
+        folder = node.warehouse / "public" / "t"
+
+        def compact(*programs: DeltaRs) -> None:
+            for program in programs:
+                assert program.optimize.compact()["numFilesAdded"]
+
+        def more_files(first: int) -> None:
+            for number in range(first, first + 3):
+                insert(database, number)
+                same_rows(node, database)
+
+        more_files(1)
+        compact(DeltaRs(folder))
+        more_files(11)
+        one, other = DeltaRs(folder), DeltaRs(folder)
+        compact(one, other)
+        insert(database, 20)
+        status = stopped(node, "was rewritten from an older state")
+        version = other.version() - 1
+        restore = f"RESTORE TABLE delta.`{folder.as_uri()}` TO VERSION AS OF {version}"
+        assert restore in str(status.error_hint)
+        spark.sql(restore)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
+
+        more_files(21)
+        node.node.sql("ALTER SUBSCRIPTION s SET (on_table_error = park)")
+        one, other = DeltaRs(folder), DeltaRs(folder)
+        compact(one, other)
+        insert(database, 30)
+        node.wait_for("s", "the parked table", lambda status: status.tables[0].state == "p")
+        assert "from an older state" in str(node.status("s").tables[0].error)
+        node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
         same_rows(node, database)
         node.node.sql("DROP SUBSCRIPTION s")

@@ -88,7 +88,7 @@ class Arena:
 
     # Cycles
 
-    def run(self, kind: str, fault: Callable[[Arena], None]) -> None:
+    def run(self, kind: str, fault: Callable[[Arena], None]) -> Cycle:
         """One cycle: the fault, the checks after it."""
         began, checked = time.monotonic(), self.cuts.checked
         fault(self)
@@ -96,6 +96,7 @@ class Arena:
         number = len(self.cycles) + 1
         seconds = time.monotonic() - began
         self.cycles.append(Cycle(number, kind, self.cuts.checked - checked, seconds))
+        return self.cycles[-1]
 
     def check(self) -> None:
         """All new cuts, and law 1 as the publisher sees it."""
@@ -182,14 +183,14 @@ class Arena:
         """Stop the bank, wait for the last transaction, compare all tables, stop the node."""
         self.bank.stop()
         self.catch_up()
-        for name in self.bank.late:
+        tables = (*TABLES, *self.bank.late)
+        for name in tables:
             self.joined(name)
         self.check()
         assert self.node.stop() == 0, self.node.log_tail()
         self.check()
         last = self.cuts.last()
         assert last is not None
-        tables = (*TABLES, *self.bank.late)
         assert set(last.tables) == set(tables)
         with self.connect() as connection:
             return [
@@ -232,28 +233,44 @@ class Arena:
         """Have a cut that holds everything committed until now."""
         self.start()
         target = self.value("SELECT pg_current_wal_flush_lsn() - '0/0'")
-        self.node.wait_for("catching up", lambda: self.cuts.last_lsn() >= target, timeout=180)
+        last_lsn = self.cuts.last_lsn
+        self.node.wait_for("catching up", lambda: last_lsn() >= target, progress=last_lsn)
 
     def joined(self, name: str) -> None:
         """Have a cut with that table in it."""
         self.start()
         self.node.wait_for(f"{name} in a cut", lambda: self._is_in_cuts(name), timeout=180)
 
+    def left(self, name: str) -> None:
+        """Have a cut without that table."""
+        self.node.wait_for(f"a cut without {name}", lambda: not self._is_in_cuts(name))
+
     def let_a_table_join(self) -> str:
         """A table for the copy to die in: one more joins the running node."""
         name = self.bank.add_late_table()
-        self.execute(f"ALTER PUBLICATION bank ADD TABLE {name}")
-        self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+        self.let_join(name)
         return name
 
-    def complaint(self, what: str, pattern: str, timeout: float = 120) -> None:
-        """Wait until the node says that it does not go on, and why."""
+    def let_join(self, name: str) -> None:
+        """A table joins the publication and the subscription."""
+        self.execute(f"ALTER PUBLICATION bank ADD TABLE {name}")
+        self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+
+    def let_leave(self, name: str) -> None:
+        """A table leaves the publication and the subscription."""
+        self.execute(f"ALTER PUBLICATION bank DROP TABLE {name}")
+        self.node.sql(f"ALTER SUBSCRIPTION {SUBSCRIPTION} REFRESH PUBLICATION")
+
+    def complaint(self, what: str, pattern: str, timeout: float = 120) -> str:
+        """Wait until the node says that it does not go on, and why; its report, hint included."""
         deadline = time.monotonic() + timeout
-        while (found := re.search(f"ERROR:.*?({pattern}).*", self.node.log())) is None:
+        report = re.compile(f"ERROR:.*?({pattern}).*(\\n(DETAIL|HINT):.*)*")
+        while (found := report.search(self.node.news())) is None:
             tail = self.node.log_tail()
             assert time.monotonic() < deadline, f"{what}: no word of {pattern!r}\n{tail}"
             time.sleep(0.1)
-        self.complaints.append(f"{what}: {found[0]}")
+        self.complaints.append(f"{what}: {found[0].splitlines()[0]}")
+        return found[0]
 
     def enable(self) -> None:
         """What stopped the subscription is over: let it go on, as its message says."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from faults import world
+from faults import foreign, world
 from faults.arena import Arena
 from penstock import failpoint
 
@@ -28,10 +28,13 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "rename in a transaction": world.rename_in_transaction,
     "swap in a transaction": world.swap_in_transaction,
     "table leaves while copied": world.drop_while_copying,
+    "table leaves and comes back": world.leave_and_come_back,
     "warehouse unmounted": world.unmount_warehouse,
     "start without the warehouse": world.start_without_warehouse,
     "publisher restored": world.restore_publisher,
     "node restored": world.restore_node,
+    "foreign OPTIMIZE": foreign.optimize,
+    "foreign RESTORE": foreign.restore,
 }
 
 SHORT: Final = (

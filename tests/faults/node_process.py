@@ -190,6 +190,10 @@ class NodeProcess:
         """Everything that this start has printed."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
 
+    def news(self) -> str:
+        """What it has printed since ``forgive``, or in this start."""
+        return self.log()[self._forgiven :]
+
     def forgive(self) -> None:
         """Errors that were printed until now are no failure of the test."""
         self._forgiven = len(self.log())
@@ -197,13 +201,21 @@ class NodeProcess:
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self.log().splitlines()[-lines:])
 
-    def wait_for(self, what: str, state: Callable[[], bool], timeout: float = 90) -> None:
+    def wait_for(
+        self,
+        what: str,
+        state: Callable[[], bool],
+        timeout: float = 90,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:
         """Wait until ``state()``; fails with the log when time is up, the node ends, or a
-        subscription stops because of an error.
+        subscription stops because of an error. ``progress``: as long as it changes, there is time.
         """
-        deadline = time.monotonic() + timeout
+        deadline, reached = time.monotonic() + timeout, progress()
         while not state():
-            assert "has stopped because of" not in self.log()[self._forgiven :], self.log_tail()
+            if (now := progress()) != reached:
+                deadline, reached = time.monotonic() + timeout, now
+            assert "has stopped because of" not in self.news(), self.log_tail()
             assert self.running, f"the node ended, waiting for {what}\n{self.log_tail()}"
             assert time.monotonic() < deadline, f"no {what} in {timeout} s\n{self.log_tail()}"
             time.sleep(0.1)

@@ -2,7 +2,8 @@
 
 ``make test`` runs five cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says; the kinds of
 faults and the moments come from PENSTOCK_FAULT_SEED. PENSTOCK_FAULT_KINDS ("CLUSTER in copy,node
-restored") names the cycles of a run one by one.
+restored") names the cycles of a run one by one. What is done is printed as it goes, so that a cycle
+that fails is known by its number and kind.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ def test_every_transaction_arrives_exactly_once(
     chosen = os.environ.get("PENSTOCK_FAULT_KINDS", "")
     with Arena(tmp_path, seed) as arena:
         kinds = chosen.split(",") if chosen else plan(cycles, arena.rng)
-        for kind in kinds:
-            arena.run(kind, KINDS[kind])
+        for number, kind in enumerate(kinds, 1):
             with capsys.disabled():
-                print(".", end="", flush=True)
+                print(f"\ncycle {number} of {len(kinds)}: {kind} ...", end="", flush=True)
+            cycle = arena.run(kind, KINDS[kind])
+            with capsys.disabled():
+                print(f" {cycle.cuts} cuts in {cycle.seconds:.0f} s", end="", flush=True)
         differences = arena.finish()
         lost = sum(found.lost.total() for found in differences)
         made_up = sum(found.made_up.total() for found in differences)

@@ -194,9 +194,11 @@ def test_a_cascade_loses_nothing_and_doubles_nothing(
         for number in range(cycles):
             if number:  # the first fault may hit the initial copy
                 cascade.wait_ready()
-            kinds[number % len(kinds)]()
+            kind = kinds[number % len(kinds)]
             with capsys.disabled():
-                print(".", end="", flush=True)
+                said = f"cycle {number + 1} of {cycles}: {kind.__name__}"
+                print(f"\n{said} ...", end="", flush=True)
+            kind()
         differences = cascade.finish()
         with capsys.disabled():
             print(

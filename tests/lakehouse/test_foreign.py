@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
@@ -13,6 +15,7 @@ from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatc
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.identity import newest_table_id
+from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -70,6 +73,36 @@ def test_restore(
     spark.sql(hint[hint.index("RESTORE") :].rstrip("."))
     followed.reload()
     assert {1, 2, 3} - {1 if "DELETE" in statements[0] else 0} <= set(spark_ids(spark, followed))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_a_compaction_by_others(followed: DeltaTable, spark: SparkSession, late: bool) -> None:
+    """delta-rs does not see that a compaction was first."""
+    other = DeltaRs(local_path(followed.uri))
+    rows = spark_ids(spark, followed)
+    if late:
+        moved = write(followed, rows)
+        followed.stage(remove_all=True, written=moved)
+        followed.commit(app_id=APP, version_marker=200, operation="OPTIMIZE", data_change=False)
+    other.optimize.compact()
+    followed.stage(written=write(followed, [4]))
+    with pytest.raises(CommitConflict):
+        commit(followed, 300)
+    if not late:
+        followed.reload()
+        assert spark_ids(spark, followed) == rows
+        return
+    started = again(followed)
+    for look in (lambda: started.check_restored(OURS), followed.reload):
+        with pytest.raises(StateMismatch, match="from an older state in version 4") as caught:
+            look()
+    restore = re.search(r"RESTORE TABLE \S+ TO VERSION AS OF \d+", str(caught.value.hint))
+    assert restore is not None
+    spark.sql(restore[0])
+    followed.reload()
+    again(followed).check_restored(OURS)
+    assert spark_ids(spark, followed) == rows
 
 
 @pytest.mark.spark

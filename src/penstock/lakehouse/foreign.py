@@ -6,6 +6,10 @@ is different. It takes commits of ours away and leaves our LSN in place (the mar
 grow), so that what was applied is lost and never applied again. It is allowed where it takes
 nothing of ours: before our first commit, back to a version since our last one, or back from a
 RESTORE that did. A copy of ours takes the place of all rows: nothing from before it counts.
+
+A writer that replaces files must know that they are still there. The compaction of delta-rs 1.6
+does not see that another one was first: it removes files that are gone, and brings their rows in a
+second time.
 """
 
 from __future__ import annotations
@@ -37,19 +41,35 @@ Rows = frozenset[tuple[str, str]]
 @dataclass(frozen=True, slots=True)
 class _Commit:
     """``operation``: None where the entry is gone; ``ours``: we have changed rows; ``copy``: and
-    none are left that were there before; ``markers``: app ids in it."""
+    none are left that were there before; ``replaces``: others have put files in place of files;
+    ``markers``: app ids in it."""
 
     version: int
     operation: str | None
     ours: bool = False
     copy: bool = False
+    replaces: bool = False
     markers: frozenset[str] = frozenset()
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may have done harm; the files before it and after it tell."""
+        return self.operation == RESTORE or self.replaces
+
+
+@dataclass(frozen=True, slots=True)
+class _Harm:
+    """The version that did it; ``outdated``: it is no RESTORE, but replaces what was gone."""
+
+    version: int
+    outdated: bool = False
 
 
 def check_restored(
     storage: Storage, uri: str, name: str, since: int, until: int, app_id: str | None = None
 ) -> None:
-    """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away.
+    """Raises StateMismatch when a RESTORE after ``since`` has taken commits of ours away, or when
+    another writer has replaced files that were gone.
 
     Reads each entry after ``since``: none where nobody else writes. ``since`` -1: the whole log.
     ``app_id``: whose first commit may come after ``since``; nothing from before it counts.
@@ -58,29 +78,39 @@ def check_restored(
     for commit in commits:
         if commit.operation is None:
             log.warning('table "%s": what version %d did is not in its log', name, commit.version)
-    if RESTORE not in (commit.operation for commit in commits):
+    if not any(commit.suspect for commit in commits):
         return
     since = _begin(storage, uri, commits, since, app_id)
     commits = [commit for commit in commits if commit.version > since]
-    restored = [commit.version for commit in commits if commit.operation == RESTORE]
-    if not restored:
+    if not any(commit.suspect for commit in commits):
         return
     try:
-        taken = _taken(storage, uri, since, until)
+        harm = _harm(storage, uri, since, until)
     except VersionGone as gone:
-        taken = restored[0]
+        restored = [commit.version for commit in commits if commit.operation == RESTORE]
+        harm = _Harm(restored[0]) if restored else None
         log.warning("%s", gone.message)
-    if taken is not None:
-        hint = _way_back(uri, taken, commits)
-        detail = (
-            "Rows that were replicated are gone from it, and the publisher does not send them "
-            f'again. The table lies at "{uri}".'
-        )
-        raise StateMismatch(
-            f'table "{name}" was restored to an older state in version {taken}',
-            detail=detail if hint else f"{detail} No version of it holds all of them.",
+    if harm is not None:
+        raise _error(uri, name, harm, _way_back(uri, harm.version, commits))
+
+
+def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
+    version, where = harm.version, f'The table lies at "{uri}".'
+    if hint is None:
+        where += " No version of it holds the right rows."
+    if harm.outdated:
+        return StateMismatch(
+            f'table "{name}" was rewritten from an older state in version {version}',
+            detail=f"Another writer has replaced files that version {version - 1} has no more: "
+            f"rows are in the table twice, or are back. {where}",
             hint=hint,
         )
+    return StateMismatch(
+        f'table "{name}" was restored to an older state in version {version}',
+        detail="Rows that were replicated are gone from it, and the publisher does not send "
+        f"them again. {where}",
+        hint=hint,
+    )
 
 
 def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
@@ -114,34 +144,38 @@ def _begin(
     return since if app_id in before.transactions else first
 
 
-def _way_back(uri: str, taken: int, commits: Iterable[_Commit]) -> str | None:
+def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
     """To the version before; unless that lacks what we have committed since."""
-    if any(commit.ours for commit in commits if commit.version > taken):
+    if any(commit.ours for commit in commits if commit.version > harmed):
         return None
-    return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {taken - 1}."
+    return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}."
 
 
-def _taken(storage: Storage, uri: str, since: int, until: int) -> int | None:
-    """The version of the RESTORE that took commits of ours away, if they are still away."""
+def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
+    """The commit that took commits of ours away, or replaced what was gone; unless a RESTORE has
+    put it right since."""
     state = TableState() if since < 0 else load_at(storage, uri, since)
     right: set[Rows] = {_rows(state)}
-    taken: int | None = None
+    harm: _Harm | None = None
     for version in range(since + 1, until + 1):
         actions = read_entry(storage, uri, version)
         if actions is None:
             raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
+        outdated = _replaces(actions) and not _removed(actions) <= state.files.keys()
         state.apply(version, actions)
         rows = _rows(state)
         if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
-                taken = None
-            elif taken is None:
-                taken = version
-        elif taken is None:
+                harm = None
+            elif harm is None:
+                harm = _Harm(version)
+        elif harm is None and outdated:
+            harm = _Harm(version, outdated=True)
+        elif harm is None:
             if _changes_rows_by_us(actions):
                 right.clear()
             right.add(rows)
-    return taken
+    return harm
 
 
 def _commit(storage: Storage, uri: str, version: int) -> _Commit:
@@ -154,7 +188,7 @@ def _commit(storage: Storage, uri: str, version: int) -> _Commit:
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
-    return _Commit(version, operation, ours, copy, _markers(actions))
+    return _Commit(version, operation, ours, copy, _replaces(actions), _markers(actions))
 
 
 def _markers(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
@@ -177,6 +211,15 @@ def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
     """Whether rows were changed, not only moved."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
     return any(body.get("dataChange", True) for body in bodies if body)
+
+
+def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is others' and has put files in place of files."""
+    return not _by_us(actions) and bool(_removed(actions)) and any("add" in a for a in actions)
+
+
+def _removed(actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {str(a["remove"]["path"]) for a in actions if "remove" in a}
 
 
 def _rows(state: TableState) -> Rows:
