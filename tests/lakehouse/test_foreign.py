@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable as DeltaRs
+from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
@@ -73,6 +76,25 @@ def test_restore(
     spark.sql(hint[hint.index("RESTORE") :].rstrip("."))
     followed.reload()
     assert {1, 2, 3} - {1 if "DELETE" in statements[0] else 0} <= set(spark_ids(spark, followed))
+
+
+def test_a_compaction_of_a_file_as_it_was_before_rows_were_deleted(followed: DeltaTable) -> None:
+    """The file is still there, with a newer deletion vector: the rows would be back."""
+    path = next(path for path, file in followed.files.items() if file.rows == 2)
+    followed.stage(deleted={path: BitMap([0])})
+    assert commit(followed, 300) == 3
+    folder = Path(local_path(followed.uri))
+    shutil.copy(folder / path, folder / "moved.parquet")
+    file = {"dataChange": False, "partitionValues": {}, "modificationTime": 1}
+    entry = [
+        {"commitInfo": {"operation": "OPTIMIZE"}},
+        {"remove": {"path": path, "dataChange": False, "deletionTimestamp": 1}},
+        {"add": {**file, "path": "moved.parquet", "size": (folder / path).stat().st_size}},
+    ]
+    lines = "\n".join(map(json.dumps, entry))
+    (folder / "_delta_log" / f"{4:020}.json").write_text(lines, encoding="utf-8")
+    with pytest.raises(StateMismatch, match="from an older state in version 4"):
+        again(followed).check_restored(OURS)
 
 
 @pytest.mark.spark

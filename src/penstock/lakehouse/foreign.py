@@ -14,7 +14,6 @@ second time.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 from penstock.errors import StateMismatch, VersionGone
 from penstock.lakehouse.actions import ENGINE
+from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
@@ -161,7 +161,7 @@ def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
         actions = read_entry(storage, uri, version)
         if actions is None:
             raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
-        outdated = _replaces(actions) and not _removed(actions) <= state.files.keys()
+        outdated = _replaces(actions) and not _removed(actions) <= _rows(state)
         state.apply(version, actions)
         rows = _rows(state)
         if _commit_info(actions).get("operation") == RESTORE:
@@ -218,11 +218,10 @@ def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
     return not _by_us(actions) and bool(_removed(actions)) and any("add" in a for a in actions)
 
 
-def _removed(actions: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {str(a["remove"]["path"]) for a in actions if "remove" in a}
+def _removed(actions: Iterable[Mapping[str, Any]]) -> Rows:
+    bodies = (action["remove"] for action in actions if "remove" in action)
+    return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
 
 
 def _rows(state: TableState) -> Rows:
-    return frozenset(
-        (path, json.dumps(file.descriptor, sort_keys=True)) for path, file in state.files.items()
-    )
+    return frozenset((path, unique_id(file.descriptor)) for path, file in state.files.items())
