@@ -165,7 +165,7 @@ def test_what_takes_rows_from_a_snapshot_waits_for_the_copy(
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
     begun[0].join()
-    assert 'the initial copy of table "public.t" makes way' in caplog.text
+    assert 'the initial copy of table "public.t" makes way' in "\n".join(caplog.messages)
     assert_equal(node, database, "t", "root", "other")
 
 

@@ -47,7 +47,7 @@ def made(lake: LakeNode, database: Database, schema: str, *tables: str) -> None:
 
 
 def test_broken_neighbours_stop_no_stream_no_slot_and_no_session(
-    lake: LakeNode, subscriber: Callable[..., Database]
+    lake: LakeNode, subscriber: Callable[..., Database], tmp_path: Path
 ) -> None:
     database, other = subscriber(18), subscriber(15)
     made(lake, database, "one", "good", "bad")
@@ -59,9 +59,13 @@ def test_broken_neighbours_stop_no_stream_no_slot_and_no_session(
     write_deltalake(str(folder(lake, "one.nested")), pa.table({"id": [1], "v": [[[1]]]}))
     (folder(lake, "one.junk") / "_delta_log").mkdir(parents=True)
     (folder(lake, "one.junk") / "_delta_log" / f"{0:020}.json").write_bytes(b'{"torn')
-    write_deltalake(str(folder(lake, "one.bad")), ids(2), mode="append")
+    # Made elsewhere, so that nobody sees the entry before it is empty.
+    twin = shutil.copytree(folder(lake, "one.bad"), tmp_path / "twin")
+    write_deltalake(str(twin), ids(2), mode="append")
+    for path in twin.glob("*.parquet"):
+        shutil.copy(path, folder(lake, "one.bad"))
     entry = folder(lake, "one.bad") / "_delta_log" / f"{2:020}.json"
-    whole = entry.read_bytes()
+    whole = (twin / "_delta_log" / entry.name).read_bytes()
     entry.write_bytes(b"")
     look(lake)
     write_deltalake(
