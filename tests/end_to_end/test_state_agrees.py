@@ -76,6 +76,12 @@ def streams(database: Database) -> bool:
     return bool(database.value(active))
 
 
+def reader_of_the_slot(database: Database) -> int | None:
+    """Its walsender's pid: another worker has another one."""
+    pid = database.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = 's'")
+    return None if pid is None else int(pid)
+
+
 def reopened(node: LocalNode, spark: Any) -> None:
     """The node again, after it was closed."""
     node.node = Node(node.folder, spark=spark)
@@ -316,7 +322,9 @@ def test_compactions_of_a_followed_table(tmp_path: Path, spark: Any, database: D
         same_rows(node, database)
 
         more_files(21)
+        reader = reader_of_the_slot(database)
         node.node.sql("ALTER SUBSCRIPTION s SET (on_table_error = park)")
+        eventually(lambda: reader_of_the_slot(database) not in (None, reader), "the next worker")
         one, other = DeltaRs(folder), DeltaRs(folder)
         compact(one, other)
         insert(database, 30)
