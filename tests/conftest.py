@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import settings
+
+# Machines are busy, and no test is of speed.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
+
 _HERE = Path(__file__).parent
 
 pytest_plugins = sorted(path.stem for path in _HERE.glob("fix_*.py"))
