@@ -155,13 +155,14 @@ def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
     """The commit that took commits of ours away, or replaced what was gone; unless a RESTORE has
     put it right since."""
     state = TableState() if since < 0 else load_at(storage, uri, since)
-    right: set[Rows] = {_rows(state)}
+    rows = _rows(state)
+    right: set[Rows] = {rows}
     harm: _Harm | None = None
     for version in range(since + 1, until + 1):
         actions = read_entry(storage, uri, version)
         if actions is None:
             raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
-        outdated = _replaces(actions) and not _removed(actions) <= _rows(state)
+        outdated = _replaces(actions) and not _removed(actions) <= rows
         state.apply(version, actions)
         rows = _rows(state)
         if _commit_info(actions).get("operation") == RESTORE:
