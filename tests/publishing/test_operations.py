@@ -109,6 +109,7 @@ def test_a_vacuumed_slot_is_lost(
         "WHERE slot_name = 'lost'"
     )
     eventually(lambda: lake.rows(state) == [("lost", "wal_removed", None)], "the loss of the slot")
+    stop(lake, database, "lost")
     with (
         psycopg.connect(
             f"host=127.0.0.1 port={lake.port} dbname=lake user=lake password='{PASSWORD}'",
