@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +30,6 @@ CONNINFO = "host=h user=u password=tops3cret"
 
 def sqlite_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'state.db'}"
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with Catalog.create(sqlite_url(tmp_path)) as catalog:
-        yield catalog
 
 
 def subscribe(catalog: Catalog, name: str = "s") -> Subscription:

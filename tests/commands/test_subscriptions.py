@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -30,12 +29,6 @@ from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream
 
 NOWHERE = "host=127.0.0.1 port=1 dbname=x"
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
-        yield catalog
 
 
 @pytest.fixture

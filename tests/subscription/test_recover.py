@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from penstock.lsn import Lsn
 from penstock.subscription.tablesync import copy_marker, recover
 
 POINT = Lsn(0x1000)
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
-        yield catalog
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from penstock.walsender.table_logs import TableLogs
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
-        yield catalog
-
-
-@pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(str(tmp_path / "warehouse"))
 

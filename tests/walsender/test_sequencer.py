@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,12 +14,6 @@ from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.sequencer import Sequencer
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
-        yield catalog
 
 
 @pytest.fixture
