@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.duckdb_predicate import conjunction
-from penstock.publication.duckdb_values import BOOL, Value
+from penstock.executor.duckdb_predicate import conjunction
+from penstock.executor.duckdb_values import BOOL, Value
 from penstock.publication.members import (
     Action,
     Members,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.duckdb_predicate import predicate
+from penstock.executor.duckdb_predicate import predicate
 from penstock.sql.builtin import functions
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse

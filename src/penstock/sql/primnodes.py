@@ -36,11 +36,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Var(Node):
-    """A column. ``system``: ctid, xmin and the like, or the whole row."""
+    """A column. ``system``: ctid, xmin and the like, or the whole row.
+
+    ``relation``: which entry of a query's range table; "" where there is only one table.
+    """
 
     name: str
     typmod: int = -1
     system: bool = False
+    relation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.publication.duckdb_patterns import like, regular_expression
-from penstock.publication.duckdb_values import (
+from penstock.executor.duckdb_patterns import like, regular_expression
+from penstock.executor.duckdb_values import (
     BOOL,
     BPCHAR,
     BYTEA,

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.pgtypes.numeric import precision_and_scale
-from penstock.publication.duckdb_operators import as_decimal, integer_arithmetic
-from penstock.publication.duckdb_patterns import ascii_lower, ascii_upper
-from penstock.publication.duckdb_values import (
+from penstock.executor.duckdb_operators import as_decimal, integer_arithmetic
+from penstock.executor.duckdb_patterns import ascii_lower, ascii_upper
+from penstock.executor.duckdb_values import (
     BOOL,
     BPCHAR,
     BYTEA,
@@ -27,11 +26,13 @@ from penstock.publication.duckdb_values import (
     STRINGS,
     TEXT,
     TIMESTAMP,
+    UUID,
     VARCHAR,
     Value,
     duckdb_type,
     refused,
 )
+from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
 from penstock.sql.quoting import type_name
@@ -226,3 +227,18 @@ def _length(value: Value, typmod: int) -> Value:
         sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
         return Value(sql, NUMERIC, shape, True)
     raise refused(f"a cast of {type_name(value.type)} to another length")
+
+
+def output_text(value: Value, target: int) -> Value:
+    """CoerceViaIO to a string: what the output function prints. Raises FeatureNotSupported."""
+    if target not in (TEXT, VARCHAR):
+        raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
+    if value.type in INTEGERS | {NUMERIC, DATE, TIMESTAMP}:
+        sql = f"CAST({value.sql} AS VARCHAR)"
+    elif value.type in (UUID, VARCHAR, TEXT, NAME):
+        sql = value.sql
+    else:
+        raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
+    if value.type in (DATE, TIMESTAMP):
+        sql = f"replace({sql}, ' (BC)', ' BC')"
+    return Value(sql, target, None, value.fails)

@@ -12,7 +12,7 @@ import string
 from typing import Final
 
 from penstock.errors import InvalidParameterValue
-from penstock.publication.duckdb_values import refused
+from penstock.executor.duckdb_values import refused
 from penstock.sql.quoting import quote_literal
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)

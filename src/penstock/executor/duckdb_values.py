@@ -71,10 +71,10 @@ class Value:
 
 
 def refused(what: str) -> FeatureNotSupported:
-    """What PostgreSQL allows in a row filter and we do not; to be raised."""
+    """What PostgreSQL allows and we do not; to be raised."""
     return FeatureNotSupported(
-        f"{what} is not supported in row filters",
-        hint="The documentation of row filters lists what is supported.",
+        f"{what} is not supported",
+        hint="The documentation lists the functions, operators and casts that are supported.",
     )
 
 
@@ -213,7 +213,7 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
     if NUMERIC in (left.type, right.type):
         (left, right), shape = aligned([left, right])
         if shape is None:
-            return _sort_key(left.sql), _sort_key(right.sql)
+            return sort_key(left.sql), sort_key(right.sql)
         return left.sql, right.sql
     if NUMERIC in (element(left.type), element(right.type)):
         return _numeric_list(left), _numeric_list(right)
@@ -231,10 +231,10 @@ def _trimmed(value: Value) -> str:
 
 def _numeric_list(value: Value) -> str:
     item = "item" if value.shape is None else "CAST(item AS VARCHAR)"
-    return f"list_transform({value.sql}, lambda item: {_sort_key(item)})"
+    return f"list_transform({value.sql}, lambda item: {sort_key(item)})"
 
 
-def _sort_key(text: str) -> str:
+def sort_key(text: str) -> str:
     """numeric_cmp as the order of strings: sign, number of digits in front of the point, digits;
     for negative numbers the nines' complement. NaN equals NaN and is the greatest."""
     positive = f"('2' || {_digits_key(text)})"

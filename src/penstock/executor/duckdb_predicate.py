@@ -12,11 +12,11 @@ from functools import singledispatchmethod
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.publication.constant_folding import folded
-from penstock.publication.duckdb_functions import cast, function
-from penstock.publication.duckdb_operators import PLAIN, binary, compare, prefix
-from penstock.publication.duckdb_patterns import like_escape
-from penstock.publication.duckdb_values import (
+from penstock.executor.constant_folding import folded
+from penstock.executor.duckdb_functions import cast, function
+from penstock.executor.duckdb_operators import PLAIN, binary, compare, prefix
+from penstock.executor.duckdb_patterns import like_escape
+from penstock.executor.duckdb_values import (
     BOOL,
     BPCHAR,
     FLOATS,
@@ -68,7 +68,7 @@ _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 
 def predicate(node: Node) -> Value:
     """A boolean expression. Raises FeatureNotSupported, and 54001 when it becomes too long."""
-    return _Compiler().value(node)
+    return ExpressionCompiler().value(node)
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
@@ -105,17 +105,22 @@ def _limited(value: Value) -> Value:
     return value
 
 
-class _Compiler:
+class ExpressionCompiler:
     """Values of nodes; holds the argument of the CASE that it is in."""
 
     def __init__(self) -> None:
         self._case: list[Value] = []
 
     def value(self, node: Node) -> Value:
+        """The SQL of an expression. Raises as ``predicate``."""
         value = _limited(self._value(folded(node)))
         if value.fails and not contains_var(node) and not self._case:
-            raise refused("an expression of constants that may fail")
+            self._constants_may_fail()
         return value
+
+    def _constants_may_fail(self) -> None:
+        """PostgreSQL's planner evaluates constants, whether there are rows or not."""
+        raise refused("an expression of constants that may fail")
 
     @singledispatchmethod
     def _value(self, node: Node) -> Value:

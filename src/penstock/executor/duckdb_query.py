@@ -1,0 +1,280 @@
+"""Typed queries as SQL of DuckDB that gives PostgreSQL's rows (execMain.c and its nodes).
+
+In: a ``Query``. Out: SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ..., which
+tables those are, and the types of the result. Where rows have an order it is PostgreSQL's: bytes of
+strings, NULL above all values. Who reads the tables is left to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from penstock.executor.duckdb_aggregates import aggregate, check_groupable, window_function
+from penstock.executor.duckdb_functions import output_text
+from penstock.executor.duckdb_operators import COMPARISONS, PLAIN
+from penstock.executor.duckdb_predicate import ExpressionCompiler
+from penstock.executor.duckdb_values import (
+    BPCHAR,
+    NUMERIC,
+    Value,
+    aligned,
+    column,
+    comparable,
+    duckdb_type,
+    refused,
+)
+from penstock.sql.builtin import functions
+from penstock.sql.primnodes import CoerceViaIO, Node, OpExpr, Var
+from penstock.sql.query.expression import SUBLINK_COLUMN
+from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
+from penstock.sql.query.primnodes import (
+    Aggref,
+    CteScan,
+    FromNode,
+    Join,
+    Query,
+    SeriesScan,
+    SetOperationScan,
+    SortKey,
+    SubLink,
+    SubqueryScan,
+    TableScan,
+    ValuesScan,
+    WindowFunc,
+)
+from penstock.sql.quoting import type_name
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class CompiledQuery:
+    """``values``: of the result's columns, c1 and so on. ``tables``: inputs that it reads."""
+
+    sql: str
+    values: tuple[Value, ...]
+    tables: tuple[TableScan, ...]
+
+
+def compile_query(query: Query) -> CompiledQuery:
+    """Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001)."""
+    compiler = QueryCompiler()
+    sql, values = compiler.query(query)
+    return CompiledQuery(sql, values, tuple(compiler.tables))
+
+
+class QueryCompiler(ExpressionCompiler):
+    """Of one statement. ``tables``: those whose columns have been used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[TableScan] = []
+        self._columns: dict[tuple[str, str], Value] = {}
+        self._ctes: dict[str, tuple[Value, ...]] = {}
+
+    def _constants_may_fail(self) -> None:
+        """The query fails then, when it comes to it."""
+
+    # Expressions
+
+    def _value(self, node: Node) -> Value:
+        match node:
+            case Var(name=name, relation=relation):
+                return self._columns[relation, name]
+            case Aggref():
+                return self._aggregate(node, "")
+            case WindowFunc():
+                return self._window(node)
+            case SubLink():
+                return self._sublink(node)
+            case CoerceViaIO(argument=argument, type=target):
+                return output_text(self.value(argument), target)
+        return super()._value(node)
+
+    def _aggregate(self, node: Aggref, over: str) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        order = f" ORDER BY {self._order(node.order)}" if node.order else ""
+        filter_ = f" FILTER (WHERE {self.value(node.filter).sql})" if node.filter else ""
+        if functions()[node.oid].kind == "w":
+            return window_function(node, values, over)
+        return aggregate(node, values, order, filter_, over)
+
+    def _window(self, node: WindowFunc) -> Value:
+        clauses = []
+        if node.partition:
+            keys = [self.value(item) for item in node.partition]
+            for key in keys:
+                check_groupable(key)
+            clauses.append("PARTITION BY " + ", ".join(key.sql for key in keys))
+        if node.order:
+            clauses.append("ORDER BY " + self._order(node.order))
+        if node.frame is not None:
+            frame = node.frame
+            clauses.append(f"{frame.mode} BETWEEN {frame.start} AND {frame.end}")
+        return self._aggregate(node.aggregate, f" OVER ({' '.join(clauses)})")
+
+    def _order(self, keys: Sequence[SortKey]) -> str:
+        return ", ".join(_order_by(key, self.value(key.node)) for key in keys)
+
+    def _sublink(self, node: SubLink) -> Value:
+        sql, values = self.query(node.query)
+        if node.kind is SubLinkKind.EXISTS:
+            return Value(f"(EXISTS ({sql}))", node.type)
+        (value,) = values
+        if node.kind is SubLinkKind.EXPR:
+            return Value(f"({sql})", node.type, value.shape, True)
+        if node.kind is SubLinkKind.ARRAY:
+            return Value(f"(ARRAY({sql}))", node.type, value.shape, True)
+        return self._any_of(node, sql, value)
+
+    def _any_of(self, node: SubLink, sql: str, value: Value) -> Value:
+        """ANY and ALL by comparison: both sides as DuckDB compares them."""
+        test = node.test
+        if not isinstance(test, OpExpr) or test.name not in COMPARISONS:
+            raise refused("this comparison with a subquery")
+        self._columns[SUBLINK_COLUMN, "c1"] = replace(value, sql="subquery.c1")
+        left, right = (self.value(argument) for argument in test.arguments)
+        first, second = comparable(left, right)
+        word = "ANY" if node.kind is SubLinkKind.ANY else "ALL"
+        rows = f"SELECT {second} FROM ({sql}) AS subquery"
+        return Value(f"({first} {test.name} {word} ({rows}))", node.type, None, True)
+
+    # Queries
+
+    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
+        """SQL whose columns are c1, c2 ..., and their values without SQL of their own."""
+        with_ = self._with(query)
+        from_ = [self._from(node) for node in query.from_]
+        clauses = [f"FROM {', '.join(from_)}"] if from_ else []
+        if query.where is not None:
+            clauses.append(f"WHERE {self.value(query.where).sql}")
+        targets = [self.value(target) for target in query.targets]
+        clauses += self._group(query)
+        if query.having is not None:
+            clauses.append(f"HAVING {self.value(query.having).sql}")
+        for target in targets if query.distinct else ():
+            check_groupable(target)
+        shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(targets))
+        distinct = "DISTINCT " if query.distinct else ""
+        sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
+        sql = f"{with_}{sql}{self._sorted(query)}"
+        if query.limit is not None:
+            sql += f" LIMIT {query.limit}"
+        if query.offset:
+            sql += f" OFFSET {query.offset}"
+        return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
+
+    def _with(self, query: Query) -> str:
+        parts = []
+        for cte in query.ctes:
+            sql, values = self.query(cte.query)
+            self._ctes[cte.name] = values
+            # An input can be read only once.
+            parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
+        return f"WITH {', '.join(parts)} " if parts else ""
+
+    def _group(self, query: Query) -> list[str]:
+        keys = [self.value(node) for node in query.group]
+        for key in keys:
+            check_groupable(key)
+        return ["GROUP BY " + ", ".join(key.sql for key in keys)] if keys else []
+
+    def _sorted(self, query: Query) -> str:
+        if not query.sort:
+            return ""
+        if not query.distinct:
+            return f" ORDER BY {self._order(query.sort)}"
+        keys = []
+        for key in query.sort:  # of DISTINCT: those that are shown
+            number = query.targets.index(key.node) + 1
+            keys.append(_order_by(key, replace(self.value(key.node), sql=f"c{number}")))
+        return f" ORDER BY {', '.join(keys)}"
+
+    # FROM
+
+    def _from(self, node: FromNode) -> str:
+        match node:
+            case Join():
+                left, right = self._from(node.left), self._from(node.right)
+                condition = "TRUE" if node.condition is None else self.value(node.condition).sql
+                return f"({left} {node.type.value} JOIN {right} ON {condition})"
+            case TableScan():
+                self.tables.append(node)
+                for number, item in _numbered(node.columns):
+                    found = column(f"c{number}", item.type, item.typmod)
+                    sql = found.sql.replace(f'"c{number}"', f"{node.name}.c{number}")
+                    self._columns[node.name, f"c{number}"] = replace(found, sql=sql)
+                return node.name
+            case CteScan():
+                self._expose(node.name, self._ctes[node.cte])
+                return f"{node.cte} AS {node.name}"
+            case SubqueryScan():
+                sql, values = self.query(node.query)
+                self._expose(node.name, values)
+                return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
+            case SeriesScan():
+                return self._series(node)
+            case ValuesScan():
+                return self._values(node)
+            case SetOperationScan():
+                return self._set_operation(node)
+        raise refused(type(node).__name__)
+
+    def _expose(self, relation: str, values: Sequence[Value]) -> None:
+        for number, value in _numbered(values):
+            name = f"c{number}"
+            self._columns[relation, name] = Value(f"{relation}.{name}", value.type, value.shape)
+
+    def _series(self, node: SeriesScan) -> str:
+        type_ = node.columns[0].type
+        bounds = f"CAST({node.start} AS BIGINT), CAST({node.stop} AS BIGINT), {node.step}"
+        self._expose(node.name, [Value("", type_)])
+        number = f"CAST(unnest(generate_series({bounds})) AS {duckdb_type(type_, None)})"
+        return f"(SELECT {number} AS c1) AS {node.name}"
+
+    def _values(self, node: ValuesScan) -> str:
+        rows = [[self.value(value) for value in row] for row in node.rows]
+        columns = [aligned(list(values)) for values in zip(*rows, strict=True)]
+        exposed = []
+        for (values, shape), shown in zip(columns, node.columns, strict=True):
+            fails = any(value.fails for value in values)
+            exposed.append(Value("", shown.type, shape, fails))
+        self._expose(node.name, exposed)
+        texts = [
+            "(" + ", ".join(value.sql for value in row) + ")"
+            for row in zip(*(values for values, _ in columns), strict=True)
+        ]
+        names = ", ".join(f"c{number}" for number, _ in _numbered(columns))
+        return f"(VALUES {', '.join(texts)}) AS {node.name}({names})"
+
+    def _set_operation(self, node: SetOperationScan) -> str:
+        left_sql, left = self.query(node.left)
+        right_sql, right = self.query(node.right)
+        first, second, exposed = [], [], []
+        for number, (one, other) in _numbered(list(zip(left, right, strict=True))):
+            (one, other), shape = aligned([one, other])
+            if not (node.all and node.operation is SetOperation.UNION):
+                check_groupable(replace(one, shape=shape))
+            first.append(f"{one.sql} AS c{number}")
+            second.append(f"{other.sql} AS c{number}")
+            exposed.append(Value("", one.type, shape))
+        self._expose(node.name, exposed)
+        word = node.operation.value + (" ALL" if node.all else "")
+        return (
+            f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
+            f" SELECT {', '.join(second) or '1'} FROM ({right_sql})) AS {node.name}"
+        )
+
+
+def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
+    return enumerate(items, 1)
+
+
+def _order_by(key: SortKey, value: Value) -> str:
+    if value.type not in PLAIN | {NUMERIC, BPCHAR}:
+        raise refused(f"ORDER BY of {type_name(value.type)}")
+    direction = "DESC" if key.descending else "ASC"
+    nulls = "FIRST" if key.nulls_first else "LAST"
+    return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"

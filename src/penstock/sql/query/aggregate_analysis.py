@@ -1,0 +1,170 @@
+"""Aggregates and window functions (parse_agg.c, ParseFuncOrColumn of parse_func.c).
+
+In: a call with its typed arguments, and where it stands. Out: an Aggref or a WindowFunc. Which of
+PostgreSQL's aggregates can be computed is left to whoever runs them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.builtin import Function, functions, functions_by_name
+from penstock.sql.candidates import find_function
+from penstock.sql.operator_analysis import coerced
+from penstock.sql.primnodes import Const, Node, children
+from penstock.sql.query.parsenodes import Call, WindowDef
+from penstock.sql.query.primnodes import Aggref, Frame, SortKey, WindowFunc
+from penstock.sql.quoting import type_name
+
+AGGREGATE, WINDOW = "a", "w"
+# FRAMEOPTION_* of parsenodes.h
+_NONDEFAULT, _RANGE, _ROWS, _GROUPS = 0x1, 0x2, 0x4, 0x8
+_STARTS: Final = {
+    0x20: "UNBOUNDED PRECEDING",
+    0x200: "CURRENT ROW",
+    0x800: "{} PRECEDING",
+    0x2000: "{} FOLLOWING",
+}
+_ENDS: Final = {
+    0x100: "UNBOUNDED FOLLOWING",
+    0x400: "CURRENT ROW",
+    0x1000: "{} PRECEDING",
+    0x4000: "{} FOLLOWING",
+}
+_EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
+
+
+def kinds(name: str) -> frozenset[str]:
+    """Which kinds of functions have a name: f, a, w, p."""
+    return frozenset(function.kind for function in functions_by_name().get(name, ()))
+
+
+def aggregate(
+    raw: Call,
+    arguments: tuple[Node, ...],
+    order: tuple[SortKey, ...],
+    filter_: Node | None,
+) -> Aggref:
+    """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
+    (name,) = raw.call.name
+    function, nodes, result = _found(raw, name, arguments)
+    if function.kind == AGGREGATE and any(_has_aggregate(node) for node in arguments):
+        raise PenstockError("aggregate function calls cannot be nested", sqlstate="42803")
+    if function.kind != AGGREGATE:
+        _refuse_decorations(raw, name, function)
+    if raw.distinct and any(key.node not in nodes for key in order):
+        raise PenstockError(
+            "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+            sqlstate="42P10",
+        )
+    return Aggref(result, function.oid, name, nodes, raw.distinct, order, filter_)
+
+
+def _found(
+    raw: Call, name: str, arguments: tuple[Node, ...]
+) -> tuple[Function, tuple[Node, ...], int]:
+    found = find_function(name, [argument.type for argument in arguments])
+    if found is None:
+        shown = "*" if raw.call.star else ", ".join(type_name(node.type) for node in arguments)
+        raise PenstockError(f"function {name}({shown}) does not exist", sqlstate="42883")
+    function = functions()[found.row.oid]
+    if not arguments and not raw.call.star and function.kind == AGGREGATE:
+        raise PenstockError(
+            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
+        )
+    nodes, result = coerced(arguments, found.arguments, function.result)
+    return function, nodes, result
+
+
+def _refuse_decorations(raw: Call, name: str, function: Function) -> None:
+    """Of what is no aggregate."""
+    if function.kind == WINDOW and raw.over is None:
+        raise PenstockError(f"window function {name} requires an OVER clause", sqlstate="42809")
+    if function.kind != WINDOW and raw.over is not None:
+        raise PenstockError(
+            f"OVER specified, but {name} is not a window function nor an aggregate function",
+            sqlstate="42809",
+        )
+    for given, word in (
+        (raw.call.star, "(*)"),
+        (raw.distinct, "DISTINCT"),
+        (bool(raw.order), "ORDER BY"),
+        (raw.filter is not None, "FILTER"),
+    ):
+        if given:
+            raise PenstockError(
+                f"{name}(*) specified, but {name} is not an aggregate function"
+                if word == "(*)"
+                else f"{word} specified, but {name} is not an aggregate function",
+                sqlstate="42809",
+            )
+
+
+def check_plain(raw: Call) -> None:
+    """A call of a function that is neither. Raises PenstockError (42809)."""
+    name = raw.call.name[-1]
+    for function in functions_by_name().get(name, ()):
+        _refuse_decorations(raw, name, function)
+
+
+def window(
+    function: Aggref,
+    definition: WindowDef,
+    partition: tuple[Node, ...],
+    order: tuple[SortKey, ...],
+    offsets: tuple[Node | None, Node | None],
+) -> WindowFunc:
+    """The typed call with OVER. Raises FeatureNotSupported."""
+    if function.distinct:
+        raise FeatureNotSupported("DISTINCT is not implemented for window functions")
+    if function.order:
+        raise FeatureNotSupported("aggregate ORDER BY is not implemented for window functions")
+    if any(_has_window(node) for node in (*function.arguments, *partition)):
+        raise PenstockError("window function calls cannot be nested", sqlstate="42P20")
+    frame = _frame(definition, offsets)
+    return WindowFunc(function.type, function, partition, order, frame)
+
+
+def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> Frame | None:
+    options = definition.frame
+    if not options & _NONDEFAULT:
+        return None
+    if options & _EXCLUDE:
+        raise FeatureNotSupported("EXCLUDE in a window's frame is not supported")
+    modes = {_RANGE: "RANGE", _ROWS: "ROWS", _GROUPS: "GROUPS"}
+    mode = next(word for bit, word in modes.items() if options & bit)
+    start = next(word for bit, word in _STARTS.items() if options & bit)
+    end = next((word for bit, word in _ENDS.items() if options & bit), "CURRENT ROW")
+    return Frame(mode, _bound(start, offsets[0], mode), _bound(end, offsets[1], mode))
+
+
+def _bound(words: str, offset: Node | None, mode: str) -> str:
+    if "{}" not in words:
+        return words
+    if mode == "RANGE" or not isinstance(offset, Const) or offset.text is None:
+        raise FeatureNotSupported("this frame of a window is not supported")
+    if int(offset.text) < 0:
+        raise PenstockError("frame starting offset must not be negative", sqlstate="22013")
+    return words.format(int(offset.text))
+
+
+def _has_aggregate(node: Node) -> bool:
+    return isinstance(node, Aggref) or any(_has_aggregate(child) for child in children(node))
+
+
+def _has_window(node: Node) -> bool:
+    return isinstance(node, WindowFunc) or any(_has_window(child) for child in children(node))
+
+
+def contains_aggregate(nodes: tuple[Node, ...]) -> bool:
+    """Whether one of them is computed over groups of rows."""
+    return any(_computes(node) for node in nodes)
+
+
+def _computes(node: Node) -> bool:
+    if isinstance(node, WindowFunc):
+        inner = node.aggregate
+        below = (*inner.arguments, *node.partition, *(key.node for key in node.order))
+        return any(_computes(child) for child in below)
+    return isinstance(node, Aggref) or any(_computes(child) for child in children(node))

@@ -1,0 +1,160 @@
+"""Expressions of queries: columns of several relations, subqueries, aggregates (parse_expr.c).
+
+In: raw expressions, a scope, and the clause in which they stand. Out: typed nodes. What has one
+table only, such as row filters, uses ``ExpressionAnalysis`` as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.coercion import array_of, to_boolean
+from penstock.sql.expression_analysis import ExpressionAnalysis
+from penstock.sql.expressions import ARow, ColumnRef, Expression, SqlValueFunction
+from penstock.sql.function_analysis import call
+from penstock.sql.operator_analysis import make_operator
+from penstock.sql.primnodes import BOOL, Node, Var
+from penstock.sql.query.aggregate_analysis import (
+    AGGREGATE,
+    WINDOW,
+    aggregate,
+    check_plain,
+    kinds,
+    window,
+)
+from penstock.sql.query.parsenodes import (
+    Call,
+    Default,
+    QuerySubLink,
+    SelectStmt,
+    SortBy,
+    SubLinkKind,
+    WindowDef,
+)
+from penstock.sql.query.primnodes import Query, SortKey, SubLink
+from penstock.sql.query.scope import Scope
+
+AnalyzeQuery = Callable[[SelectStmt, Scope], Query]
+SUBLINK_COLUMN: Final = "subquery"
+"""The relation of the Var that stands for a subquery's column in a test."""
+
+
+class QueryExpressions(ExpressionAnalysis):
+    """Of one query. ``clause``: as messages name it; ``windows``: of its WINDOW clause."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        query: AnalyzeQuery,
+        clause: str,
+        *,
+        aggregates: bool = False,
+        windows: dict[str, WindowDef] | None = None,
+        in_windows: bool = False,
+    ) -> None:
+        super().__init__({}, "")
+        self._scope = scope
+        self._query = query
+        self._clause = clause
+        self._aggregates = aggregates
+        self._windows = windows or {}
+        self._in_windows = in_windows
+
+    def transform(self, raw: Expression) -> Node:
+        """The typed tree of a raw one. Raises PenstockError."""
+        match raw:
+            case ColumnRef(fields):
+                return self._scope.resolve(fields)
+            case Call():
+                return self._any_call(raw)
+            case QuerySubLink():
+                return self._subquery(raw)
+            case SqlValueFunction(name):
+                raise FeatureNotSupported(f"{name.upper()} is not supported here")
+            case Default():
+                raise SqlSyntaxError("DEFAULT is not allowed in this context")
+        return super().transform(raw)
+
+    def sort_key(self, raw: SortBy) -> SortKey:
+        """A key whose expression is over the scope's columns."""
+        return sort_key(raw, self.transform(raw.expression))
+
+    def _any_call(self, raw: Call) -> Node:
+        if len(raw.call.name) > 1:
+            raise PenstockError(f'schema "{raw.call.name[0]}" does not exist', sqlstate="3F000")
+        (name,) = raw.call.name
+        found = kinds(name)
+        if not found & {AGGREGATE, WINDOW}:
+            check_plain(raw)
+            return call(raw.call, [self.transform(argument) for argument in raw.call.arguments])
+        if raw.over is None and not self._aggregates:
+            raise PenstockError(
+                f"aggregate functions are not allowed in {self._clause}"
+                if AGGREGATE in found
+                else f"window function {name} requires an OVER clause",
+                sqlstate="42803" if AGGREGATE in found else "42809",
+            )
+        if raw.over is not None and not self._in_windows:
+            raise PenstockError(
+                f"window functions are not allowed in {self._clause}", sqlstate="42P20"
+            )
+        arguments = tuple(self.transform(argument) for argument in raw.call.arguments)
+        order = tuple(self.sort_key(key) for key in raw.order)
+        filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
+        function = aggregate(raw, arguments, order, filter_)
+        if raw.over is None:
+            return function
+        definition = self._definition(raw.over)
+        return window(
+            function,
+            definition,
+            tuple(self.transform(item) for item in definition.partition),
+            tuple(self.sort_key(key) for key in definition.order),
+            (self._optional(definition.start), self._optional(definition.end)),
+        )
+
+    def boolean(self, raw: Expression, clause: str) -> Node:
+        """A condition. Raises PenstockError (42804)."""
+        return to_boolean(self.transform(raw), clause)
+
+    def _optional(self, raw: Expression | None) -> Node | None:
+        return None if raw is None else self.transform(raw)
+
+    def _definition(self, raw: WindowDef) -> WindowDef:
+        if raw.refname is not None:
+            raise FeatureNotSupported("OVER with the name of another window is not supported")
+        if raw.name is None:
+            return raw
+        found = self._windows.get(raw.name)
+        if found is None:
+            raise PenstockError(f'window "{raw.name}" does not exist', sqlstate="42704")
+        return found
+
+    def _subquery(self, raw: QuerySubLink) -> Node:
+        query = self._query(raw.query, self._scope)
+        if raw.kind is SubLinkKind.EXISTS:
+            return SubLink(BOOL, raw.kind, query)
+        if len(query.columns) != 1:
+            raise SqlSyntaxError("subquery must return only one column")
+        (column,) = query.columns
+        if raw.kind is SubLinkKind.EXPR:
+            return SubLink(column.type, raw.kind, query)
+        if raw.kind is SubLinkKind.ARRAY:
+            return SubLink(array_of(column.type), raw.kind, query)
+        if raw.test is None or isinstance(raw.test, ARow):
+            raise FeatureNotSupported("comparing a row with a subquery is not supported")
+        value = Var(column.type, "c1", column.typmod, relation=SUBLINK_COLUMN)
+        test = make_operator(raw.operator, self.transform(raw.test), value)
+        if test.type != BOOL:
+            raise PenstockError(
+                "operator must return type boolean, not another one", sqlstate="42804"
+            )
+        return SubLink(BOOL, raw.kind, query, test)
+
+
+def sort_key(raw: SortBy, node: Node) -> SortKey:
+    """NULLs are greater than all: last in ascending order."""
+    first = raw.descending if raw.nulls_first is None else raw.nulls_first
+    return SortKey(node, raw.descending, first)

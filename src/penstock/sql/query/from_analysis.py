@@ -1,0 +1,244 @@
+"""FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
+
+In: raw items, who knows tables, the queries of WITH. Out: typed nodes, and the namespace that the
+other clauses see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+from penstock.sql.coercion import select_common_type, to_common_type
+from penstock.sql.expressions import BoolOp, Expression
+from penstock.sql.object_names import RangeVar
+from penstock.sql.operator_analysis import make_operator
+from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node, Var
+from penstock.sql.query.expression import QueryExpressions
+from penstock.sql.query.parsenodes import (
+    Alias,
+    FromItem,
+    JoinExpr,
+    JoinType,
+    RangeFunction,
+    RangeSubselect,
+    RangeTable,
+    SelectStmt,
+)
+from penstock.sql.query.primnodes import (
+    Cte,
+    CteScan,
+    FromNode,
+    Join,
+    OutputColumn,
+    Query,
+    Relation,
+    SeriesScan,
+    SubqueryScan,
+    TableScan,
+)
+from penstock.sql.query.scope import Column, NamedRelation, Namespace, Scope
+
+FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
+"""The columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
+
+_SERIES: Final = "generate_series"
+_INTEGERS: Final = frozenset({20, 23})
+_INT8: Final = range(-(1 << 63), 1 << 63)
+
+
+class Relations:
+    """What every query of a statement shares: names for relations, tables, and who analyzes."""
+
+    def __init__(
+        self, find_table: FindTable, analyze: Callable[[SelectStmt, Scope | None], Query]
+    ) -> None:
+        self.find_table = find_table
+        self.analyze = analyze
+        self._numbers: Iterator[int] = count(1)
+
+    def name(self) -> str:
+        """One that no other relation has."""
+        return f"r{next(self._numbers)}"
+
+
+class FromClause:
+    """Of one query. ``ctes``: queries of WITH that it sees, by name."""
+
+    def __init__(self, relations: Relations, scope: Scope, ctes: Mapping[str, Cte]) -> None:
+        self._relations = relations
+        self._scope = scope
+        self._ctes = ctes
+
+    def item(self, raw: FromItem, seen: Namespace) -> tuple[FromNode, Namespace]:
+        """``seen``: what stands at its left, for LATERAL."""
+        match raw:
+            case RangeTable():
+                return self._table(raw)
+            case RangeSubselect():
+                return self._subselect(raw, seen)
+            case RangeFunction():
+                return self._function(raw)
+        return self._join(raw, seen)
+
+    def _table(self, raw: RangeTable) -> tuple[FromNode, Namespace]:
+        name = raw.relation
+        relation: Relation
+        cte = self._ctes.get(name.name) if name.schema is None else None
+        if cte is not None:
+            relation = CteScan(self._relations.name(), cte.query.columns, cte.name)
+        else:
+            columns = self._relations.find_table(name)
+            relation = TableScan(self._relations.name(), columns, name)
+        schema = None if cte is not None else (name.schema or "public")
+        return relation, _named(relation, raw.alias, name.name, schema)
+
+    def _subselect(self, raw: RangeSubselect, seen: Namespace) -> tuple[FromNode, Namespace]:
+        outer = Scope(self._scope.parent, seen) if raw.lateral else self._scope.parent
+        query = self._relations.analyze(raw.query, outer)
+        relation = SubqueryScan(self._relations.name(), query.columns, query, raw.lateral)
+        return relation, _named(relation, raw.alias, None, None)
+
+    def _function(self, raw: RangeFunction) -> tuple[FromNode, Namespace]:
+        expressions = QueryExpressions(Scope(), self._relations.analyze, "functions in FROM")
+        call = getattr(raw.call, "call", None)
+        if call is None or call.name != (_SERIES,):
+            shown = "this function" if call is None else f"function {call.name[-1]}"
+            raise FeatureNotSupported(f"{shown} is not supported in FROM")
+        bounds = [expressions.transform(argument) for argument in call.arguments]
+        start, stop, step = _bounds(bounds)
+        type_ = max((node.type for node in bounds), key=lambda oid: oid == 20)
+        column = OutputColumn(raw.alias.name if raw.alias else _SERIES, type_)
+        relation = SeriesScan(self._relations.name(), (column,), start, stop, step)
+        return relation, _named(relation, raw.alias, _SERIES, None)
+
+    # Joins
+
+    def _join(self, raw: JoinExpr, seen: Namespace) -> tuple[FromNode, Namespace]:
+        left, left_names = self.item(raw.left, seen)
+        # RIGHT and FULL: nothing at the left of them can be looked into.
+        visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else Namespace()
+        right, right_names = self.item(raw.right, seen.joined(visible))
+        using = raw.using
+        if raw.natural:
+            theirs = {name for name, _ in right_names.columns}
+            using = tuple(name for name, _ in left_names.columns if name in theirs)
+        if raw.natural or using:
+            return self._using(raw.type, using, (left, left_names), (right, right_names))
+        names = left_names.joined(right_names)
+        condition = None
+        if raw.condition is not None:
+            condition = self._condition(raw.condition, names)
+        return Join(raw.type, left, right, condition), names
+
+    def _condition(self, raw: Expression, names: Namespace) -> Node:
+        expressions = QueryExpressions(
+            Scope(self._scope.parent, names), self._relations.analyze, "JOIN conditions"
+        )
+        return expressions.boolean(raw, "JOIN/ON")
+
+    def _using(
+        self,
+        type_: JoinType,
+        using: tuple[str, ...],
+        left: tuple[FromNode, Namespace],
+        right: tuple[FromNode, Namespace],
+    ) -> tuple[FromNode, Namespace]:
+        tests: list[Node] = []
+        merged: list[Column] = []
+        for name in using:
+            first, second = (_one(names, name, side) for names, side in _sides(left, right))
+            tests.append(make_operator("=", first, second))
+            merged.append((name, _merged(type_, first, second)))
+        rest = [c for _, names in (left, right) for c in names.columns if c[0] not in using]
+        condition = tests[0] if len(tests) == 1 else BoolExpr(BOOL, BoolOp.AND, tuple(tests))
+        node = Join(type_, left[0], right[0], condition if tests else None)
+        return node, left[1].merged(right[1], (*merged, *rest))
+
+
+def _sides(
+    left: tuple[FromNode, Namespace], right: tuple[FromNode, Namespace]
+) -> tuple[tuple[Namespace, str], tuple[Namespace, str]]:
+    return (left[1], "left"), (right[1], "right")
+
+
+def _one(names: Namespace, name: str, side: str) -> Node:
+    found = [node for known, node in names.columns if known == name]
+    if not found:
+        raise PenstockError(
+            f'column "{name}" specified in USING clause does not exist in {side} table',
+            sqlstate="42703",
+        )
+    if len(found) > 1:
+        raise PenstockError(
+            f'common column name "{name}" appears more than once in {side} table', sqlstate="42702"
+        )
+    return found[0]
+
+
+def _merged(type_: JoinType, left: Node, right: Node) -> Node:
+    """buildMergedJoinVar"""
+    common = select_common_type([left, right], "JOIN/USING")
+    first, second = (to_common_type(node, common, "JOIN/USING") for node in (left, right))
+    if type_ is JoinType.FULL:
+        return CoalesceExpr(common, (first, second))
+    return second if type_ is JoinType.RIGHT else first
+
+
+def _named(
+    relation: Relation, alias: Alias | None, name: str | None, schema: str | None
+) -> Namespace:
+    """Of one relation, by its alias; one without a name is seen by its columns only."""
+    names = [column.name for column in relation.columns]
+    if alias is not None:
+        if len(alias.columns) > len(names):
+            raise PenstockError(
+                f'table "{alias.name}" has {len(names)} columns available but '
+                f"{len(alias.columns)} columns specified",
+                sqlstate="42P10",
+            )
+        names[: len(alias.columns)] = alias.columns
+        name, schema = alias.name, None
+    columns = tuple(
+        (shown, Var(column.type, f"c{number}", column.typmod, relation=relation.name))
+        for number, (shown, column) in enumerate(zip(names, relation.columns, strict=True), 1)
+    )
+    named = () if name is None else (NamedRelation(name, schema, columns),)
+    return Namespace(named, columns)
+
+
+def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
+    """With the column names of ``WITH name (columns)``."""
+    if len(names) > len(query.columns):
+        raise PenstockError(
+            f'WITH query "{cte}" has {len(query.columns)} columns available but {len(names)} '
+            "columns specified",
+            sqlstate="42P10",
+        )
+    columns = list(query.columns)
+    for number, name in enumerate(names):
+        columns[number] = replace(columns[number], name=name)
+    return replace(query, columns=tuple(columns))
+
+
+def _bounds(nodes: list[Node]) -> tuple[int, int, int]:
+    if len(nodes) not in (2, 3) or any(node.type not in _INTEGERS for node in nodes):
+        raise FeatureNotSupported(f"{_SERIES} is supported for constant whole numbers only")
+    numbers = [_number(node) for node in nodes]
+    start, stop, step = (*numbers, 1)[:3]
+    if step == 0:
+        raise InvalidParameterValue("step size cannot equal zero")
+    if stop + step not in _INT8:
+        raise FeatureNotSupported(f"{_SERIES} up to the end of bigint is not supported")
+    return start, stop, step
+
+
+def _number(node: Node) -> int:
+    if isinstance(node, Const) and node.text is not None:
+        return int(node.text)
+    if isinstance(node, FuncExpr) and len(node.arguments) == 1:  # int8(integer)
+        return _number(node.arguments[0])
+    raise FeatureNotSupported(f"{_SERIES} is supported for constant whole numbers only")

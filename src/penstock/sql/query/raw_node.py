@@ -1,0 +1,103 @@
+"""A node of the raw parse tree, of which everything is consumed or refused.
+
+In: the JSON of a node. Out: its fields, one by one. A field that nobody asked for is a clause that
+would be lost, so ``done`` refuses it by name. Places in the text have no meaning and are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.errors import FeatureNotSupported
+
+Json = Mapping[str, Any]
+
+_PLACES: Final = frozenset(
+    {
+        "location",
+        "list_start",
+        "list_end",
+        "rexpr_list_start",
+        "rexpr_list_end",
+        "stmt_location",
+        "stmt_len",
+    }
+)
+
+
+class RawNode:
+    """``kind``: its name in parsenodes.h, such as ``SelectStmt``."""
+
+    def __init__(self, kind: str, fields: Json) -> None:
+        self.kind = kind
+        self._fields = {name: value for name, value in fields.items() if name not in _PLACES}
+
+    @classmethod
+    def of(cls, node: Json) -> RawNode:
+        """Of a dict with one key, the node's kind."""
+        ((kind, fields),) = node.items()
+        return cls(kind, fields)
+
+    def take(self, name: str) -> Any:
+        """A field; None where it is not there, which is PostgreSQL's zero."""
+        return self._fields.pop(name, None)
+
+    def node(self, name: str) -> Json | None:
+        """A field that holds a node."""
+        found: Json | None = self._fields.pop(name, None)
+        return found
+
+    def nodes(self, name: str) -> Sequence[Json]:
+        """A field that holds a list of nodes."""
+        found: Sequence[Json] = self._fields.pop(name, ())
+        return found
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A field that holds a list of String."""
+        return tuple(string(item) for item in self.nodes(name))
+
+    def ignore(self, *names: str) -> None:
+        """Fields that follow from others."""
+        for name in names:
+            self._fields.pop(name, None)
+
+    def expect(self, name: str, *values: object) -> None:
+        """A field may have these values alone. Raises FeatureNotSupported."""
+        value = self.take(name)
+        if value not in values:
+            raise FeatureNotSupported(f"{self.kind} with {name} {value} is not supported")
+
+    def done(self) -> None:
+        """Everything has been asked for. Raises FeatureNotSupported."""
+        for name in self._fields:
+            raise FeatureNotSupported(f"{_shown(name)} is not supported here")
+
+
+def string(node: Json) -> str:
+    """The value of a String."""
+    ((kind, fields),) = node.items()
+    if kind != "String":
+        raise FeatureNotSupported(f"{kind} in place of a name is not supported")
+    return str(fields.get("sval", ""))
+
+
+_CLAUSES: Final = {
+    "agg_within_group": "WITHIN GROUP",
+    "cycle_clause": "CYCLE",
+    "func_variadic": "VARIADIC",
+    "fromClause": "FROM",
+    "intoClause": "SELECT ... INTO",
+    "lockingClause": "FOR UPDATE and FOR SHARE",
+    "onConflictClause": "ON CONFLICT",
+    "returningClause": "RETURNING",
+    "returningList": "RETURNING",
+    "search_clause": "SEARCH",
+    "setof": "SETOF",
+    "usingClause": "USING",
+    "withClause": "WITH",
+}
+
+
+def _shown(name: str) -> str:
+    return _CLAUSES.get(name, name)
