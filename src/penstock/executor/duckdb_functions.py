@@ -242,3 +242,18 @@ def output_text(value: Value, target: int) -> Value:
     if value.type in (DATE, TIMESTAMP):
         sql = f"replace({sql}, ' (BC)', ' BC')"
     return Value(sql, target, None, value.fails)
+
+
+def fitted(value: Value, typmod: int) -> Value:
+    """A string that is assigned: blanks are cut, anything else that is too long is 22001."""
+    most = typmod - 4
+    name = "character" if value.type == BPCHAR else "character varying"
+    kept = f"left({value.sql}, {most})"
+    refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"
+    sql = (
+        f"CASE WHEN length({value.sql}) <= {most} THEN {value.sql}"
+        f" WHEN length(rtrim({value.sql}, ' ')) <= {most} THEN {kept} ELSE {refusal} END"
+    )
+    if value.type == BPCHAR:
+        sql = f"rpad({sql}, {most}, ' ')"
+    return Value(sql, value.type, None, True)

@@ -7,17 +7,18 @@ strings, NULL above all values. Who reads the tables is left to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.executor.duckdb_aggregates import aggregate, check_groupable, window_function
-from penstock.executor.duckdb_functions import output_text
+from penstock.executor.duckdb_functions import fitted, output_text
 from penstock.executor.duckdb_operators import COMPARISONS, PLAIN
 from penstock.executor.duckdb_predicate import ExpressionCompiler
 from penstock.executor.duckdb_values import (
     BPCHAR,
     NUMERIC,
+    VARCHAR,
     Value,
     aligned,
     column,
@@ -26,14 +27,25 @@ from penstock.executor.duckdb_values import (
     refused,
 )
 from penstock.sql.builtin import functions
-from penstock.sql.primnodes import CoerceViaIO, Node, OpExpr, Var
+from penstock.sql.expressions import BoolOp
+from penstock.sql.primnodes import (
+    BoolExpr,
+    CoerceViaIO,
+    Form,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Var,
+    children,
+)
 from penstock.sql.query.expression import SUBLINK_COLUMN
-from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
+from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 from penstock.sql.query.primnodes import (
     Aggref,
     CteScan,
     FromNode,
     Join,
+    OutputColumn,
     Query,
     SeriesScan,
     SetOperationScan,
@@ -50,27 +62,51 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
+class TableInput:
+    """A table that a query reads. ``columns``: which of the scan's, as (c1, column), one at least.
+
+    ``predicate``: SQL over those, without the relation's name; None: every row counts.
+    """
+
+    scan: TableScan
+    columns: tuple[tuple[str, OutputColumn], ...]
+    predicate: str | None
+
+
+@dataclass(frozen=True)
 class CompiledQuery:
-    """``values``: of the result's columns, c1 and so on. ``tables``: inputs that it reads."""
+    """``values``: of the result's columns, c1 and so on. ``once``: no input is read twice."""
 
     sql: str
     values: tuple[Value, ...]
-    tables: tuple[TableScan, ...]
+    inputs: tuple[TableInput, ...]
+    once: bool
 
 
 def compile_query(query: Query) -> CompiledQuery:
     """Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001)."""
     compiler = QueryCompiler()
     sql, values = compiler.query(query)
-    return CompiledQuery(sql, values, tuple(compiler.tables))
+    predicates = compiler.predicates(query)
+    inputs = tuple(compiler.input(scan, predicates.get(scan.name)) for scan in compiler.tables)
+    once = len(inputs) == 1 and not compiler.nested
+    return CompiledQuery(sql, values, inputs, once)
+
+
+def compile_input(item: TableInput) -> CompiledQuery:
+    """Its rows, with the columns that are used by their names."""
+    names = ", ".join(name for name, _ in item.columns)
+    return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
 
 
 class QueryCompiler(ExpressionCompiler):
-    """Of one statement. ``tables``: those whose columns have been used."""
+    """Of one statement. ``tables``: in the order of the SQL; ``nested``: a subquery is in it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[TableScan] = []
+        self.nested = False
+        self._used: set[tuple[str, str]] = set()
         self._columns: dict[tuple[str, str], Value] = {}
         self._ctes: dict[str, tuple[Value, ...]] = {}
 
@@ -82,6 +118,7 @@ class QueryCompiler(ExpressionCompiler):
     def _value(self, node: Node) -> Value:
         match node:
             case Var(name=name, relation=relation):
+                self._used.add((relation, name))
                 return self._columns[relation, name]
             case Aggref():
                 return self._aggregate(node, "")
@@ -91,6 +128,10 @@ class QueryCompiler(ExpressionCompiler):
                 return self._sublink(node)
             case CoerceViaIO(argument=argument, type=target):
                 return output_text(self.value(argument), target)
+            case FuncExpr(form=Form.IMPLICIT, typmod=typmod) if typmod >= 0:
+                value = self.value(node.arguments[0])
+                if value.type == node.type and value.type in (VARCHAR, BPCHAR):
+                    return fitted(value, typmod)
         return super()._value(node)
 
     def _aggregate(self, node: Aggref, over: str) -> Value:
@@ -119,6 +160,7 @@ class QueryCompiler(ExpressionCompiler):
         return ", ".join(_order_by(key, self.value(key.node)) for key in keys)
 
     def _sublink(self, node: SubLink) -> Value:
+        self.nested = True
         sql, values = self.query(node.query)
         if node.kind is SubLinkKind.EXISTS:
             return Value(f"(EXISTS ({sql}))", node.type)
@@ -140,6 +182,39 @@ class QueryCompiler(ExpressionCompiler):
         word = "ANY" if node.kind is SubLinkKind.ANY else "ALL"
         rows = f"SELECT {second} FROM ({sql}) AS subquery"
         return Value(f"({first} {test.name} {word} ({rows}))", node.type, None, True)
+
+    # Inputs
+
+    def input(self, scan: TableScan, predicate: str | None) -> TableInput:
+        """What is to be read of a table."""
+        known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
+        used = [item for item in known if (scan.name, item[0]) in self._used]
+        return TableInput(scan, tuple(used or known[:1]), predicate)
+
+    def predicates(self, query: Query) -> dict[str, str]:
+        """Conditions of WHERE that concern one table alone, which then reads fewer rows."""
+        scans = {scan.name: scan for node in query.from_ for scan in _always_there(node)}
+        found: dict[str, list[str]] = {}
+        for condition in _conjuncts(query.where):
+            relations = _relations(condition)
+            if relations is None or len(relations) != 1 or not relations <= scans.keys():
+                continue
+            (name,) = relations
+            value = self._alone(scans[name], condition)
+            if not value.fails:
+                found.setdefault(name, []).append(value.sql)
+        return {name: " AND ".join(parts) for name, parts in found.items()}
+
+    def _alone(self, scan: TableScan, condition: Node) -> Value:
+        """As if its columns had no relation."""
+        qualified = dict(self._columns)
+        for number, item in _numbered(scan.columns):
+            name = f"c{number}"
+            self._columns[scan.name, name] = column(name, item.type, item.typmod)
+        try:
+            return self.value(condition)
+        finally:
+            self._columns = qualified
 
     # Queries
 
@@ -169,6 +244,7 @@ class QueryCompiler(ExpressionCompiler):
     def _with(self, query: Query) -> str:
         parts = []
         for cte in query.ctes:
+            self.nested = True
             sql, values = self.query(cte.query)
             self._ctes[cte.name] = values
             # An input can be read only once.
@@ -201,16 +277,12 @@ class QueryCompiler(ExpressionCompiler):
                 condition = "TRUE" if node.condition is None else self.value(node.condition).sql
                 return f"({left} {node.type.value} JOIN {right} ON {condition})"
             case TableScan():
-                self.tables.append(node)
-                for number, item in _numbered(node.columns):
-                    found = column(f"c{number}", item.type, item.typmod)
-                    sql = found.sql.replace(f'"c{number}"', f"{node.name}.c{number}")
-                    self._columns[node.name, f"c{number}"] = replace(found, sql=sql)
-                return node.name
+                return self.scan(node)
             case CteScan():
                 self._expose(node.name, self._ctes[node.cte])
                 return f"{node.cte} AS {node.name}"
             case SubqueryScan():
+                self.nested = self.nested or node.lateral
                 sql, values = self.query(node.query)
                 self._expose(node.name, values)
                 return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
@@ -221,6 +293,15 @@ class QueryCompiler(ExpressionCompiler):
             case SetOperationScan():
                 return self._set_operation(node)
         raise refused(type(node).__name__)
+
+    def scan(self, node: TableScan) -> str:
+        """A table comes into reach."""
+        self.tables.append(node)
+        for number, item in _numbered(node.columns):
+            found = column(f"c{number}", item.type, item.typmod)
+            sql = found.sql.replace(f'"c{number}"', f"{node.name}.c{number}")
+            self._columns[node.name, f"c{number}"] = replace(found, sql=sql)
+        return node.name
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:
         for number, value in _numbered(values):
@@ -278,3 +359,33 @@ def _order_by(key: SortKey, value: Value) -> str:
     direction = "DESC" if key.descending else "ASC"
     nulls = "FIRST" if key.nulls_first else "LAST"
     return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"
+
+
+def _always_there(node: FromNode) -> Iterator[TableScan]:
+    """Tables that no outer join fills up with NULLs."""
+    if isinstance(node, TableScan):
+        yield node
+    elif isinstance(node, Join) and node.type is JoinType.INNER:
+        yield from _always_there(node.left)
+        yield from _always_there(node.right)
+
+
+def _conjuncts(node: Node | None) -> Iterator[Node]:
+    if isinstance(node, BoolExpr) and node.operator is BoolOp.AND:
+        for argument in node.arguments:
+            yield from _conjuncts(argument)
+    elif node is not None:
+        yield node
+
+
+def _relations(node: Node) -> set[str] | None:
+    """Those whose columns are in it; None where a subquery is."""
+    if isinstance(node, SubLink):
+        return None
+    found = {node.relation} if isinstance(node, Var) else set()
+    for child in children(node):
+        below = _relations(child)
+        if below is None:
+            return None
+        found |= below
+    return found

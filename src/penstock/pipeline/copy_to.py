@@ -1,6 +1,7 @@
-"""COPY table TO STDOUT: the rows of Delta tables at given versions, as COPY sends them.
+"""Rows of Delta tables at given versions, as COPY table TO STDOUT sends them or as Arrow.
 
-In: tables with their versions, columns, a row filter. Out: CopyData messages in portions. Spark
+In: tables with their versions, columns, a row filter. Out: CopyData messages in portions, or record
+batches. Spark
 does it in waves of a bounded size: executors read, filter and encode files into the staging area;
 what one wave has made is sent while the next one is made, and then removed. So neither the driver's
 memory nor the staging area holds more than two waves, however large the table and slow the client.
@@ -14,9 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.ipc
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
@@ -38,6 +41,14 @@ _PORTION: Final = 1 << 20
 """Bytes that are handed to the client at a time, about."""
 
 log = logging.getLogger(__name__)
+
+
+class Encoding(Enum):
+    """What rows become: COPY's two formats, or streams of Arrow IPC."""
+
+    TEXT = "text"
+    BINARY = "binary"
+    ARROW = "arrow"
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ class CopyItem:
     size: int
     columns: tuple[CopyColumn, ...]
     predicate: str | None
-    binary: bool
+    encoding: Encoding
     folder: str
 
 
@@ -117,6 +128,43 @@ def copy_to(
     VersionGone, StorageError, and ConnectionFailure where a message could not be finished; closing
     the iterator early ends the work.
     """
+    encoding = Encoding.BINARY if binary else Encoding.TEXT
+    copied = _read(spark, storage, tables, staging, predicate, encoding)
+    yield from binary_copy(copied) if binary else copied
+
+
+def read_rows(
+    spark: SparkSession,
+    storage: Storage,
+    tables: Sequence[CopyTable],
+    *,
+    staging: str,
+    predicate: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of the tables' columns, in their order. Raises as ``copy_to``."""
+    parts: list[bytes] = []
+    for rows, part in _read(spark, storage, tables, staging, predicate, Encoding.ARROW):
+        if rows and parts:
+            yield from _batches(b"".join(parts))
+            parts.clear()
+        parts.append(part)
+    if parts:
+        yield from _batches(b"".join(parts))
+
+
+def _batches(stream: bytes) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(stream) as reader:
+        yield from reader
+
+
+def _read(
+    spark: SparkSession,
+    storage: Storage,
+    tables: Sequence[CopyTable],
+    staging: str,
+    predicate: str | None,
+    encoding: Encoding,
+) -> Iterator[tuple[int, bytes]]:
     folder = f"{staging}/{uuid.uuid4()}"
     files = [
         (number, ScanFile.of(file), sum(column.sent for column in table.columns))
@@ -132,15 +180,14 @@ def copy_to(
                 share.size,
                 tables[share.table].columns,
                 predicate,
-                binary,
+                encoding,
                 folder,
             )
             for share in wave
         ]
         for wave in waves(files)
     )
-    copied = _copied(spark, storage, items, folder)
-    yield from binary_copy(copied) if binary else copied
+    yield from _copied(spark, storage, items, folder)
 
 
 def _copied(
@@ -251,12 +298,20 @@ def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | 
 
 
 def _encoded(rows: pa.RecordBatch, item: CopyItem) -> bytes:
+    sent = [column for column in item.columns if column.sent]
+    if item.encoding is Encoding.ARROW:
+        return _stream(rows.select([column.scanned.name for column in sent]))
+    binary = item.encoding is Encoding.BINARY
     cells = []
-    for column in item.columns:
-        if not column.sent:
-            continue
+    for column in sent:
+        output = column.printed or (binary_output if binary else text_output)
         array = rows.column(column.scanned.name)
-        output = column.printed or (binary_output if item.binary else text_output)
         cells.append(output(array, column.type_oid, column.typmod))
-    encode = binary_rows if item.binary else text_rows
-    return encode(cells, rows.num_rows)
+    return (binary_rows if binary else text_rows)(cells, rows.num_rows)
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue())

@@ -32,21 +32,27 @@ def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
 
 
 def connection() -> duckdb.DuckDBPyConnection:
-    """This thread's in-memory DuckDB, single-threaded because Spark gives a task one core.
+    """This thread's in-memory DuckDB, single-threaded because Spark gives a task one core."""
+    found: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
+    if found is None:
+        found = connect()
+        _local.connection = found
+    return found
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A connection of one's own.
 
     Extensions are neither installed nor loaded by themselves: an executor must not download.
     """
-    found: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
-    if found is None:
-        found = duckdb.connect(
-            config={
-                "threads": 1,
-                "memory_limit": MEMORY,
-                "temp_directory": str(Path(tempfile.gettempdir(), f"penstock-{uuid.uuid4()}")),
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            }
-        )
-        found.execute("set TimeZone = 'UTC'")
-        _local.connection = found
-    return found
+    opened = duckdb.connect(
+        config={
+            "threads": 1,
+            "memory_limit": MEMORY,
+            "temp_directory": str(Path(tempfile.gettempdir(), f"penstock-{uuid.uuid4()}")),
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    opened.execute("set TimeZone = 'UTC'")
+    return opened

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
@@ -38,6 +38,7 @@ class Cancellation:
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
         self._requested = threading.Event()
+        self._actions: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Another query string: what was asked before does not concern it."""
@@ -48,6 +49,17 @@ class Cancellation:
         """End what runs, soon; from any thread."""
         self._requested.set()
         self._jobs.interrupt(self._group)
+        for action in list(self._actions):
+            action()
+
+    @contextmanager
+    def interrupting(self, action: Callable[[], None]) -> Iterator[None]:
+        """While inside, a request calls ``action``, from any thread."""
+        self._actions.append(action)
+        try:
+            yield
+        finally:
+            self._actions.remove(action)
 
     def requested(self) -> bool:
         """Whether what runs shall end."""

@@ -10,28 +10,26 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
+from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
-from penstock.sql.copy_query import CopyTarget, Form, parse_copy_query
-from penstock.sql.spark_dialect import query_for_spark
+from penstock.sql.copy_query import CopyTarget, Form
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_changes import LakeChanges
 from penstock.walsender.lake_columns import LakeColumn, column_type, filter_column
+from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
@@ -49,7 +47,10 @@ class SparkLake:
         self._spark = spark
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, sequencer)
-        self._changes = LakeChanges(spark, warehouse, catalog, sequencer, self._tables)
+        self._select = LakeSelect(spark, warehouse, self._tables)
+        self._changes = LakeChanges(
+            spark, warehouse, catalog, sequencer, self._tables, self._select
+        )
 
     # COPY
 
@@ -108,32 +109,18 @@ class SparkLake:
 
     # Queries and changes
 
-    def query(self, text: str, at: Position, role: LoginRole) -> Rows:
+    def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
         """A SELECT on tables of the lake, at ``at``. Raises PenstockError."""
-        with self._tables.views(self._spark, at, role) as locate, spark_errors():
-            return _rows(self._spark.sql(query_for_spark(text, locate)).toArrow())
+        return self._select.query(text, at, role, interrupts)
 
-    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
-        """The columns of a query; of one as COPY takes it, with the table's own types."""
-        query = parse_copy_query(text)
-        if query is None:
-            with self._tables.views(self._spark, at, role) as locate, spark_errors():
-                frame = self._spark.sql(query_for_spark(text, locate))
-                return _fields(to_arrow_schema(frame.schema))
-        columns = self._tables.columns(self._tables.find(query.relation, role))
-        targets = query.columns or tuple(CopyTarget(column.name) for column in columns)
-        _check_names(targets, columns)
-        types = {column.name: column_type(column) for column in columns}
-        found = [
-            (target.label, types[target.name] if target.form is Form.VALUE else (_TEXT, -1))
-            for target in targets
-        ]
-        return tuple(FieldDescription(name, oid, typmod=typmod) for name, (oid, typmod) in found)
+    def describe(self, text: str, role: LoginRole) -> tuple[FieldDescription, ...]:
+        """The columns of a query."""
+        return self._select.describe(text, role)
 
-    def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
+    def change(self, text: str, role: LoginRole, interrupts: Interrupts) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
         with spark_errors():
-            return self._changes.change(text, role)
+            return self._changes.change(text, role, interrupts)
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome:
         """TRUNCATE: one commit a table."""
@@ -146,24 +133,6 @@ def _check_names(targets: Iterable[CopyTarget], columns: Iterable[LakeColumn]) -
     for target in targets:
         if target.name not in known:
             raise UndefinedObject(f'column "{target.name}" does not exist', sqlstate="42703")
-
-
-def _rows(result: pa.Table) -> Rows:
-
-    def cells() -> Iterator[list[bytes | None]]:
-        for batch in result.to_batches():
-            columns = [text_output(column).to_pylist() for column in batch.columns]
-            yield from map(list, zip(*columns, strict=True))
-
-    return Rows(_fields(result.schema), cells())
-
-
-def _fields(schema: pa.Schema) -> tuple[FieldDescription, ...]:
-    return tuple(FieldDescription(field.name, *_field_type(field.type)) for field in schema)
-
-
-def _field_type(kind: pa.DataType) -> tuple[int]:
-    return (pg_type(kind)[0],)
 
 
 @contextmanager

@@ -17,18 +17,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.truncate import MARK
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.query import Interrupts
 from penstock.publication.members import Action, Members
 from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
-from penstock.sql.spark_dialect import Change, SparkTable, change_for_spark
+from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
+from penstock.sql.query.raw_statements import parse_query
 from penstock.walsender.authentication import LoginRole
-from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.lake_partitions import Partitions, Routing
+from penstock.walsender.lake_rows import Change, LakeRows, quoted
+from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import CommandOutcome
@@ -50,31 +52,29 @@ class LakeChanges:
         catalog: Catalog,
         sequencer: Sequencer,
         tables: LakeTables,
+        select: LakeSelect,
     ) -> None:
+        self._rows = LakeRows(spark, warehouse, tables, select)
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
         self._sequencer = sequencer
         self._tables = tables
 
-    def change(self, text: str, role: LoginRole) -> CommandOutcome:
+    def change(self, text: str, role: LoginRole, interrupts: Interrupts) -> CommandOutcome:
         """One statement. Raises PenstockError, PySparkException."""
-        found: list[LakeTable] = []
-
-        def target(schema: str | None, name: str) -> SparkTable:
-            found.append(self._tables.find(RangeVar(name, schema), role, owner=True))
-            return SparkTable("", self._tables.spark_columns(found[0]))
-
+        statement = parse_query(text)
+        if isinstance(statement, SelectStmt):
+            raise FeatureNotSupported("this statement changes nothing")
+        table = self._tables.find(statement.relation, role, owner=True)
+        at = self._sequencer.position()
         with ExitStack() as stack:
-            source = stack.enter_context(
-                self._tables.views(self._spark, self._sequencer.position(), role)
-            )
-            change = change_for_spark(text, target, source)
-            (table,) = found
-            if change.kind == "insert":
-                count = self._insert(table, change)
-                tag = f"INSERT 0 {count}"
+            if isinstance(statement, InsertStmt):
+                rows = self._rows.inserted(statement, table, at, role, interrupts)
+                tag = f"INSERT 0 {self._insert(table, stack.enter_context(rows))}"
             else:
+                rows = self._rows.changed(statement, table, at, role, interrupts)
+                change = stack.enter_context(rows)
                 count = self._rewrite(table, change)
                 tag = f"{change.kind.upper()} {count}"
         self._sequencer.step()
@@ -95,7 +95,7 @@ class LakeChanges:
     def _insert(self, table: LakeTable, change: Change) -> int:
         if table.partition_key is None and table.parent is None:
             self._spark.sql(change.on(_delta(table)))
-            return self._inserted(table)
+            return change.count
         columns = self._tables.columns(table)
         partitions = self._partitions(columns)
         frame = self._spark.sql(change.rows)
@@ -128,14 +128,6 @@ class LakeChanges:
                 part = rows.where(f"{_ROUTE} = {number}").drop(_ROUTE)
                 part.write.format("delta").mode("append").save(leaf.uri)
         return int(sum(counts.values()))
-
-    def _inserted(self, table: LakeTable) -> int:
-        """Rows of the newest commit, as it says of itself; Spark's INSERT gives no number."""
-        version = newest_version(self._warehouse.storage, table.uri or "")
-        actions = read_entry(self._warehouse.storage, table.uri or "", version or 0) or ()
-        infos = [action["commitInfo"] for action in actions if action.get("commitInfo")]
-        metrics = infos[0].get("operationMetrics") or {} if infos else {}
-        return int(metrics.get("numOutputRows", 0))
 
     # UPDATE and DELETE
 
@@ -174,11 +166,11 @@ class LakeChanges:
         """The rows that are changed, with their new values."""
         settings = dict(change.settings)
         values = ", ".join(
-            f"{settings.get(c.delta, _quoted(c.delta))} AS {_quoted(c.delta)}"
+            f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
             for c in self._tables.columns(leaf)
         )
         where = f" WHERE {change.where}" if change.where else ""
-        return self._spark.sql(f"SELECT {values} FROM {_delta(leaf)}{change.alias}{where}")
+        return self._spark.sql(f"SELECT {values} FROM {_delta(leaf)}{where}")
 
     def _check_stays(
         self, leaf: LakeTable, table: LakeTable, change: Change, partitions: Partitions
@@ -225,7 +217,7 @@ class LakeChanges:
 
 def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[str] | None:
     """The values of one such row as PostgreSQL prints them; None when there is none."""
-    names = [_quoted(column.delta) for column in columns]
+    names = [quoted(column.delta) for column in columns]
     found: pa.Table = rows.where(where).select(*names).limit(1).toArrow()
     if found.num_rows == 0:
         return None
@@ -251,7 +243,3 @@ def _no_partition(
 
 def _delta(table: LakeTable) -> str:
     return f"delta.`{table.uri}`"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -1,25 +1,18 @@
-"""Which tables of the lake a session's statement names, and what Spark calls them.
+"""Which tables of the lake a session's statement names.
 
 In: names, roles, consistent points. Out: rows of the catalog, checked for rights as PostgreSQL
-checks them; versions, columns, and temporary views that read a table at a version. A partitioned
-table is its leaves.
+checks them; versions and columns. A partitioned table is its leaves.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
-
-from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import RangeVar
-from penstock.sql.spark_dialect import Locate, SparkTable
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
@@ -88,43 +81,3 @@ class LakeTables:
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
         """(name in Delta, Spark type), now."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
-
-    @contextmanager
-    def views(self, spark: SparkSession, at: Position, role: LoginRole) -> Iterator[Locate]:
-        """Makes a view of each table that it is asked for; they go when the block ends."""
-        made: list[str] = []
-
-        def locate(schema: str | None, name: str) -> SparkTable:
-            table = self.find(RangeVar(name, schema), role)
-            view = f"penstock_{uuid.uuid4().hex}"
-            self._frame(spark, table, at).createOrReplaceTempView(view)
-            made.append(view)
-            return SparkTable(view, ())
-
-        try:
-            yield locate
-        finally:
-            for view in made:
-                spark.catalog.dropTempView(view)
-
-    def _frame(self, spark: SparkSession, table: LakeTable, at: Position) -> DataFrame:
-        leaves = self.leaves(table)
-        if not leaves:
-            uri = self._warehouse.table_uri(table.schema, table.name)
-            return _named(spark.read.format("delta").load(uri), self.columns(table))
-        found: DataFrame | None = None
-        for leaf in leaves:
-            version = self.version(leaf, at)
-            reader = spark.read.format("delta").option("versionAsOf", version)
-            frame = _named(reader.load(leaf.uri), self.columns(leaf, version))
-            found = frame if found is None else found.unionByName(frame)
-        assert found is not None
-        return found
-
-
-def _named(frame: DataFrame, columns: tuple[LakeColumn, ...]) -> DataFrame:
-    """With PostgreSQL's names."""
-    for column in columns:
-        if column.delta != column.name:
-            frame = frame.withColumnRenamed(column.delta, column.name)
-    return frame

@@ -177,7 +177,7 @@ class SessionRunner:
             case Query(kind=kind):
                 self._not_in_a_block(kind.upper())
                 with self._cancellation.running():
-                    outcome = services.lake.change(text, kind, role)
+                    outcome = services.lake.change(text, role, self._cancellation)
                 yield from outcome.notices
                 yield Done(outcome.tag)
             case Truncate(relations=relations):
@@ -195,7 +195,7 @@ class SessionRunner:
     def _describe_query(self, text: str) -> Description:
         if self._services.catalog_queries.reads_catalog_only(text):
             return self._services.catalog_queries.describe(text, self._facts())
-        fields = self._services.lake.describe(text, self._block.now(), self._context.role)
+        fields = self._services.lake.describe(text, self._context.role)
         return Description((), fields)
 
     def _query(self, text: str, parameters: Sequence[bytes | None]) -> Rows:
@@ -207,7 +207,9 @@ class SessionRunner:
                 hint="Write the values into the query, as psql and the simple protocol do.",
             )
         with self._cancellation.running():
-            found = self._services.lake.query(text, self._block.snapshot(), self._context.role)
+            found = self._services.lake.query(
+                text, self._block.snapshot(), self._context.role, self._cancellation
+            )
         return replace(found, rows=self._cancellation.drawn(found.rows))
 
     def _show(self, name: str | None) -> Rows:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from penstock.catalog import Catalog
 from penstock.pgoutput.options import PgoutputOptions
+from penstock.pipeline.query import Interrupts
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar, Statement
 from penstock.sql.copy_query import CopyTarget
@@ -76,12 +77,13 @@ class Lake(Protocol):
     def copy(self, request: CopyRequest, at: Position, role: LoginRole) -> CopyOut:
         """Raises PenstockError (42P01, 42501, 42703)."""
 
-    def query(self, text: str, at: Position, role: LoginRole) -> Rows: ...
+    def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
+        """A SELECT; rows come as they are drawn."""
 
-    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
+    def describe(self, text: str, role: LoginRole) -> tuple[FieldDescription, ...]:
         """The columns of a query, without running it."""
 
-    def change(self, text: str, kind: str, role: LoginRole) -> CommandOutcome:
+    def change(self, text: str, role: LoginRole, interrupts: Interrupts) -> CommandOutcome:
         """INSERT, UPDATE, DELETE: one commit."""
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome: ...

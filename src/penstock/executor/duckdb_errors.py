@@ -1,0 +1,51 @@
+"""What DuckDB says went wrong in compiled SQL, as PostgreSQL says it.
+
+In: the text of DuckDB's error. Out: PostgreSQL's error. What the compiler itself lets fail carries
+PostgreSQL's text already.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.errors import PenstockError
+
+_RAISED: Final = {
+    "division by zero": ("division by zero", "22012"),
+    "value out of range: overflow": ("value out of range: overflow", "22003"),
+    "value out of range: underflow": ("value out of range: underflow", "22003"),
+    "date out of range": ("date out of range", "22008"),
+    "More than one row returned by a subquery used as an expression": (
+        "more than one row returned by a subquery used as an expression",
+        "21000",
+    ),
+}
+_TOO_LONG: Final = re.compile(r"value too long for type character(?: varying)?\(\d+\)")
+_INTEGERS: Final = {
+    "INT16": "smallint",
+    "SMALLINT": "smallint",
+    "INT32": "integer",
+    "INTEGER": "integer",
+    "INT64": "bigint",
+    "BIGINT": "bigint",
+}
+_RANGE: Final = re.compile(r"out of range for the destination type (\w+)")
+_NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:type )?DECIMAL")
+
+
+def postgres_error(text: str) -> PenstockError:
+    """To be raised."""
+    for said, (message, sqlstate) in _RAISED.items():
+        if said in text:
+            return PenstockError(message, sqlstate=sqlstate)
+    too_long = _TOO_LONG.search(text)
+    if too_long is not None:
+        return PenstockError(too_long[0], sqlstate="22001")
+    out_of_range = _RANGE.search(text)
+    if out_of_range is not None and out_of_range[1] in _INTEGERS:
+        return PenstockError(f"{_INTEGERS[out_of_range[1]]} out of range", sqlstate="22003")
+    if _NUMERIC.search(text):
+        return PenstockError("numeric field overflow", sqlstate="22003")
+    first = (text.strip().splitlines() or ["no message"])[0]
+    return PenstockError(f"the query failed: {first}")

@@ -1,0 +1,115 @@
+"""SELECT on tables of the lake: rows read by Spark's executors, joined and sorted by DuckDB.
+
+In: compiled SQL, and its inputs as tables at versions. Out: record batches. Executors read the
+columns that are used and leave out rows that the condition of their table excludes; the rest is one
+DuckDB in this process, whose memory is bounded and which spills. A query that reads one table once
+holds none of its rows longer than it needs them; for others inputs are kept until the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import duckdb
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
+from penstock.executor.duckdb_errors import postgres_error
+from penstock.executor.numeric_average import numeric_average
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.copy_to import CopyTable, read_rows
+from penstock.pipeline.duck import connect
+
+_BATCH_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class QueryInput:
+    """A relation of the SQL. ``schema``: of its columns; ``predicate``: rows that can count."""
+
+    name: str
+    schema: pa.Schema
+    tables: tuple[CopyTable, ...]
+    predicate: str | None = None
+
+
+class Interrupts(Protocol):
+    """How a statement is ended from outside."""
+
+    def interrupting(self, action: Callable[[], None]) -> AbstractContextManager[None]:
+        """While inside, a request calls ``action``, from any thread."""
+
+    def check(self) -> None:
+        """Raises PenstockError (57014) when it is requested."""
+
+
+class LakeQuery:
+    """One query. ``staging``: URI of a folder; ``once``: each input is read once, in a stream."""
+
+    def __init__(
+        self, spark: SparkSession, storage: Storage, staging: str, interrupts: Interrupts
+    ) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._staging = staging
+        self._interrupts = interrupts
+        self._failed: list[BaseException] = []
+
+    def run(
+        self, sql: str, inputs: Sequence[QueryInput], *, once: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Raises PenstockError; ends when it is closed."""
+        with closing(connect()) as duck, self._interrupts.interrupting(duck.interrupt):
+            duck.create_function(NUMERIC_AVERAGE, numeric_average, ["VARCHAR", "BIGINT"], "VARCHAR")
+            try:
+                for given in inputs:
+                    self._open(duck, given, once)
+                yield from duck.sql(sql).to_arrow_reader(_BATCH_ROWS)
+            except duckdb.Error as error:
+                raise self._error(error) from None
+
+    def _open(self, duck: duckdb.DuckDBPyConnection, given: QueryInput, once: bool) -> None:
+        rows = pa.RecordBatchReader.from_batches(given.schema, self._rows(given))
+        if once:
+            duck.register(given.name, rows)
+            return
+        duck.register("arriving", rows)
+        duck.execute(f"CREATE TEMP TABLE {given.name} AS SELECT * FROM arriving")
+        duck.unregister("arriving")
+
+    def _rows(self, given: QueryInput) -> Iterator[pa.RecordBatch]:
+        """DuckDB hides what is raised here: it is kept."""
+        try:
+            for batch in read_rows(
+                self._spark,
+                self._storage,
+                given.tables,
+                staging=self._staging,
+                predicate=given.predicate,
+            ):
+                self._interrupts.check()
+                yield batch.cast(given.schema)
+        except BaseException as error:
+            self._failed.append(error)
+            raise
+
+    def _error(self, error: duckdb.Error) -> BaseException:
+        self._interrupts.check()
+        return self._failed[0] if self._failed else query_error(error)
+
+
+def query_error(error: duckdb.Error) -> PenstockError:
+    """An error of compiled SQL, to be raised."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return PenstockError(
+            "out of memory",
+            detail=str(error),
+            hint="Read fewer rows at once, or let Spark read the table.",
+            sqlstate="53200",
+        )
+    return postgres_error(str(error))

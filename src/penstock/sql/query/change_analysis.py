@@ -1,0 +1,228 @@
+"""INSERT, UPDATE and DELETE to typed plans (analyze.c, transformInsertStmt and its kin).
+
+In: a raw statement, the columns of its target, and who knows other tables. Out: values with the
+coercions of assignments, or PostgreSQL's error. Which rows find their partition, and who may write,
+is left to whoever runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    PenstockError,
+    SqlSyntaxError,
+    UndefinedObject,
+)
+from penstock.sql.coercion import to_target
+from penstock.sql.expressions import AConst, ConstKind, Expression
+from penstock.sql.nesting import limited_depth
+from penstock.sql.primnodes import UNKNOWN, Const, Form, Node, Var
+from penstock.sql.query.expression import QueryExpressions
+from penstock.sql.query.from_analysis import FindTable
+from penstock.sql.query.parsenodes import (
+    Alias,
+    Default,
+    DeleteStmt,
+    InsertStmt,
+    SelectStmt,
+    Star,
+    UpdateStmt,
+)
+from penstock.sql.query.primnodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
+from penstock.sql.query.scope import NamedRelation, Namespace, Scope
+from penstock.sql.query.select_analysis import SelectAnalysis
+from penstock.sql.quoting import type_name
+
+_CAST_HINT = "You will need to rewrite or cast the expression."
+
+
+@dataclass(frozen=True, slots=True)
+class InsertPlan:
+    """``columns``: names of those that are written; ``query``: their values, in that order."""
+
+    columns: tuple[str, ...]
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """UPDATE, or DELETE without ``settings``: (column, value) over the columns of ``target``."""
+
+    target: TableScan
+    settings: tuple[tuple[str, Node], ...]
+    where: Node | None
+
+
+def analyze_insert(
+    raw: InsertStmt, target: Sequence[OutputColumn], find_table: FindTable
+) -> InsertPlan:
+    """Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
+    if raw.query is None:
+        raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
+    wanted = _wanted(raw, target)
+    with limited_depth():
+        analysis = SelectAnalysis(find_table)
+        if raw.query.values and not (raw.query.order or raw.query.limit or raw.query.offset):
+            query = _values(raw.query, wanted, analysis, named=raw.columns is not None)
+        else:
+            query = _rows(raw.query, wanted, analysis, named=raw.columns is not None)
+    return InsertPlan(tuple(column.name for column in wanted[: len(query.columns)]), query)
+
+
+def analyze_change(
+    raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], find_table: FindTable
+) -> ChangePlan:
+    """Raises as ``analyze_insert``."""
+    analysis = SelectAnalysis(find_table)
+    scan = TableScan(analysis.relations.name(), tuple(target), raw.relation)
+    scope = Scope(None, _names(scan, raw.alias))
+    with limited_depth():
+        where = None
+        if raw.where is not None:
+            expressions = QueryExpressions(scope, analysis.query, "WHERE")
+            where = expressions.boolean(raw.where, "WHERE")
+        settings = _settings(raw, scan, scope, analysis) if isinstance(raw, UpdateStmt) else ()
+    return ChangePlan(scan, settings, where)
+
+
+def _names(scan: TableScan, alias: Alias | None) -> Namespace:
+    if alias is not None and alias.columns:
+        raise SqlSyntaxError('syntax error at or near "("')
+    columns = tuple(
+        (column.name, Var(column.type, f"c{number}", column.typmod, relation=scan.name))
+        for number, column in enumerate(scan.columns, 1)
+    )
+    schema = None if alias else scan.table.schema or "public"
+    name = alias.name if alias else scan.table.name
+    return Namespace((NamedRelation(name, schema, columns),), columns)
+
+
+# INSERT
+
+
+def _wanted(raw: InsertStmt, target: Sequence[OutputColumn]) -> list[OutputColumn]:
+    if raw.columns is None:
+        return list(target)
+    known = {column.name: column for column in target}
+    for name in raw.columns:
+        if name not in known:
+            raise _no_column(name, raw.relation.name)
+        if raw.columns.count(name) > 1:
+            raise DuplicateObject(f'column "{name}" specified more than once', sqlstate="42701")
+    return [known[name] for name in raw.columns]
+
+
+def _no_column(name: str, table: str) -> UndefinedObject:
+    return UndefinedObject(
+        f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
+    )
+
+
+def _check_width(width: int, wanted: int, named: bool) -> None:
+    if width > wanted:
+        raise SqlSyntaxError("INSERT has more expressions than target columns")
+    if named and width < wanted:
+        raise SqlSyntaxError("INSERT has more target columns than expressions")
+
+
+def _values(
+    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+) -> Query:
+    """VALUES: each value takes the type of its column at once."""
+    if len({len(row) for row in raw.values}) > 1:
+        raise SqlSyntaxError("VALUES lists must all be the same length")
+    if raw.ctes:
+        raise FeatureNotSupported("WITH in front of VALUES is not supported in INSERT")
+    width = len(raw.values[0])
+    _check_width(width, len(wanted), named)
+    expressions = QueryExpressions(Scope(), analysis.query, "VALUES")
+    columns = tuple(wanted[:width])
+    rows = tuple(
+        tuple(
+            _assigned_raw(value, column, expressions)
+            for value, column in zip(row, columns, strict=True)
+        )
+        for row in raw.values
+    )
+    scan = ValuesScan(analysis.relations.name(), columns, rows)
+    targets = tuple(
+        Var(column.type, f"c{number}", column.typmod, relation=scan.name)
+        for number, column in enumerate(columns, 1)
+    )
+    return Query(columns, targets, (scan,))
+
+
+def _rows(
+    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+) -> Query:
+    query = analysis.query(raw)
+    width = len(query.columns)
+    _check_width(width, len(wanted), named)
+    columns = tuple(wanted[:width])
+    scan = SubqueryScan(analysis.relations.name(), query.columns, query)
+    targets = []
+    for number, (given, column) in enumerate(zip(query.columns, columns, strict=True), 1):
+        literal = _literal(raw, number - 1)
+        if literal is not None:
+            node: Node = literal
+        else:
+            node = Var(given.type, f"c{number}", given.typmod, relation=scan.name)
+        targets.append(assigned(node, column))
+    return Query(columns, tuple(targets), (scan,))
+
+
+def _literal(raw: SelectStmt, position: int) -> Const | None:
+    """A string of the SELECT list, which takes the type of the column, not text."""
+    if raw.operation is not None or position >= len(raw.targets) or raw.distinct is not None:
+        return None
+    if any(isinstance(target.value, Star) for target in raw.targets):
+        return None
+    value = raw.targets[position].value
+    if isinstance(value, Star):
+        return None
+    if not isinstance(value, AConst) or value.kind not in (ConstKind.STRING, ConstKind.NULL):
+        return None
+    return Const(UNKNOWN, value.value if value.kind is ConstKind.STRING else None)
+
+
+# UPDATE
+
+
+def _settings(
+    raw: UpdateStmt, scan: TableScan, scope: Scope, analysis: SelectAnalysis
+) -> tuple[tuple[str, Node], ...]:
+    known = {column.name: column for column in scan.columns}
+    expressions = QueryExpressions(scope, analysis.query, "UPDATE")
+    settings: dict[str, Node] = {}
+    for target in raw.targets:
+        name = target.name or ""
+        if name not in known:
+            raise _no_column(name, raw.relation.name)
+        if name in settings:
+            raise SqlSyntaxError(f'multiple assignments to same column "{name}"')
+        assert not isinstance(target.value, Star)
+        settings[name] = _assigned_raw(target.value, known[name], expressions)
+    return tuple(settings.items())
+
+
+def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpressions) -> Node:
+    if isinstance(raw, Default):  # tables of the lake have none
+        return assigned(Const(UNKNOWN, None), column)
+    return assigned(expressions.transform(raw), column)
+
+
+def assigned(node: Node, column: OutputColumn) -> Node:
+    """transformAssignedExpr. Raises PenstockError (42804)."""
+    found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
+    if found is None:
+        raise PenstockError(
+            f'column "{column.name}" is of type {type_name(column.type)} but expression is of '
+            f"type {type_name(node.type)}",
+            hint=_CAST_HINT,
+            sqlstate="42804",
+        )
+    return found

@@ -1,0 +1,216 @@
+"""The rows and expressions of INSERT, UPDATE and DELETE, as Spark SQL can name them.
+
+In: a raw statement and its table. Out: a ``Change``: Spark SQL that holds nothing of what the user
+wrote but names of functions and files. Values come by our own functions, inserted rows by a file in
+the staging area; both go when the change is done.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import arrow_udf
+
+from penstock.catalog import LakeTable
+from penstock.errors import PenstockError
+from penstock.executor.duckdb_change import CompiledExpression, compile_expression, compile_insert
+from penstock.executor.duckdb_query import compile_input
+from penstock.lakehouse.storage import make_folder, resolve, storage_errors
+from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.pipeline.evaluate import Evaluation
+from penstock.pipeline.query import Interrupts
+from penstock.sql.primnodes import Node
+from penstock.sql.query.change_analysis import analyze_change, analyze_insert
+from penstock.sql.query.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
+from penstock.sql.query.primnodes import OutputColumn
+from penstock.walsender.authentication import LoginRole
+from penstock.walsender.lake_columns import LakeColumn, column_type, spark_type
+from penstock.walsender.lake_select import LakeSelect
+from penstock.walsender.lake_tables import LakeTables
+from penstock.walsender.sequencer import Position
+
+_MAX_SHIPPED: Final = 64 << 20
+"""Bytes of the tables that the subqueries of an UPDATE or DELETE read: every task has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a table, without the table. ``kind``: insert, update or delete.
+
+    ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
+    ``count`` of them. ``settings``: (column, value) of an UPDATE. ``where``: "" for every row.
+    """
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    rows: str = ""
+    count: int = 0
+    settings: tuple[tuple[str, str], ...] = ()
+    where: str = ""
+
+    def on(self, table: str) -> str:
+        """The statement; ``table``: as Spark SQL writes it."""
+        where = f" WHERE {self.where}" if self.where else ""
+        match self.kind:
+            case "insert":
+                names = ", ".join(map(quoted, self.columns))
+                return f"INSERT INTO {table} ({names}) {self.rows}"
+            case "update":
+                values = ", ".join(f"{quoted(name)} = {value}" for name, value in self.settings)
+                return f"UPDATE {table} SET {values}{where}"
+        return f"DELETE FROM {table}{where}"
+
+
+class LakeRows:
+    """For every session."""
+
+    def __init__(
+        self, spark: SparkSession, warehouse: Warehouse, tables: LakeTables, select: LakeSelect
+    ) -> None:
+        self._spark = spark
+        self._warehouse = warehouse
+        self._tables = tables
+        self._select = select
+
+    @contextmanager
+    def inserted(
+        self,
+        statement: InsertStmt,
+        table: LakeTable,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+    ) -> Iterator[Change]:
+        """The rows are in the staging area while inside. Raises PenstockError."""
+        columns = {column.name: column for column in self._tables.columns(table)}
+        plan = analyze_insert(
+            statement,
+            _output(columns.values()),
+            lambda name: self._select.columns(name, role),
+        )
+        written = [columns[name] for name in plan.columns]
+        batches = self._select.batches(compile_insert(plan), at, role, interrupts)
+        folder = f"{self._warehouse.uri}/{OWN_FOLDER}/staging/{uuid.uuid4()}"
+        try:
+            count = _write(f"{folder}/rows.parquet", written, batches)
+            values = ", ".join(
+                f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
+                for number, column in enumerate(written, 1)
+            )
+            rows = f"SELECT {values} FROM parquet.{quoted(folder)}"
+            yield Change("insert", tuple(c.delta for c in written), rows, count)
+        finally:
+            self._warehouse.storage.discard_folder(folder)
+
+    @contextmanager
+    def changed(
+        self,
+        statement: UpdateStmt | DeleteStmt,
+        table: LakeTable,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+    ) -> Iterator[Change]:
+        """Its functions are there while inside. Raises PenstockError."""
+        columns = {column.name: column for column in self._tables.columns(table)}
+        plan = analyze_change(
+            statement, _output(columns.values()), lambda name: self._select.columns(name, role)
+        )
+        functions: list[str] = []
+
+        def call(node: Node, column: LakeColumn | None) -> str:
+            compiled = compile_expression(plan, node, None if column is None else _shape(column))
+            tables = self._shipped(compiled, at, role, interrupts)
+            return self._function(compiled, columns, column, tables, functions)
+
+        try:
+            settings = tuple(
+                (columns[name].delta, call(node, columns[name])) for name, node in plan.settings
+            )
+            where = "" if plan.where is None else call(plan.where, None)
+            kind = "update" if isinstance(statement, UpdateStmt) else "delete"
+            yield Change(kind, settings=settings, where=where)
+        finally:
+            for name in functions:
+                self._spark.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+    def _function(
+        self,
+        compiled: CompiledExpression,
+        columns: dict[str, LakeColumn],
+        column: LakeColumn | None,
+        tables: dict[str, pa.Table],
+        functions: list[str],
+    ) -> str:
+        """A call of a new function of Spark's."""
+        type_ = pa.bool_() if column is None else column.type
+        names = tuple(name for name, _ in compiled.columns)
+        evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
+        name = f"penstock_{uuid.uuid4().hex}"
+        self._spark.udf.register(name, arrow_udf(evaluation, spark_type(type_)))
+        functions.append(name)
+        arguments = ", ".join(quoted(columns[item.name].delta) for _, item in compiled.columns)
+        return f"{name}({arguments})"
+
+    def _shipped(
+        self,
+        compiled: CompiledExpression,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+    ) -> dict[str, pa.Table]:
+        """What subqueries read goes to every task."""
+        found: dict[str, pa.Table] = {}
+        size = 0
+        for item in compiled.inputs:
+            batches = []
+            source = compile_input(item)
+            for batch in self._select.batches(source, at, role, interrupts):
+                size += batch.nbytes
+                if size > _MAX_SHIPPED:
+                    raise PenstockError(
+                        "the subquery of an UPDATE or DELETE reads too much",
+                        hint=f"It may read {_MAX_SHIPPED >> 20} MB. Change the table by Spark.",
+                        sqlstate="54000",
+                    )
+                batches.append(batch)
+            schema = batches[0].schema if batches else self._select.schema(item, role)
+            found[item.scan.name] = pa.Table.from_batches(batches, schema)
+        return found
+
+
+def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch]) -> int:
+    """A Parquet file with columns c1 and so on; the number of rows."""
+    schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
+    count = 0
+    make_folder(uri.rpartition("/")[0])
+    with storage_errors("write file", uri):
+        filesystem, path = resolve(uri)
+        with (
+            filesystem.open_output_stream(path) as target,
+            pq.ParquetWriter(target, schema) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch.cast(schema))
+                count += batch.num_rows
+    return count
+
+
+def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
+    return tuple(_shape(column) for column in columns)
+
+
+def _shape(column: LakeColumn) -> OutputColumn:
+    return OutputColumn(column.name, *column_type(column))
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
