@@ -10,23 +10,37 @@ from typing import Final
 import pytest
 
 from faults.fuzzing import SECONDS, Campaign, mutated
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UndefinedObject
 from penstock.executor.duckdb_change import compile_expression, compile_insert
 from penstock.executor.duckdb_query import compile_query
+from penstock.pgoutput.parameters import parse_parameters
+from penstock.protocol.replication_commands import (
+    AlterReplicationSlot,
+    CreateReplicationSlot,
+    StartReplication,
+)
+from penstock.protocol.replication_grammar import (
+    is_replication_command,
+    parse_replication_command,
+)
 from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 from penstock.protocol.startup_options import parse_options
-from penstock.publication.row_filter import FilterColumn
-from penstock.sql import Query, RangeVar, parse_partition_bound, parse_script
+from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.sql import Query, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.catalog_tokens import parse_select
+from penstock.sql.copy_query import parse_copy_query
+from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.query.change_analysis import analyze_change, analyze_insert
 from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
 from penstock.walsender.hba import parse_rules
-from publication.filters import VALUES
+from penstock.walsender.pg_catalog import CatalogDatabase, reads_catalog_only
+from publication.filters import VALUES, Filters
 from publication.test_row_filter_texts import TEXTS
-from walsender.pg_catalog import subscriber_queries
+from walsender.pg_catalog import objects, subscriber_queries
 from walsender.pg_catalog.test_queries import QUERIES
 
 pytestmark = pytest.mark.faults
@@ -82,10 +96,86 @@ CATALOG: Final = [
 ]
 
 
+def statements(text: str) -> None:
+    for statement in parse_script(text):
+        start, end = statement.span
+        assert 0 <= start < end <= len(text)
+        assert repr(statement)
+    parse(text)
+
+
+def filters(text: str) -> None:
+    compile_row_filter(text, COLUMNS, table="public.t")
+
+
+def random_filter(random: Random) -> str:
+    names: dict[str, list[str]] = {}
+    for number, name in enumerate(VALUES):
+        if name in OIDS:
+            names[name] = [f"c{number}"]
+    drawn = Filters(names).draw(random)
+    return drawn if random.random() < 0.2 else mutated(random, [drawn, random.choice(FILTERS)])
+
+
+def expressions(text: str) -> None:
+    parse_expression(text)
+    parse_copy_query(f"SELECT a FROM t WHERE {text}")
+
+
+def replication(text: str) -> None:
+    for version in (14, 16, 18):
+        is_replication_command(text, version)
+        match command := parse_replication_command(text, version):
+            case CreateReplicationSlot():
+                create_slot_options(command, version)
+            case AlterReplicationSlot():
+                alter_slot_options(command, version)
+            case StartReplication(options=options) if options:
+                parse_parameters(options, version)
+
+
+def parameters(text: str) -> None:
+    name, _, value = text.partition("=")
+    for version in (14, 18):
+        parse_parameters([(name, value), ("proto_version", "1")], version)
+
+
+PARAMETERS: Final = [
+    "proto_version=4", 'publication_names="a","b"', "publication_names=a, B", "binary=on",
+    "streaming=parallel", "two_phase=true", "origin=any", "messages=off",
+]  # fmt: skip
+
+
+def catalog_queries() -> Callable[[str], None]:
+    database = CatalogDatabase(objects.snapshot(), objects.session())
+
+    def check(text: str) -> None:
+        if reads_catalog_only(text):
+            database.describe(text)
+            database.query(text)
+
+    return check
+
+
+LAKE: Final = [
+    "SELECT * FROM t", "SELECT count(*), max(a) FROM public.t AS x WHERE a > 5 GROUP BY b",
+    "WITH q AS (SELECT a FROM t) SELECT q.a FROM q JOIN t ON q.a = t.a ORDER BY 1 LIMIT 5",
+    "SELECT (SELECT b FROM t LIMIT 1), CASE WHEN a = 1 THEN 'x' END, a::text FROM t u, t v",
+    "INSERT INTO t VALUES (1, 'x'), (2, NULL)", "INSERT INTO t (b) SELECT b || 'y' FROM t",
+    "UPDATE t SET a = a + 1, b = upper(b) WHERE a IN (1, 2)", "DELETE FROM t WHERE b LIKE 'x%'",
+]  # fmt: skip
+
+
 TABLE: Final = (OutputColumn("a", 23), OutputColumn("b", 25))
 
 
-def statements(text: str) -> None:
+def find_table(name: RangeVar) -> tuple[OutputColumn, ...]:
+    if name.schema not in (None, "public") or name.name != "t":
+        raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+    return TABLE
+
+
+def lake_queries(text: str) -> None:
     """The whole way of a statement to what is run."""
     for statement in parse_script(text):
         if isinstance(statement, Query):
@@ -93,19 +183,14 @@ def statements(text: str) -> None:
 
 
 def compiled(text: str) -> None:
-    """A query or a change of rows."""
-
-    def table(_: RangeVar) -> tuple[OutputColumn, ...]:
-        return TABLE
-
     raw = parse_query(text)
     match raw:
         case SelectStmt():
-            compile_query(analyze_select(raw, table))
+            compile_query(analyze_select(raw, find_table))
         case InsertStmt():
-            compile_insert(analyze_insert(raw, TABLE, table))
+            compile_insert(analyze_insert(raw, TABLE, find_table))
         case _:
-            plan = analyze_change(raw, TABLE, table)
+            plan = analyze_change(raw, TABLE, find_table)
             for name, value in plan.settings:
                 compile_expression(plan, value, next(c for c in TABLE if c.name == name))
             if plan.where is not None:
