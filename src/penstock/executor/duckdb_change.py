@@ -13,6 +13,7 @@ from penstock.executor.duckdb_query import CompiledQuery, QueryCompiler, TableIn
 from penstock.executor.duckdb_values import NUMERIC, Value, as_text, duckdb_type
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.coercion import element
+from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import Node
 from penstock.sql.query.change_analysis import ChangePlan, InsertPlan
 from penstock.sql.query.primnodes import OutputColumn
@@ -62,7 +63,8 @@ def compile_expression(
     """``column``: that is set to it; None: it is the condition. Raises as ``compile_query``."""
     compiler = QueryCompiler()
     compiler.scan(plan.target)
-    value = compiler.value(node)
+    with limited_depth():
+        value = compiler.value(node)
     own, *others = compiler.tables
     inputs: Sequence[TableInput] = [compiler.input(scan, None) for scan in others]
     sql = value.sql if column is None else stored(value, column)

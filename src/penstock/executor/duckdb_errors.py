@@ -16,6 +16,8 @@ _RAISED: Final = {
     "value out of range: overflow": ("value out of range: overflow", "22003"),
     "value out of range: underflow": ("value out of range: underflow", "22003"),
     "date out of range": ("date out of range", "22008"),
+    "Date out of range": ("date out of range", "22008"),
+    "Timestamp out of range": ("timestamp out of range", "22008"),
     "More than one row returned by a subquery used as an expression": (
         "more than one row returned by a subquery used as an expression",
         "21000",
@@ -30,7 +32,15 @@ _INTEGERS: Final = {
     "INT64": "bigint",
     "BIGINT": "bigint",
 }
-_RANGE: Final = re.compile(r"out of range for the destination type (\w+)")
+_RANGE: Final = re.compile(
+    r"out of range for the destination type (\w+)|Failed to cast decimal value \S+ to type (\w+)"
+)
+_SMALLEST: Final = re.compile(r"Overflow (?:in division of |on abs\()(-?\d+)")
+_BY_SMALLEST: Final = {
+    str(-(1 << 15)): "smallint",
+    str(-(1 << 31)): "integer",
+    str(-(1 << 63)): "bigint",
+}
 _NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:type )?DECIMAL")
 
 
@@ -43,8 +53,13 @@ def postgres_error(text: str) -> PenstockError:
     if too_long is not None:
         return PenstockError(too_long[0], sqlstate="22001")
     out_of_range = _RANGE.search(text)
-    if out_of_range is not None and out_of_range[1] in _INTEGERS:
-        return PenstockError(f"{_INTEGERS[out_of_range[1]]} out of range", sqlstate="22003")
+    if out_of_range is not None:
+        name = _INTEGERS.get(out_of_range[1] or out_of_range[2])
+        shown = "value out of range: overflow" if name is None else f"{name} out of range"
+        return PenstockError(shown, sqlstate="22003")
+    smallest = _SMALLEST.search(text)
+    if smallest is not None and smallest[1] in _BY_SMALLEST:
+        return PenstockError(f"{_BY_SMALLEST[smallest[1]]} out of range", sqlstate="22003")
     if _NUMERIC.search(text):
         return PenstockError("numeric field overflow", sqlstate="22003")
     first = (text.strip().splitlines() or ["no message"])[0]

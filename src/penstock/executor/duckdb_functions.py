@@ -21,6 +21,7 @@ from penstock.executor.duckdb_values import (
     FLOATS,
     INT4,
     INTEGERS,
+    MAX_PRECISION,
     NAME,
     NUMERIC,
     STRINGS,
@@ -44,6 +45,7 @@ _TRUNCATED: Final = frozenset(
     {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
 )
 _EXTRACTED_DIGITS: Final = 10
+_MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 
 
@@ -55,7 +57,7 @@ def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: 
     sql = sql or _other(name, values, nodes)
     if sql is not None:
         return Value(sql, result, None, fails)
-    found = _number(name, values, result) or _calendar(name, values, nodes, result)
+    found = _number(name, values, nodes, result) or _calendar(name, values, nodes, result)
     if found is None:
         shown = ", ".join(type_name(oid) for oid in types)
         raise refused(f"function {name}({shown})")
@@ -90,6 +92,12 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
             return f"replace({first}, {values[1].sql}, {values[2].sql})"
         case (("strpos" | "position"), 2):
             return f"CAST(instr({first}, {values[1].sql}) AS INTEGER)"
+        case "md5", 1:
+            return f"md5({first})"
+        case "repeat", 2 if numbers[0] is not None:
+            return f"repeat({first}, {max(numbers[0], 0)})"
+        case (("lpad" | "rpad"), 2) if numbers[0] is not None:
+            return f"{name}({first}, {max(numbers[0], 0)}, ' ')"
         case "starts_with", 2:
             return f"starts_with({first}, {values[1].sql})"
     return None
@@ -117,14 +125,20 @@ def _other(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | N
     return None
 
 
-def _number(name: str, values: Sequence[Value], result: int) -> Value | None:
+def _number(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value | None:
     first = values[0] if values else None
     if first is None:
         return None
     if name == "mod" and len(values) == 2 and first.type in INTEGERS:
         return integer_arithmetic("%", first, values[1], result)
+    if name in ("round", "trunc") and first.shape is not None:
+        return _rounded(name, first, nodes[1:])
     if len(values) != 1:
         return None
+    if name == "round" and first.type == FLOAT8:
+        return Value(f"round_even({first.sql}, 0)", result, None, first.fails)
+    if name == "trunc" and first.type == FLOAT8:
+        return Value(f"trunc({first.sql})", result, None, first.fails)
     if name == "abs" and (first.type in INTEGERS | FLOATS or first.shape is not None):
         fails = first.fails or first.type in INTEGERS
         return Value(f"abs({first.sql})", result, first.shape, fails)
@@ -137,6 +151,19 @@ def _number(name: str, values: Sequence[Value], result: int) -> Value | None:
             sql = f"CAST({call} AS DECIMAL({shape[0]},0))"
             return Value(sql, NUMERIC, shape, first.fails)
     return None
+
+
+def _rounded(name: str, value: Value, digits: Sequence[Node]) -> Value | None:
+    """To a constant number of digits after the point, none by default."""
+    scale = _integer(digits[0]) if digits else 0
+    if scale is None or value.shape is None or not 0 <= scale <= _MAX_SCALE:
+        return None
+    precision, has = value.shape
+    shape = (precision - has + 1 + scale, scale)
+    if shape[0] > MAX_PRECISION:
+        return None
+    call = f"{name}({value.sql}, {scale})" if scale < has else value.sql
+    return Value(f"CAST({call} AS DECIMAL({shape[0]},{shape[1]}))", NUMERIC, shape, value.fails)
 
 
 def _calendar(

@@ -28,6 +28,7 @@ from penstock.executor.duckdb_values import (
 )
 from penstock.sql.builtin import functions
 from penstock.sql.expressions import BoolOp
+from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
     BoolExpr,
     CoerceViaIO,
@@ -86,8 +87,9 @@ class CompiledQuery:
 def compile_query(query: Query) -> CompiledQuery:
     """Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001)."""
     compiler = QueryCompiler()
-    sql, values = compiler.query(query)
-    predicates = compiler.predicates(query)
+    with limited_depth():
+        sql, values = compiler.query(query)
+        predicates = compiler.predicates(query)
     inputs = tuple(compiler.input(scan, predicates.get(scan.name)) for scan in compiler.tables)
     once = len(inputs) == 1 and not compiler.nested
     return CompiledQuery(sql, values, inputs, once)

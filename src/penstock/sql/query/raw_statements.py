@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.sql.expressions import Expression
+from penstock.sql.nesting import limited_depth
 from penstock.sql.object_names import RangeVar
 from penstock.sql.query.libpg_query import parse_tree
 from penstock.sql.query.parsenodes import (
@@ -56,7 +57,11 @@ def parse_query(text: str) -> QueryStatement:
     statements = parse_tree(text)
     if len(statements) != 1:
         raise SqlSyntaxError("cannot insert multiple commands into a prepared statement")
-    raw = RawNode.of(statements[0])
+    with limited_depth():
+        return _statement(RawNode.of(statements[0]))
+
+
+def _statement(raw: RawNode) -> QueryStatement:
     match raw.kind:
         case "SelectStmt":
             return _select(raw)
