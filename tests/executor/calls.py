@@ -65,8 +65,10 @@ def call_forms() -> Iterator[CallForm]:
             yield CallForm(f"{function.name}({marks})", arguments)
     for name, rows in operators().items():
         for row in rows:
-            yield CallForm(f"({{}} {name} {{}})", (row.left, row.right)) if row.left else CallForm(
-                f"({name} {{}})", (row.right,)
+            yield (
+                CallForm(f"({{}} {name} {{}})", (row.left, row.right))
+                if row.left
+                else CallForm(f"({name} {{}})", (row.right,))
             )
     for oid in known:
         for target in (*OIDS, *_LENGTHS):

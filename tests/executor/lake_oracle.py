@@ -108,7 +108,9 @@ class LakeOracle:
             verdict = "equal" if same else "different"
         self.tally.counts[verdict] += 1
         if verdict == "different":
-            self.tally.differences.append(f"{query}\n  server {_shown(theirs, ours)}\n  ours   {_shown(ours, theirs)}")
+            self.tally.differences.append(
+                f"{query}\n  server {_shown(theirs, ours)}\n  ours   {_shown(ours, theirs)}"
+            )
         elif verdict == "equal":
             self.tally.counts["rows"] += len(ours.rows)
         return verdict

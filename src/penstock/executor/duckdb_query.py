@@ -312,10 +312,10 @@ class QueryCompiler(ExpressionCompiler):
 
     def _series(self, node: SeriesScan) -> str:
         type_ = node.columns[0].type
-        bounds = f"CAST({node.start} AS BIGINT), CAST({node.stop} AS BIGINT), {node.step}"
         self._expose(node.name, [Value("", type_)])
-        number = f"CAST(unnest(generate_series({bounds})) AS {duckdb_type(type_, None)})"
-        return f"(SELECT {number} AS c1) AS {node.name}"
+        number = f"CAST(n AS {duckdb_type(type_, None)})"
+        series = f"generate_series({node.start}, {node.stop}, {node.step})"
+        return f"(SELECT {number} AS c1 FROM {series} AS series(n)) AS {node.name}"
 
     def _values(self, node: ValuesScan) -> str:
         rows = [[self.value(value) for value in row] for row in node.rows]

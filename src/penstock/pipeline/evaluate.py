@@ -6,15 +6,21 @@ Arrow arrays that Spark's executors call. Which function is called where is left
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+from penstock.errors import PenstockError
 from penstock.pipeline.duck import connection
 from penstock.pipeline.query import query_error
 
+_TOLD: Final = "<penstock {} {} penstock>"
+"""Spark gives nothing but the text of an exception back to the driver."""
+_RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _ROW = "row_of_batch"
 _VALUE = "value_of_row"
 
@@ -29,7 +35,18 @@ class Evaluation:
     type: pa.DataType
     tables: Mapping[str, pa.Table]
 
-    def __call__(self, *arguments: pa.Array) -> pa.Array:
+    def function(self) -> Callable[..., pa.Array]:
+        """For ``arrow_udf``, which reads the types of a function's arguments, not an object's."""
+
+        def evaluate(*arguments: pa.Array) -> pa.Array:
+            try:
+                return self.values(*arguments)
+            except PenstockError as error:
+                raise RuntimeError(_TOLD.format(error.sqlstate, error.message)) from None
+
+        return evaluate
+
+    def values(self, *arguments: pa.Array) -> pa.Array:
         """The value of each row. Raises PenstockError."""
         rows = pa.table(
             [*arguments, pa.array(range(len(arguments[0])), pa.int64())],
@@ -50,3 +67,9 @@ class Evaluation:
             for name in given:
                 duck.unregister(name)
         return found.column(_VALUE).cast(self.type).combine_chunks()
+
+
+def told_error(text: str) -> PenstockError | None:
+    """The error of an evaluation that an exception of Spark's tells of."""
+    found = _RETOLD.search(text)
+    return None if found is None else PenstockError(found[2], sqlstate=found[1])

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
+from penstock.pipeline.evaluate import told_error
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
@@ -141,21 +142,14 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
-            name = error.getMessageParameters().get("objectName", "").replace("`", "")
-            raise UndefinedObject(
-                f"column {_shown(name)} does not exist", sqlstate="42703"
-            ) from None
         raise _failed(str(error), error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
         raise _failed(str(error.java_exception)) from None
 
 
 def _failed(text: str, sqlstate: str | None = None) -> PenstockError:
+    told = told_error(text)
+    if told is not None:
+        return told
     lines = text.strip().splitlines() or ["no message"]
     return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")
-
-
-def _shown(name: str) -> str:
-    """As errorMissingColumn prints it: with its table, or quoted."""
-    return name if "." in name else f'"{name}"'

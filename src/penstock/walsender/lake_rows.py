@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.functions import arrow_udf
 
 from penstock.catalog import LakeTable
 from penstock.errors import PenstockError
@@ -154,8 +154,7 @@ class LakeRows:
         names = tuple(name for name, _ in compiled.columns)
         evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
         name = f"penstock_{uuid.uuid4().hex}"
-        function = arrow_udf(evaluation, spark_type(type_), ArrowUDFType.SCALAR)
-        self._spark.udf.register(name, function)
+        self._spark.udf.register(name, arrow_udf(evaluation.function(), spark_type(type_)))
         functions.append(name)
         arguments = ", ".join(quoted(columns[item.name].delta) for _, item in compiled.columns)
         return f"{name}({arguments})"
