@@ -37,7 +37,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
-from penstock.relation import ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
@@ -251,7 +251,7 @@ def copy_target(
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
     relation = info.relation
     table = warehouse.open(relation.schema, relation.name)
-    if table is None or not _is_ours(table, rel, app_id):
+    if table is None or not _is_ours(table, relation, rel, app_id):
         return ensure_table(warehouse, info, must_be_empty=True)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -264,12 +264,15 @@ def copy_target(
     return table
 
 
-def _is_ours(table: DeltaTable, rel: SubscriptionRel, app_id: str) -> bool:
+def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
     """Whether it is the one of this row's earlier copy. While a table is out of the subscription
-    its rows are its readers': with rows that they have changed since, it is theirs."""
+    its rows are its readers': with rows that they have changed since, it is theirs; and where
+    another relation has the name now, it may be all that is left of the old one."""
     if table.id != rel.table_id or table.transaction_version(app_id) is None:
         return False
-    return not (rel.returned and table.changed_by_others(app_id))
+    if not rel.returned:
+        return True
+    return rel.relid == relation.oid and not table.changed_by_others(app_id)
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
