@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap
 
 from lakehouse.tables import write
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
-from penstock.errors import NotInPrerequisiteState
+from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -125,3 +129,49 @@ def test_a_member_that_is_another_relation_is_replaced(world: World) -> None:
         world.catalog.set_state(world.rel, state, None)
     world.catalog.copy_again(world.rel, ANOTHER)
     assert world.target(ANOTHER).rows == 0
+
+
+def tear_the_log(world: World) -> None:
+    (log_of(world) / f"{2:020}.json").write_text('{"torn')
+
+
+def damage_a_vector(world: World) -> None:
+    table = world.table()
+    table.stage(deleted={next(iter(table.files)): BitMap([1])})
+    table.commit(app_id=world.subscription.app_id, version_marker=Lsn(6), operation="REPLICATION")
+    (vector,) = log_of(world).parent.glob("deletion_vector*")
+    vector.write_bytes(bytes(43))
+
+
+def lose_a_vector(world: World) -> None:
+    damage_a_vector(world)
+    (vector,) = log_of(world).parent.glob("deletion_vector*")
+    vector.unlink()
+
+
+def take_appends_only(world: World) -> None:
+    first = (log_of(world) / f"{0:020}.json").read_text().splitlines()
+    (metadata,) = (json.loads(line) for line in first if "metaData" in line)
+    metadata["metaData"]["configuration"]["delta.appendOnly"] = "true"
+    lines = (json.dumps({"commitInfo": {"operation": "SET TBLPROPERTIES"}}), json.dumps(metadata))
+    (log_of(world) / f"{2:020}.json").write_text("\n".join(lines))
+
+
+def log_of(world: World) -> Path:
+    return Path(local_path(world.warehouse.table_uri("public", "t"))) / "_delta_log"
+
+
+@pytest.mark.parametrize("harm", [tear_the_log, damage_a_vector, lose_a_vector, take_appends_only])
+def test_what_cannot_be_replaced_is_to_be_moved_away(
+    world: World, harm: Callable[[World], None]
+) -> None:
+    harm(world)
+    uri = world.warehouse.table_uri("public", "t")
+    with pytest.raises(PenstockError) as raised:
+        world.target()
+    hint = str(raised.value.hint)
+    assert hint.endswith(f"Move the table at {uri} away: the copy makes a new one.")
+    assert "opy the table again" not in hint
+    folder = Path(local_path(uri))
+    folder.rename(folder.with_name("t_old"))
+    assert world.target().rows == 0
