@@ -11,7 +11,14 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, SubscriptionRelState, SubscriptionStatistics
+from penstock.catalog import (
+    Catalog,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+    SubscriptionStatistics,
+)
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import (
@@ -20,11 +27,12 @@ from penstock.errors import (
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
+    StateMismatch,
     StorageError,
     UndefinedObject,
 )
 from penstock.lsn import Lsn
-from penstock.sql import parse
+from penstock.sql import parse, parse_script
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream
 
@@ -198,6 +206,60 @@ def test_refresh_adds_and_removes_tables(catalog: Catalog, shop: Database) -> No
     after = {rel.qualified_name: rel for rel in catalog.relations()}
     assert after["S.b"].sync_id != before["S.b"].sync_id
     assert after["public.a"].sync_id == before["public.a"].sync_id
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "DROP SUBSCRIPTION s; CREATE SUBSCRIPTION s CONNECTION '{other}' PUBLICATION shop WITH "
+        "(connect = false)",
+        "ALTER SUBSCRIPTION s CONNECTION '{other}'",
+        "ALTER SUBSCRIPTION s DISABLE",
+        "DROP SUBSCRIPTION s",
+    ],
+)
+def test_refresh_of_a_subscription_that_is_changed_meanwhile(
+    catalog: Catalog, shop: Database, meanwhile: str
+) -> None:
+    """Nothing that one publisher says goes to a subscription that follows another one."""
+    tail = "PUBLICATION shop WITH (create_slot = false, slot_name = NONE, enabled = false)"
+    create(catalog, shop, tail)
+    _enable_without_slot(catalog)
+    shop.execute("CREATE TABLE new (id int PRIMARY KEY); ALTER PUBLICATION shop ADD TABLE new")
+    before: list[tuple[tuple[Subscription, ...], tuple[SubscriptionRel, ...]]] = []
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        for statement in parse_script(meanwhile.format(other=NOWHERE)):
+            execute(statement, catalog, Publisher.connect)
+        before.append((catalog.subscriptions(), catalog.relations()))
+        return Publisher.connect(conninfo, name)
+
+    with pytest.raises(ObjectInUse, match='"s" was changed') as raised:
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+    assert raised.value.hint == "Run ALTER SUBSCRIPTION s REFRESH PUBLICATION again."
+    assert before == [(catalog.subscriptions(), catalog.relations())]
+
+
+def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
+    catalog: Catalog, shop: Database
+) -> None:
+    tail = "PUBLICATION shop WITH (create_slot = false, slot_name = NONE, enabled = false)"
+    create(catalog, shop, tail)
+    _enable_without_slot(catalog)
+    (subscription,) = catalog.subscriptions()
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))
+        return Publisher.connect(conninfo, name)
+
+    with pytest.raises(StateMismatch, match="another publisher"):
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+
+
+def _enable_without_slot(catalog: Catalog) -> None:
+    """REFRESH wants it enabled; DROP wants no way to the publisher then."""
+    with catalog.write() as t:
+        t.subscriptions.save(replace(t.subscriptions.get("s"), enabled=True))
 
 
 def test_drop_waits_until_the_slot_is_free(catalog: Catalog, shop: Database) -> None:

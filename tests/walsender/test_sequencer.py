@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -151,6 +152,39 @@ def test_what_was_applied_has_an_origin_when_its_table_has_left(
         (None, None),
         (None, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("app_id", "version"),
+    [("penstock-loader", 7), ("penstock-loader", -1), (f"penstock-{'x' * 80}", 7)],
+)
+def test_writers_may_have_names_that_begin_like_ours(
+    catalog: Catalog, warehouse: Warehouse, app_id: str, version: int
+) -> None:
+    """What they wrote has no origin, so that subscribers with origin = none get it."""
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", app_id, version)
+    sequencer.step()
+    assert [(t.origin, t.origin_lsn) for t in log_of(catalog)] == [(None, None)]
+
+
+def test_a_marker_that_is_no_position_is_its_tables_trouble(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", f"penstock-{uuid.uuid4()}", -1)
+    write(warehouse, "public.b", 1)
+    sequencer.step()
+    (table,) = [table.oid for table in catalog_tables(catalog) if table.name == "b"]
+    assert [t.members[0].relation for t in log_of(catalog)] == [table]
+    (trouble,) = sequencer.troubles.all()
+    assert trouble.name == "public.a"
+    assert "no position: -1" in trouble.reason
 
 
 def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:

@@ -154,7 +154,9 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, that are parked, or have stopped it."""
+    again whose name belongs to another relation now, that are parked, or have stopped it.
+
+    Raises ObjectInUse when the subscription was changed while the publisher was asked."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -165,13 +167,15 @@ def alter_refresh(
     options = parse_subscription_options(statement.options, REFRESH)
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
-            check_identity(subscription.name, subscription.publisher, _identity(publisher))
+            identity = _identity(publisher)
+            check_identity(subscription.name, subscription.publisher, identity)
             published = publisher.tables(subscription.publications)
             without_identity = publisher.tables_without_replica_identity(subscription.publications)
     except PenstockError as error:
         raise error.with_statement(alter(subscription.name)) from None
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = _unchanged(transaction, subscription)
+        check_identity(subscription.name, subscription.publisher, identity)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
         new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
@@ -252,6 +256,17 @@ def _get(transaction: CatalogTransaction, name: str) -> Subscription:
             hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {quote_identifier(name)}.",
         )
     return subscription
+
+
+def _unchanged(transaction: CatalogTransaction, asked_for: Subscription) -> Subscription:
+    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile."""
+    now = transaction.subscriptions.find_oid(asked_for.oid)
+    if now is None or now != asked_for or now.dropping:
+        raise ObjectInUse(
+            f'subscription "{asked_for.name}" was changed while its publisher was asked',
+            hint=f"Run {alter(asked_for.name)} REFRESH PUBLICATION again.",
+        )
+    return now
 
 
 def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:

@@ -43,9 +43,14 @@ OWN_ERRORS: Final = (
 )
 """What can be wrong with one table alone; of StorageError what a retry does not heal."""
 
-_PARKED: Final = "The table is parked; {alter} REFRESH PUBLICATION copies it again."
+_PARKED: Final = (
+    "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
+)
 _MENDED: Final = "Then run {alter} ENABLE. Or run"
-_COPIED: Final = "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again."
+_COPIED: Final = (
+    "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
+    "all its rows: those that the publisher does not have are gone from it then."
+)
 _WITHOUT: Final = (
     "To let the other tables go on without this one: {alter} SET (on_table_error = park)."
 )

@@ -227,6 +227,8 @@ class Streaming:
             applied = self._applier.apply(batch)
         finally:
             batch.forget()
+        if applied is None:
+            return  # and the session ends
         self._frames += batch.frames
         if applied.joined:
             self._joined(applied.joined, batch.end_lsn)
