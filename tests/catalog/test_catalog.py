@@ -172,6 +172,16 @@ def test_another_relation_of_the_name_knows_nothing_of_it(catalog: Catalog) -> N
     assert (first.table_id, first.returned) == ("only copy", True)
 
 
+def test_a_name_that_comes_back_without_a_copy_says_so(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    rel = join(catalog, subscription.oid, 100)
+    catalog.bind(rel, None, "of an earlier membership")
+    leave(catalog, rel)
+    with catalog.write() as t:
+        (rel,) = t.relations.add(subscription.oid, {("public", "a"): 999}, R)
+    assert (rel.table_id, rel.returned) == (None, True)
+
+
 def test_a_table_has_returned_until_it_is_copied(catalog: Catalog) -> None:
     """Its promise (rows of others are kept) holds for every copy until one is committed."""
     subscription = subscribe(catalog)

@@ -110,12 +110,12 @@ class SubscriptionRel:
     """One table of one subscription.
 
     ``lsn``: None in i and d; the copy's consistent point in f; where the table joined in s and r
-    (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
-    ``relid``, ``table_id``: what the row is bound to, None until it is known; in state i,
-    ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``returned``:
-    the table, the same relation, had left the subscription since that copy. ``conflict``: why the
-    relation may be another one now; ``error``: why the table is parked. REFRESH PUBLICATION copies
-    it again.
+    (None in r while it is in no cut and nothing was copied). ``sync_id``: a UUID, new each time
+    that the table is added. ``relid``, ``table_id``: what the row is bound to, None until it is
+    known; in state i, ``table_id`` is the Delta table of an earlier copy, which this one may
+    replace. ``returned``: the table, the same relation, had left the subscription since that copy;
+    where nothing is copied, a table of that name. ``conflict``: why the relation may be another one
+    now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again.
     """
 
     subid: int
@@ -169,30 +169,27 @@ class PgSubscriptionRel:
         (AddSubscriptionRelState). What is to be copied may replace its copy from an earlier time in
         the subscription."""
         oids = tables if isinstance(tables, Mapping) else {}
-        former = self._former(subid) if state is SubscriptionRelState.INIT else {}
-        rels = tuple(
-            SubscriptionRel(
-                subid,
-                *name,
-                state,
-                None,
-                str(uuid.uuid4()),
-                oids.get(name),
-                former.get((name, oids.get(name))),
-                returned=(name, oids.get(name)) in former,
-            )
-            for name in tables
-        )
+        former = self._former(subid)
+        rels = []
+        for name in tables:
+            rel = SubscriptionRel(subid, *name, state, None, str(uuid.uuid4()), oids.get(name))
+            relid, table_id = former.get(name, (None, None))
+            if state is not SubscriptionRelState.INIT:
+                # Its rows stay, whichever relation has the name now.
+                rel = replace(rel, returned=name in former)
+            elif relid is not None and relid == rel.relid:
+                rel = replace(rel, table_id=table_id, returned=True)
+            rels.append(rel)
         if rels:
             self._connection.execute(_TABLE.insert(), [_values(rel) for rel in rels])
-        return rels
+        return tuple(rels)
 
-    def _former(self, subid: int) -> dict[tuple[TableName, int | None], str]:
-        """Names and OIDs of tables that were in the subscription -> their Delta tables."""
-        query = select(_FORMER).where(_FORMER.c.srsubid == subid, _FORMER.c.srrelid.is_not(None))
+    def _former(self, subid: int) -> dict[TableName, tuple[int | None, str]]:
+        """Names of tables that were in the subscription -> their OIDs and Delta tables."""
+        query = select(_FORMER).where(_FORMER.c.srsubid == subid)
         rows = self._connection.execute(query).mappings()
         return {
-            ((row["srrelschema"], row["srrelname"]), row["srrelid"]): row["srtableid"]
+            (row["srrelschema"], row["srrelname"]): (row["srrelid"], row["srtableid"])
             for row in rows
         }
 

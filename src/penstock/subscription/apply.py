@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.errors import CommitConflict, PenstockError
@@ -131,7 +131,8 @@ class Applier:
         return Applied(rows, cut, joined or (), tuple(self._outcomes))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
-        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined.
+        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,
+        those among them of which nothing was copied.
 
         None where there is no cut: a table is ahead, or the subscription has other tables by now.
         """
@@ -147,8 +148,10 @@ class Applier:
         }
         self._cuts.append(CutOwner(self._subscription, self._app_id), lsn, commit_time, tables)
         self.last_cut, self._members = lsn, frozenset(tables)
+        joined += tuple(t for t in self._targets if t.ready and t.rel.lsn is None)
         for target in joined:
             target.ready = True
+            target.rel = replace(target.rel, lsn=lsn)
         return joined
 
     def members_changed(self) -> bool:

@@ -124,6 +124,7 @@ class Witness:
             version=table.version,
             id=table.id,
             cut=self._in_cut(rel),
+            returned=rel.returned,
         )
 
     def _in_cut(self, rel: SubscriptionRel) -> CutTable | None:

@@ -315,5 +315,6 @@ class ApplyWorker:
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
         for target in joined:
-            self._catalog.set_state(target.rel, SubscriptionRelState.SYNCDONE, lsn)
+            if target.rel.state is not SubscriptionRelState.READY:
+                self._catalog.set_state(target.rel, SubscriptionRelState.SYNCDONE, lsn)
             self._catalog.set_state(target.rel, SubscriptionRelState.READY, lsn)
