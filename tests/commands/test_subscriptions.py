@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
+from penstock.commands.scope import Scope
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import (
     ConnectionFailure,
@@ -31,6 +33,8 @@ from penstock.errors import (
     StorageError,
     UndefinedObject,
 )
+from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.sql import parse, parse_script
 from penstock.walreceiver.publisher import Publisher
@@ -186,6 +190,36 @@ def test_errors_of_the_connection_name_the_subscription_and_no_password(catalog:
     assert raised.value.hint
     assert "tops3cret" not in raised.value.report()
     assert catalog.subscriptions() == ()
+
+
+def test_cuts_of_a_dropped_subscription_go_with_the_next_one_of_its_name(
+    catalog: Catalog, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with one that could not be created."""
+    cuts = (warehouse := Warehouse(str(tmp_path / "warehouse"), False)).cuts
+    dropped, scope = CutOwner("readable", "penstock-dropped"), Scope(warehouse=warehouse)
+    cuts.append(dropped, Lsn(1), None, {("public", "a"): CutTable("uri", 1)})
+
+    def create_on(conninfo: str) -> None:
+        tail = "PUBLICATION shop WITH (slot_name = readable)"
+        statement = parse(f"CREATE SUBSCRIPTION readable CONNECTION '{conninfo}' {tail}")
+        execute(statement, catalog, Publisher.connect, scope)
+
+    with pytest.raises(ConnectionFailure):
+        create_on(NOWHERE)
+    assert cuts.last(dropped) is not None
+    with monkeypatch.context() as failing:
+        failing.setattr(Cuts, "forget_others", _no_space)
+        with pytest.raises(StorageError):
+            create_on(shop.conninfo)
+    assert (slots(shop), catalog.subscriptions()) == (set(), ())
+    assert cuts.last(dropped) is not None
+    create_on(shop.conninfo)
+    assert cuts.last(dropped) is None
+
+
+def _no_space(*_: object) -> None:
+    raise StorageError("disk full", sqlstate="53100")
 
 
 def test_refresh_adds_and_removes_tables(catalog: Catalog, shop: Database) -> None:

@@ -210,6 +210,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         status=status,
         retry_interval=0,
         cancelled=lambda: False,
+        check_connection=lambda connection: None,
     )
     try:
         copies.begin()

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
 from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -152,6 +153,19 @@ def test_what_was_applied_has_an_origin_when_its_table_has_left(
         (None, None),
         (None, None),
     ]
+
+
+def test_commit_times_do_not_go_back_over_a_restart(catalog: Catalog) -> None:
+    """What the first process wrote has an origin: its table has left its subscription."""
+    times = []
+    for moment, origin in ((1_000_000_000, "pg_16384"), (900_000_000, None)):
+        clock = CommitTimes()  # as a process has it
+        with catalog.write() as t:
+            time = clock.next(t, moment)
+            times.append(time)
+            members = [Member(1, "uri", len(times), len(times) + 1)]
+            t.transactions.append(members, commit_time=time, size=1, origin=origin)
+    assert times == [1_000_000_000, 1_000_000_000]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
-from penstock.lakehouse.cuts import NOBODY, CutOwner
+from penstock.lakehouse.cuts import CutOwner, Cuts
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
@@ -75,13 +75,10 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     _check_publications_once(statement.publications)
-    if scope.warehouse is not None:
-        others = [CutOwner(known.name, known.app_id) for known in catalog.subscriptions()]
-        scope.warehouse.cuts.adopt(others)
-        scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, options, {})
+        _insert(statement, catalog, cuts, options, {})
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -102,7 +99,7 @@ def create_subscription(
         )
         with _new_slot(publisher, options) as created:
             notices += created
-            _insert(statement, catalog, options, tables)
+            _insert(statement, catalog, cuts, options, tables)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -192,10 +189,13 @@ def alter_refresh(
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
+    cuts: Cuts | None,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
 ) -> None:
+    """The last step: the cuts of a dropped one go with it, or nothing does."""
     with catalog.write() as transaction:
+        others = transaction.subscriptions.all()
         subscription = transaction.subscriptions.create(
             statement.name,
             conninfo=statement.conninfo,
@@ -207,6 +207,9 @@ def _insert(
             on_table_error=options.on_table_error,
         )
         transaction.relations.add(subscription.oid, tables, _first_state(options))
+        if cuts is not None:
+            cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
+            cuts.forget_others(CutOwner(subscription.name, subscription.app_id))
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:

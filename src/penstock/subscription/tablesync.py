@@ -39,6 +39,7 @@ from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
@@ -94,6 +95,8 @@ class CopyRound:
     progress: Callable[[str, int, int, int, int], None]
     cancelled: Callable[[], bool]
     """Whether the worker stops: the copy is given up, and made again at the next start."""
+    check_connection: Callable[[Connection], None]
+    """Raises StateMismatch where a connection has led to another server than is followed."""
     failed: Callable[[SubscriptionRel, PenstockError], None]
     """A table is not copied in this round, and why; the others go on."""
 
@@ -128,8 +131,10 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
     with (
         Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
         TableLocks(conninfo, slot, work.check) as locks,
-        SnapshotHolder(conninfo, slot) as holder,
+        SnapshotHolder(conninfo, slot, check_server=work.check_connection) as holder,
     ):
+        # The locks' session, and those that copy, take the holder's snapshot: there is no other.
+        work.check_connection(publisher.connection)
         publisher.connection.interrupt = work.check
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:

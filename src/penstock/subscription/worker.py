@@ -104,6 +104,7 @@ class ApplyWorker:
             status=self.status,
             retry_interval=retry_interval,
             cancelled=self._stopping.is_set,
+            check_connection=self._witness.check_connection,
         )
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
@@ -224,6 +225,7 @@ class ApplyWorker:
                 parking=parking,
                 last_cut=self._witness.last_cut,
                 members_hold=lambda: self._members_hold(members),
+                check_connection=self._witness.check_connection,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
