@@ -244,6 +244,47 @@ def test_a_restore_before_our_first_commit_takes_nothing(
             again(table).check_restored(since, APP)
 
 
+SHARD = "pg_16385"
+"""Another subscription that fills the same table."""
+
+
+def shard(table: DeltaTable, operation: str, *ids: int) -> int:
+    other = again(table)
+    if operation == COPY:
+        other.replace(ACCOUNTS)
+    other.stage(written=write(other, ids))
+    return other.commit(app_id=SHARD, version_marker=7, operation=operation)
+
+
+def test_who_has_filled_a_table_since_a_copy(followed: DeltaTable) -> None:
+    assert followed.app_ids == {APP}
+    shard(followed, "REPLICATION", 50)
+    commit(again(followed), 300)
+    table = again(followed)
+    assert table.app_ids == {APP, SHARD}
+    assert table.filled_by(APP, {SHARD}) == {SHARD}, "nothing was copied: from the first commit on"
+    assert table.filled_by(SHARD, {APP}) == {APP}, "from before its own first commit too"
+    table.replace(ACCOUNTS)
+    table.commit(app_id=APP, version_marker=400, operation=COPY)
+    assert not table.filled_by(APP, {SHARD})
+    shard(table, "REPLICATION", 51)
+    table = again(table)
+    assert table.filled_by(APP, {SHARD}) == {SHARD}
+    (Path(local_path(table.uri)) / "_delta_log" / f"{table.version:020}.json").unlink()
+    assert table.filled_by(APP, {SHARD}) == {SHARD}, "where the log does not tell"
+
+
+def test_a_copy_of_another_subscription_that_has_taken_rows(followed: DeltaTable) -> None:
+    shard(followed, "REPLICATION", 50)
+    again(followed).check_restored(OURS, APP)
+    copied = shard(followed, COPY, 51)
+    for since in (OURS, -1):
+        with pytest.raises(StateMismatch, match=f"by another subscription in version {copied}"):
+            again(followed).check_restored(since, APP)
+    again(followed).check_restored(OURS, SHARD)
+    again(followed).check_restored(copied, APP)
+
+
 @pytest.mark.spark
 def test_a_cut_is_of_the_tables_it_names(
     followed: DeltaTable, spark: SparkSession, tmp_path: Path

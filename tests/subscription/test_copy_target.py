@@ -77,7 +77,9 @@ class World:
         table.commit(app_id="somebody", version_marker=Lsn(1), operation="WRITE")
 
     def target(self, oid: int = OID) -> DeltaTable:
-        return copy_target(self.warehouse, published(oid), self.rel, self.subscription.app_id)
+        names = {known.app_id: known.name for known in self.catalog.subscriptions()}
+        app_id = self.subscription.app_id
+        return copy_target(self.warehouse, published(oid), self.rel, app_id, names.get)
 
 
 @pytest.fixture
@@ -174,4 +176,35 @@ def test_what_cannot_be_replaced_is_to_be_moved_away(
     assert "opy the table again" not in hint
     folder = Path(local_path(uri))
     folder.rename(folder.with_name("t_old"))
+    assert world.target().rows == 0
+
+
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_of_another_subscription_are_not_replaced(
+    world: World, known: bool, returned: bool
+) -> None:
+    """Though this one has committed since; of a dropped one, the app id is all that is known."""
+    with world.catalog.write() as t:
+        shard = t.subscriptions.create("s2", conninfo="host=h", publications=["p"], slot_name="s2")
+        other = shard.app_id
+        if not known:
+            t.subscriptions.delete(shard.oid)
+    table = world.table()
+    table.stage(written=write(table, range(50, 55)))
+    table.commit(app_id=other, version_marker=Lsn(3), operation="REPLICATION")
+    world.commit(world.table(), range(10, 11), Lsn(6), "REPLICATION")
+    if returned:
+        world.leave()
+        world.join()
+    else:
+        for state in (SubscriptionRelState.DATASYNC, SubscriptionRelState.FINISHEDCOPY):
+            world.catalog.set_state(world.rel, state, None)
+        world.catalog.copy_again(world.rel, OID)
+    with pytest.raises(NotInPrerequisiteState, match="filled by another subscription") as raised:
+        world.target()
+    assert ('subscription "s2"' if known else other) in str(raised.value.detail)
+    table = world.table()
+    table.stage(remove_all=True)
+    table.commit(app_id=other, version_marker=Lsn(9), operation="REPLICATION")
     assert world.target().rows == 0

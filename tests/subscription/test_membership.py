@@ -76,6 +76,7 @@ class World:
             copy_again=self.catalog.copy_again,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
+            subscription_name=lambda app_id: None,
             record_stop=lambda error, table: None,
         )
 

@@ -39,6 +39,7 @@ from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
+from penstock.subscription.shards import check_alone
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
@@ -81,6 +82,10 @@ class RelStates(Protocol):
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
         """A new membership, which begins with a copy."""
+
+    @property
+    def subscription_name(self) -> Callable[[str], str | None]:
+        """The name of the node's subscription that has an app id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +216,9 @@ def _prepared(
             if locked is not None:  # whatever is asked next would wait as long again
                 raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
-            table = copy_target(work.warehouse, info, rel, work.subscription.app_id)
+            table = copy_target(
+                work.warehouse, info, rel, work.subscription.app_id, work.states.subscription_name
+            )
         except ConnectionFailure:
             raise
         except PenstockError as error:
@@ -253,13 +260,18 @@ def target_key(info: PublishedTable) -> tuple[str, ...]:
 
 
 def copy_target(
-    warehouse: Warehouse, info: PublishedTable, rel: SubscriptionRel, app_id: str
+    warehouse: Warehouse,
+    info: PublishedTable,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
 ) -> DeltaTable:
     """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
-    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises, and own
-    errors of a table that lies there and cannot be read or written."""
+    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
+    ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
+    written."""
     relation = info.relation
-    table = _replaceable(warehouse, relation, rel, app_id)
+    table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
         return ensure_table(warehouse, info, must_be_empty=True)
     log.info(
@@ -274,12 +286,19 @@ def copy_target(
 
 
 def _replaceable(
-    warehouse: Warehouse, relation: Relation, rel: SubscriptionRel, app_id: str
+    warehouse: Warehouse,
+    relation: Relation,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
 ) -> DeltaTable | None:
     uri = warehouse.table_uri(relation.schema, relation.name)
     try:
         table = warehouse.open(relation.schema, relation.name)
-        return table if table is not None and _is_ours(table, relation, rel, app_id) else None
+        if table is None or table.id != rel.table_id:
+            return None
+        check_alone(table, app_id, name_of)
+        return table if _is_ours(table, relation, rel, app_id) else None
     except PenstockError as error:
         if not is_own(error):
             raise
@@ -288,10 +307,10 @@ def _replaceable(
 
 
 def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
-    """Whether it is the one of this row's earlier copy. While a table is out of the subscription
+    """Whether it holds this row's earlier copy. While a table is out of the subscription
     its rows are its readers': with rows that they have changed since, it is theirs; and where
     another relation has the name now, it may be all that is left of the old one."""
-    if table.id != rel.table_id or table.transaction_version(app_id) is None:
+    if table.transaction_version(app_id) is None:
         return False
     if not rel.returned:
         return True

@@ -110,7 +110,7 @@ class Witness:
         if target.marker is None:
             return  # nothing of ours was ever in it
         if state.pinned is not None:
-            table.check_restored(state.pinned.version)
+            table.check_restored(state.pinned.version, self._subscription.app_id)
         else:
             table.check_restored(
                 max(-1, table.version - _JOINING_COMMITS), self._subscription.app_id

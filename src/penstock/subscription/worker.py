@@ -63,6 +63,8 @@ class CatalogAccess:
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
+    subscription_name: Callable[[str], str | None]
+    """By app id; None: there is no such subscription on the node."""
     record_stop: Callable[[BaseException, str | None], None]
     """Record that the subscription has stopped because of an error, and the sync id of the table
     that it is an error of."""
