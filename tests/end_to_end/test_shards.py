@@ -1,4 +1,4 @@
-"""Two subscriptions, of two publishers, fill one Delta table: a copy never takes the other's rows."""
+"""Two subscriptions, of two publishers, fill one table: no copy takes the other's rows."""
 
 from __future__ import annotations
 

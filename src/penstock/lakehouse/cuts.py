@@ -114,6 +114,14 @@ class Cuts:
         state = load(self._storage, self.uri)
         return None if state is None else self._last(state, owner)
 
+    def before(self, owner: CutOwner, cut: Cut) -> Cut | None:
+        """The cut before another one; None where there was none, or it is pruned."""
+        state = load(self._storage, self.uri)
+        if state is None:
+            return None
+        rows = of_owner(self._all_rows(state), owner)
+        return last_cut(rows.filter(pc.less(rows["cut_time"], pa.scalar(cut.cut_time, TIMESTAMP))))
+
     def prune(self, keep: int) -> None:
         """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""
         self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
