@@ -94,6 +94,15 @@ def test_rows_and_files_that_are_not_what_they_were(node: LocalNode, database: D
     copied_again(node, database, node.stopped(_NAME))
 
 
+def test_a_column_that_another_writer_has_added(node: LocalNode, database: Database) -> None:
+    folder = node.warehouse / "public" / "t"
+    node.node.spark.sql(f"ALTER TABLE delta.`{folder}` ADD COLUMNS (note string)")
+    database.execute("UPDATE t SET n = 7 WHERE id = 7")
+    status = node.stopped(_NAME)
+    assert 'column "note" of target table "public.t" is not published' in str(status.error)
+    copied_again(node, database, status)
+
+
 def test_what_is_mended_needs_no_copy(node: LocalNode, database: Database) -> None:
     folder = node.warehouse / "public" / "t"
     node.node.spark.sql(f"INSERT INTO delta.`{folder}` VALUES (500, 1, date '2024-02-29')")

@@ -161,6 +161,12 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> N
     for column in have.columns:
         other = wanted.by_source.get(column.source)
         mine = type_text(delta_type(column.type))
+        if other is None and not column.type_oid:
+            raise RelationChanged(
+                f'column "{column.name}" of target table "{table}" is not published',
+                detail=f"Another writer has made it there, of type {mine}; the publication has no "
+                "such column.",
+            )
         if other is None:
             raise RelationChanged(
                 f'column "{column.source}" of relation "{table}" is no longer published',
