@@ -97,6 +97,9 @@ def test_a_life(version: int, catalog: Catalog, database_on: Callable[..., Datab
     assert subscription.should_run
     assert subscription.slot_name == "life"
     assert subscription.conninfo == database.conninfo
+    with Publisher.connect(database.conninfo) as publisher:
+        system, (oid, _) = publisher.identify_system(), publisher.database()
+    assert subscription.publisher == PublisherIdentity(system.system_id, system.timeline, oid)
 
     result = run(catalog, "DROP SUBSCRIPTION life")
     assert result.tag == "DROP SUBSCRIPTION"
@@ -283,6 +286,7 @@ def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
     create(catalog, shop, tail)
     _enable_without_slot(catalog)
     (subscription,) = catalog.subscriptions()
+    assert subscription.publisher is not None
 
     def connect(conninfo: str, name: str) -> Publisher:
         catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))

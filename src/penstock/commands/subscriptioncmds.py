@@ -81,7 +81,7 @@ def create_subscription(
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, cuts, options, {})
+        _insert(statement, catalog, cuts, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -91,6 +91,7 @@ def create_subscription(
         )
         return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
     with _session(connect, statement.name, statement.conninfo) as publisher:
+        identity = _identity(publisher)
         missing = publisher.missing_publications(statement.publications)
         if missing:
             notices.append(warning(missing_publications_message(missing), sqlstate="42704"))
@@ -102,7 +103,7 @@ def create_subscription(
         )
         with _new_slot(publisher, options) as created:
             notices += created
-            _insert(statement, catalog, cuts, options, tables)
+            _insert(statement, catalog, cuts, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -197,6 +198,7 @@ def _insert(
     cuts: Cuts | None,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
+    publisher: PublisherIdentity | None,
 ) -> None:
     """The last step: the cuts of a dropped one go with it, or nothing does."""
     with catalog.write() as transaction:
@@ -211,6 +213,8 @@ def _insert(
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
         )
+        # Tables and slot are of this one: a worker that is led elsewhere stops.
+        transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
             cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
