@@ -92,7 +92,8 @@ def test_an_error_is_kept_until_it_is_cleared(catalog: Catalog) -> None:
     assert stopped.error is not None
     assert (stopped.error.message, stopped.error.detail) == ("no route", "d")
     assert (stopped.error.hint, stopped.error.sqlstate) == ("h", "08001")
-    catalog.clear_error(subscription.oid)
+    with catalog.write() as t:
+        t.subscriptions.save(stopped.healed())
     (cleared,) = catalog.subscriptions()
     assert cleared.should_run
     assert cleared.error is None

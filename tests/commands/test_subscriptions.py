@@ -24,6 +24,7 @@ from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import (
+    AuthenticationFailure,
     ConnectionFailure,
     DuplicateObject,
     NotInPrerequisiteState,
@@ -37,6 +38,7 @@ from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.sql import parse, parse_script
+from penstock.walreceiver.libpq_errors import connect_failure
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream
 
@@ -95,6 +97,9 @@ def test_a_life(version: int, catalog: Catalog, database_on: Callable[..., Datab
     assert subscription.should_run
     assert subscription.slot_name == "life"
     assert subscription.conninfo == database.conninfo
+    with Publisher.connect(database.conninfo) as publisher:
+        system, (oid, _) = publisher.identify_system(), publisher.database()
+    assert subscription.publisher == PublisherIdentity(system.system_id, system.timeline, oid)
 
     result = run(catalog, "DROP SUBSCRIPTION life")
     assert result.tag == "DROP SUBSCRIPTION"
@@ -281,6 +286,7 @@ def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
     create(catalog, shop, tail)
     _enable_without_slot(catalog)
     (subscription,) = catalog.subscriptions()
+    assert subscription.publisher is not None
 
     def connect(conninfo: str, name: str) -> Publisher:
         catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))
@@ -288,6 +294,18 @@ def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
 
     with pytest.raises(StateMismatch, match="another publisher"):
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+
+
+def test_the_hint_of_refresh_says_it_again(catalog: Catalog) -> None:
+    run(catalog, f"CREATE SUBSCRIPTION s CONNECTION '{NOWHERE}' PUBLICATION p WITH (connect=off)")
+    _enable_without_slot(catalog)
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        raise connect_failure('FATAL:  no pg_hba.conf entry for host "::1", user "u"')
+
+    with pytest.raises(AuthenticationFailure) as refused:
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+    assert str(refused.value.hint).endswith("Run ALTER SUBSCRIPTION s REFRESH PUBLICATION.")
 
 
 def _enable_without_slot(catalog: Catalog) -> None:

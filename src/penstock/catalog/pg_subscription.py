@@ -78,7 +78,7 @@ class Subscription:
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
-    ``publisher``: whom it follows, known since its first connection.
+    ``publisher``: whom it follows, known since CREATE or its first connection.
     """
 
     oid: int

@@ -51,6 +51,7 @@ from penstock.sql import (
 )
 from penstock.sql.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publications import missing_publications_message
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 """How walreceiver's message begins; libpq's own words follow."""
 
 _ALTERED: Final = "ALTER SUBSCRIPTION"
+_ENABLE: Final = "ENABLE"
+_REFRESH: Final = "REFRESH PUBLICATION"
 
 
 def create_subscription(
@@ -78,7 +81,7 @@ def create_subscription(
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, cuts, options, {})
+        _insert(statement, catalog, cuts, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -88,9 +91,10 @@ def create_subscription(
         )
         return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
     with _session(connect, statement.name, statement.conninfo) as publisher:
+        identity = _identity(publisher)
         missing = publisher.missing_publications(statement.publications)
         if missing:
-            notices.append(warning(_missing_message(missing), sqlstate="42704"))
+            notices.append(warning(missing_publications_message(missing), sqlstate="42704"))
         tables = publisher.tables(statement.publications)
         with catalog.read() as transaction:
             check_targets(transaction, tables)
@@ -99,7 +103,7 @@ def create_subscription(
         )
         with _new_slot(publisher, options) as created:
             notices += created
-            _insert(statement, catalog, cuts, options, tables)
+            _insert(statement, catalog, cuts, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -169,6 +173,8 @@ def alter_refresh(
             published = publisher.tables(subscription.publications)
             without_identity = publisher.tables_without_replica_identity(subscription.publications)
     except PenstockError as error:
+        if error.alter == _ENABLE:  # what makes a worker try again does not say this again
+            error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
     with catalog.write() as transaction:
         subscription = _unchanged(transaction, subscription)
@@ -192,6 +198,7 @@ def _insert(
     cuts: Cuts | None,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
+    publisher: PublisherIdentity | None,
 ) -> None:
     """The last step: the cuts of a dropped one go with it, or nothing does."""
     with catalog.write() as transaction:
@@ -206,6 +213,8 @@ def _insert(
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
         )
+        # Tables and slot are of this one: a worker that is led elsewhere stops.
+        transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
             cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
@@ -267,7 +276,7 @@ def _unchanged(transaction: CatalogTransaction, asked_for: Subscription) -> Subs
     if now is None or now != asked_for or now.dropping:
         raise ObjectInUse(
             f'subscription "{asked_for.name}" was changed while its publisher was asked',
-            hint=f"Run {alter(asked_for.name)} REFRESH PUBLICATION again.",
+            hint=f"Run {alter(asked_for.name)} {_REFRESH} again.",
         )
     return now
 
@@ -281,13 +290,6 @@ def _check_publications_once(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
-
-
-def _missing_message(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names)
-    if len(names) == 1:
-        return f"publication {shown} does not exist on the publisher"
-    return f"publications {shown} do not exist on the publisher"
 
 
 def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
