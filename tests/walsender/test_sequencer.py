@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from pathlib import Path
@@ -12,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
 from penstock.lakehouse.cuts import CutOwner, CutTable
+from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.walsender.commit_times import CommitTimes
@@ -179,6 +181,23 @@ def test_what_others_commit_to_a_subscriptions_table_has_no_origin(
     ]
     versions = sequencer.position().versions
     assert sorted(versions.values()) == [2, 5]
+
+
+def test_a_writer_whose_clock_is_ahead_of_a_cut(
+    catalog: Catalog, warehouse: Warehouse, followed: tuple[Sequencer, str]
+) -> None:
+    """What its commit has before the cut in the table's log it has in the order of commits too."""
+    sequencer, app_id = followed
+    write(warehouse, "public.a", 1)
+    entry = Path(local_path(warehouse.table_uri("public", "a"))) / "_delta_log" / f"{1:020}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    info["timestamp"] += 86_400_000
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    apply(warehouse, "a", app_id, 200)
+    cut(warehouse, app_id, 200, a=2, b=0)
+    sequencer.step()
+    assert told(catalog) == [(None, {"a": (0, 1)}), (200, {"a": (1, 2)})]
 
 
 def test_what_others_commit_before_a_cut_waits_for_nobody(

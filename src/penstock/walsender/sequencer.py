@@ -63,6 +63,7 @@ class Sequencer:
         self._end = Lsn(0)
         self._discovered = -_DISCOVERY_INTERVAL_S
         self._cuts = CutCommits(warehouse)
+        self._mixed = False
         self._times = CommitTimes()
         self.troubles: Final = Troubles()
         self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
@@ -83,8 +84,8 @@ class Sequencer:
                 failpoint(BEFORE_SEQUENCE)
                 self._append(found)
                 failpoint(AFTER_SEQUENCE)
-                if not any(item.of_cut for item in found):
-                    break  # else there may be commits of others, or cuts, after that one
+                if not (self._mixed and any(item.of_cut for item in found)):
+                    break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
             end = t.transactions.end()
         with self._grown:
@@ -134,6 +135,7 @@ class Sequencer:
         first = self._look(followed, {})
         own = {oid: found for oid, found in first.items() if found}
         owned = self._owned(followed)
+        self._mixed = any(table.mixed is not None for table in owned.tables)
         cuts = list(self._between_cuts(followed, owned))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
         first |= owned.before(moments)
