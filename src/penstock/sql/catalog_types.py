@@ -6,12 +6,15 @@ oid, length, DuckDB type. Values are written and read by ``penstock.walsender.pg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import UndefinedObject
 
 UNKNOWN: Final = "unknown"
+_UNKNOWN_OID: Final = 705
+_TEXT_OID: Final = 25
 INT2_FROM_0: Final = "_int2 from 0"
 """int2vector cast to int2[]: an array whose first subscript stays 0."""
 
@@ -114,6 +117,16 @@ def catalog_type(name: str) -> CatalogType:
     if found is None:
         raise UndefinedObject(f'type "{name}" does not exist')
     return found
+
+
+def said_types(oids: Sequence[int]) -> dict[int, str]:
+    """Types of ``$1``, ``$2`` ... by their number.
+
+    A type that no catalog has is left out: its values are compared as text.
+    """
+    by_oid = {kind.oid: kind.name for kind in _TYPES.values() if " " not in kind.name}
+    by_oid[_UNKNOWN_OID] = by_oid[_TEXT_OID] = "text"
+    return {n: by_oid[oid] for n, oid in enumerate(oids, 1) if oid in by_oid}
 
 
 def element_type(name: str) -> str | None:

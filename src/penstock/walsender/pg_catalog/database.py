@@ -88,19 +88,23 @@ class CatalogDatabase:
         self._errors: list[PenstockError] = []
         self._lock = threading.Lock()
 
-    def describe(self, sql: str) -> tuple[Field, ...]:
-        """The fields of a SELECT, without running it. Raises PostgreSQL's errors."""
-        return _fields(self._translate(sql))
+    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
+        """The fields of a SELECT, without running it. Raises PostgreSQL's errors.
 
-    def parameter_types(self, sql: str) -> tuple[int, ...]:
+        ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+        """
+        return _fields(self._translate(sql, said))
+
+    def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
         """Type oids of ``$1``, ``$2`` ... of a SELECT."""
-        return tuple(catalog_type(kind).oid for kind in self._translate(sql).parameters)
+        found = [catalog_type(kind).oid for kind in self._translate(sql, said).parameters]
+        return tuple((said[n] if n < len(said) else 0) or oid for n, oid in enumerate(found))
 
     def query(
-        self, sql: str, parameters: Sequence[bytes | None] = ()
+        self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
     ) -> tuple[tuple[Field, ...], list[list[bytes | None]]]:
         """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
-        translation = self._translate(sql)
+        translation = self._translate(sql, said)
         if len(parameters) != len(translation.parameters):
             raise PenstockError(
                 f"bind message supplies {len(parameters)} parameters, but prepared statement "
@@ -133,8 +137,8 @@ class CatalogDatabase:
         else:
             connection.close()
 
-    def _translate(self, sql: str) -> Translation:
-        translation = translate(sql, self._columns, self._signatures, self._table_functions)
+    def _translate(self, sql: str, said: Sequence[int]) -> Translation:
+        translation = translate(sql, self._columns, self._signatures, self._table_functions, said)
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
                 kind = "view" if table in _VIEWS else "table"
