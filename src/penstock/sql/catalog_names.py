@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from penstock.sql.catalog_tokens import OTHER_TYPES
 from penstock.sql.catalog_types import catalog_type
 
 NO_NAME: Final = "?column?"
@@ -59,5 +60,6 @@ def _type_word(node: Any) -> str:
         node = node.expressions[0]
     if isinstance(node, exp.DataType) and node.this == exp.DType.USERDEFINED:
         kind = node.args.get("kind")
-        return kind.name if isinstance(kind, exp.Expression) else str(kind)
+        name = kind.name if isinstance(kind, exp.Expression) else str(kind)
+        return name[1:] if name[1:] in OTHER_TYPES else name  # it was written with []
     return catalog_type(node.sql(dialect="postgres").partition("(")[0].lower()).name

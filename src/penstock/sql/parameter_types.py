@@ -20,6 +20,7 @@ from penstock.sql.builtin import functions_by_name, types, types_by_name
 from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
 from penstock.sql.nesting import check_nesting
+from penstock.sql.parameters import apart
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 """(schema or None, table) -> type oids by column, in the table's order; empty: not known."""
@@ -56,7 +57,7 @@ def parameter_types(
     try:
         check_nesting(lex(text))
         with foreign_tree():
-            tree = sqlglot.parse_one(text, read="postgres")
+            tree = sqlglot.parse_one(apart(text), read="postgres")
             _Inference(tree, columns).fill(found)
     except SqlglotError:
         pass  # whoever runs it says what is wrong

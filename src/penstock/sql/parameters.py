@@ -29,6 +29,7 @@ _TRUE: Final = frozenset(("t", "true", "y", "yes", "on", "1"))
 _FALSE: Final = frozenset(("f", "false", "n", "no", "off", "0"))
 _COUNTS: Final = frozenset(("limit", "offset", "first", "next"))
 """Words in front of a number of rows, which is a plain number."""
+_ALL_ROWS: Final = (1 << 31) - 1
 _MAX_PARAMETERS: Final = 65_535
 """What Bind can give."""
 
@@ -49,11 +50,24 @@ def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[i
         number = _number(token)
         if number:
             value, oid = values[number - 1], type_oids[number - 1]
-            plain = before in _COUNTS and oid in _INTEGERS
-            written = _constant(None if value is None else value.decode(), oid, plain=plain)
+            if before in _COUNTS:
+                written = _count(value, before)
+            else:
+                written = _constant(None if value is None else value.decode(), oid)
             out += (text[at : token.start], f" {written} ")
             at = token.start + len(token.source)
         before = token.value if token.kind is Kind.WORD else ""
+    return "".join((*out, text[at:]))
+
+
+def apart(text: str) -> str:
+    """The statement with blanks around its parameters: sqlglot takes ``$1,$2`` for a string."""
+    out: list[str] = []
+    at = 0
+    for token in lex(text):
+        if _number(token):
+            out += (text[at : token.start], f" {token.source} ")
+            at = token.start + len(token.source)
     return "".join((*out, text[at:]))
 
 
@@ -68,19 +82,28 @@ def _number(token: Token) -> int:
     return int(digits)
 
 
-def _constant(value: str | None, oid: int, *, plain: bool = False) -> str:
+def _count(value: bytes | None, word: str) -> str:
+    """A number of rows is a plain number; NULL is all rows, or none to skip."""
+    if value is None:
+        return "0" if word == "offset" else str(_ALL_ROWS)
+    text = value.decode()
+    if not _INTEGER.match(text):
+        raise _invalid(text, "bigint")
+    return str(int(text))
+
+
+def _constant(value: str | None, oid: int) -> str:
     known = types().get(oid)
     name = "text" if known is None else known.sql_name
     if value is None:
-        return "NULL" if plain else f"CAST(NULL AS {name})"
+        return f"CAST(NULL AS {name})"
     if known is not None and known.category == "A" and known.element:
         items = [_constant(item, known.element) for item in split_array(value)]
         return f"ARRAY[{', '.join(items)}]"
     if oid in _INTEGERS:
         if not _INTEGER.match(value):
             raise _invalid(value, name)
-        number = int(value)
-        return str(number) if plain else f"CAST({number} AS {name})"
+        return f"CAST({int(value)} AS {name})"
     if oid == _BOOL:
         return _boolean(value)
     if oid == _NUMERIC and _DECIMAL.match(value):

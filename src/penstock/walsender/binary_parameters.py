@@ -31,14 +31,26 @@ _SECOND: Final = 1_000_000
 _OIDS: Final = (24, 26, 28, 29, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191)
 """Unsigned numbers of four bytes: oids, those that are printed as names among them, xid, cid."""
 
+_SIZES: Final[Mapping[int, int]] = {
+    **dict.fromkeys((23, 700, 1082, *_OIDS), 4),
+    **dict.fromkeys((20, 701, 1083, 1114, 1184, 3220), 8),
+    16: 1,
+    21: 2,
+    1186: 16,
+    2950: 16,
+}
+"""Bytes of types of one size."""
+
 _Receive = Callable[[bytes], bytes]
 
 
 def parameter_text(value: bytes, type_oid: int, number: int) -> bytes:
     """``number``: of the parameter. Raises ProtocolViolation (22P03), PenstockError (42883)."""
+    if len(value) < _SIZES.get(type_oid, 0):
+        raise ProtocolViolation("insufficient data left in message")
     try:
         return _text(value, type_oid)
-    except struct.error:
+    except (struct.error, ProtocolViolation):
         raise ProtocolViolation(
             f"incorrect binary data format in bind parameter {number}", sqlstate="22P03"
         ) from None

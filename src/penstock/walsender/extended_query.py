@@ -9,9 +9,10 @@ until its transaction ends. What a statement takes and gives is left to the ``St
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from penstock.errors import PenstockError, ProtocolViolation
+from penstock.errors import FeatureNotSupported, PenstockError, ProtocolViolation
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import (
     BINARY_FORMAT,
@@ -22,6 +23,7 @@ from penstock.protocol.backend_messages import (
 from penstock.protocol.encoding import ClientEncoding
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
+from penstock.sql.literals import canonical
 from penstock.walsender.answers import Cells, Prepared, Rows, StatementRunner
 from penstock.walsender.binary_parameters import parameter_text
 from penstock.walsender.binary_results import CHARACTER_TYPES, in_formats
@@ -204,9 +206,11 @@ def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDesc
 
 
 def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:
-    """A parameter in text format and UTF-8."""
+    """A parameter in text format and UTF-8. Raises PostgreSQL's errors of input functions."""
     if code == BINARY_FORMAT:
         value = parameter_text(value, type_oid, number)
-        if type_oid not in CHARACTER_TYPES:
-            return value
-    return encoding.decode(value).encode()
+        return value if type_oid not in CHARACTER_TYPES else encoding.decode(value).encode()
+    text = encoding.decode(value)
+    with suppress(FeatureNotSupported):  # of a type whose values are read later
+        text = canonical(text, type_oid)
+    return text.encode()
