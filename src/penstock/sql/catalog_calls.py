@@ -51,6 +51,8 @@ def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
     values = [expressions.translate(argument) for argument in plain]
     if name in ("coalesce", "greatest", "least"):
         return _same(expressions, name, values)
+    if name == "json_build_object":
+        return _json_object(expressions, values)
     if name == "nullif":
         return _nullif(expressions, values)
     if name in ("array_upper", "array_lower"):
@@ -186,6 +188,19 @@ def _same(expressions: Expressions, name: str, values: list[Typed]) -> Typed:
     kind = common_type([value.type for value in values])
     sql = ", ".join(coerce(value, kind, expressions.found).sql for value in values)
     return Typed(f"{name}({sql})", kind)
+
+
+def _json_object(expressions: Expressions, values: list[Typed]) -> Typed:
+    """As json_build_object prints it; of values that are numbers, booleans or text."""
+    if len(values) % 2:
+        raise PenstockError("argument list must have even number of elements", sqlstate="22023")
+    pairs = []
+    for name, value in zip(values[::2], values[1::2], strict=True):
+        key = coerce(name, "text", expressions.found).sql
+        shown = coerce(value, "text", expressions.found) if value.type == UNKNOWN else value
+        pairs += ["', '", f"to_json({key})::VARCHAR", "' : '"]
+        pairs.append(f"coalesce(to_json({shown.sql})::VARCHAR, 'null')")
+    return Typed(" || ".join(("('{'", *pairs[1:], "'}')")), "json")
 
 
 def _nullif(expressions: Expressions, values: list[Typed]) -> Typed:

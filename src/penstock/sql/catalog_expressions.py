@@ -14,7 +14,7 @@ from sqlglot import exp
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import call
 from penstock.sql.catalog_operators import Operators
-from penstock.sql.catalog_typed import Typed, cast_type, coerce, quote
+from penstock.sql.catalog_typed import Typed, cast_type, coerce, parameter, quote
 from penstock.sql.catalog_types import (
     UNKNOWN,
     array_type,
@@ -112,7 +112,7 @@ class Expressions(Operators):
         self.found.last_parameter = max(number, self.found.last_parameter)
         kind = self.found.parameters.get(number, UNKNOWN)
         if kind != UNKNOWN:
-            return Typed(f"CAST(${number} AS {catalog_type(kind).held})", kind)
+            return parameter(number, kind, self.found)
         return Typed(f"CAST(${number} AS VARCHAR)", UNKNOWN, parameter=number)
 
     def _paren(self, node: exp.Paren) -> Typed:

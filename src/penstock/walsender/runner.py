@@ -59,6 +59,7 @@ class SessionRunner:
         self._settings = SessionSettings(
             {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
             context.parameters.settings,
+            services.version,
         )
         self.prepared: dict[str, Prepared] = {}
         self._block = TransactionBlock(services.sequencer.position)
@@ -93,7 +94,8 @@ class SessionRunner:
             self._block.check()
         match statement:
             case ShowVariable(name=name):
-                description = replace(description, fields=_shown_fields(name))
+                title = None if name is None else self._settings.title(name)
+                description = replace(description, fields=_shown_fields(title))
             case Select() | Query() if _reads(statement):
                 at, role = self._block.now(), self._context.role
                 description = describe_query(self._services, text, types, at, self._facts(), role)
@@ -157,6 +159,13 @@ class SessionRunner:
                 yield Done("RESET")
             case ShowVariable():
                 yield self._show(statement.name)
+            case SetTransaction(modes=modes, session=True):
+                if modes.isolation is not None:
+                    self._settings.set("default_transaction_isolation", modes.isolation)
+                if modes.read_only is not None:
+                    value = "on" if modes.read_only else "off"
+                    self._settings.set("default_transaction_read_only", value)
+                yield Done("SET")
             case SetTransaction(modes=modes):
                 warning = self._block.set_modes(modes.isolation, modes.read_only)
                 yield from () if warning is None else (warning,)
@@ -229,14 +238,16 @@ class SessionRunner:
             ]
             return Rows(_shown_fields(None), rows, "SHOW", counted=False)
         value = self._settings.show(name).encode()
-        return Rows(_shown_fields(name), [[value]], "SHOW", counted=False)
+        fields = _shown_fields(self._settings.title(name))
+        return Rows(fields, [[value]], "SHOW", counted=False)
 
     def _transaction(self, statement: Transaction) -> Iterator[Answer]:
         tag = statement.kind.value
         if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
             self._block.check()
             modes = statement.modes
-            warning = self._block.begin(modes.isolation, modes.read_only)
+            isolation = modes.isolation or self._settings.show("default_transaction_isolation")
+            warning = self._block.begin(isolation, modes.read_only)
         else:
             tag, warning = self._block.end(tag)
         if warning is not None:

@@ -175,9 +175,15 @@ class CatalogDatabase:
         timer.daemon = True
         timer.start()
         try:
-            rows: list[tuple[Any, ...]] = self._connection.execute(
-                translation.sql, values
-            ).fetchall()
+            (statement,) = self._connection.extract_statements(translation.sql)
+            # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
+            given = {name: values[int(name) - 1] for name in statement.named_parameters}
+            found = (
+                self._connection.execute(statement, given)
+                if given
+                else (self._connection.execute(statement))
+            )
+            rows: list[tuple[Any, ...]] = found.fetchall()
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:

@@ -33,6 +33,13 @@ pg_get_userbyid(oid) name
 pg_table_is_visible(oid) bool
 pg_type_is_visible(oid) bool
 pg_function_is_visible(oid) bool
+pg_collation_is_visible(oid) bool
+pg_operator_is_visible(oid) bool
+pg_opclass_is_visible(oid) bool
+pg_conversion_is_visible(oid) bool
+pg_ts_config_is_visible(oid) bool
+pg_ts_dict_is_visible(oid) bool
+pg_statistics_obj_is_visible(oid) bool
 pg_relation_is_publishable(regclass) bool
 pg_get_replica_identity_index(regclass) regclass
 pg_get_expr(pg_node_tree,oid,bool) text 1
