@@ -14,7 +14,7 @@ from sqlglot import exp
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import table_query
 from penstock.sql.catalog_expressions import Expressions
-from penstock.sql.catalog_from import FromClause, TableLookup
+from penstock.sql.catalog_from import FromClause, TableLookup, ViewLookup
 from penstock.sql.catalog_functions import Function, TableFunction
 from penstock.sql.catalog_names import figure_column_name
 from penstock.sql.catalog_order import order_and_limit, sort_key
@@ -35,11 +35,13 @@ class SelectTranslator:
     def __init__(
         self,
         lookup: TableLookup,
+        views: ViewLookup,
         functions: Mapping[str, Function],
         table_functions: Mapping[str, TableFunction],
     ) -> None:
         self.found = Found()
         self._lookup = lookup
+        self._views = views
         self._functions = functions
         self._table_functions = table_functions
 
@@ -124,7 +126,9 @@ class SelectTranslator:
         clause = node.args.get("from_")
         if clause is None:
             return ""
-        source = FromClause(expressions, self._lookup, self._table_functions, self.translate)
+        source = FromClause(
+            expressions, self._lookup, self._views, self._table_functions, self.translate
+        )
         return " FROM " + source.translate(clause.this, node.args.get("joins") or [])
 
     def _targets(self, node: exp.Select, expressions: Expressions) -> tuple[list[str], list[Typed]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.sql.catalog_from import TableLookup
+from penstock.sql.catalog_from import TableLookup, ViewLookup
 from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS, Function, TableFunction
 from penstock.sql.catalog_scope import OutputColumn
 from penstock.sql.catalog_select import SelectTranslator
@@ -40,13 +40,14 @@ def translate(
     functions: Mapping[str, Function],
     table_functions: Mapping[str, TableFunction],
     said: Sequence[int] = (),
+    views: ViewLookup = lambda schema, name: None,
 ) -> Translation:
     """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported.
 
     ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
     """
     translator = SelectTranslator(
-        lookup, {**BUILT_IN, **functions}, {**TABLE_FUNCTIONS, **table_functions}
+        lookup, views, {**BUILT_IN, **functions}, {**TABLE_FUNCTIONS, **table_functions}
     )
     translator.found.parameters |= said_types(said)
     with foreign_tree():

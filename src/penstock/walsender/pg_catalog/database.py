@@ -26,7 +26,14 @@ from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
 from penstock.sql.catalog_types import catalog_type
 from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.connections import Connections
-from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
+from penstock.walsender.pg_catalog.definitions import (
+    INFORMATION_SCHEMA,
+    Columns,
+    catalogs,
+    information_schema,
+    is_internal,
+    view_text,
+)
 from penstock.walsender.pg_catalog.functions import (
     PythonFunction,
     existing_publication,
@@ -138,7 +145,9 @@ class CatalogDatabase:
             connection.close()
 
     def _translate(self, sql: str, said: Sequence[int]) -> Translation:
-        translation = translate(sql, self._columns, self._signatures, self._table_functions, said)
+        translation = translate(
+            sql, self._columns, self._signatures, self._table_functions, said, view_text
+        )
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
                 kind = "view" if table in _VIEWS else "table"
@@ -150,6 +159,8 @@ class CatalogDatabase:
         return table != "pg_subscription" or '."subconninfo"' in translation.sql
 
     def _columns(self, schema: str, table: str) -> Columns | None:
+        if schema == INFORMATION_SCHEMA:
+            return information_schema(self._session.version).get(table)
         if schema or is_internal(table):
             return None
         return self._catalogs.get(table)
