@@ -17,6 +17,7 @@ from penstock.protocol.replication_grammar import (
 )
 from penstock.protocol.startup import Replication as ReplicationMode
 from penstock.sql import (
+    CloseCursor,
     Copy,
     Deallocate,
     Discard,
@@ -31,6 +32,7 @@ from penstock.sql import (
     Transaction,
     TransactionKind,
     Truncate,
+    Unlisten,
     parse,
     parse_script,
 )
@@ -179,6 +181,12 @@ class SessionRunner:
                 yield Done(f"DISCARD {what.upper()}")
             case Deallocate():
                 yield self._deallocate(statement.name)
+            case CloseCursor(name=None):
+                yield Done("CLOSE CURSOR ALL")
+            case CloseCursor(name=cursor):
+                raise PenstockError(f'cursor "{cursor}" does not exist', sqlstate="34000")
+            case Unlisten():
+                yield Done("UNLISTEN")
             case _:
                 yield from self._of_the_node(statement, text, parameters)
 

@@ -217,6 +217,8 @@ class CatalogDatabase:
             return PenstockError("out of memory", sqlstate="53200")
         if SERIES_TOO_LONG in text:
             return FeatureNotSupported(SERIES_TOO_LONG)
+        if "Division by zero" in text:
+            return PenstockError("division by zero", sqlstate="22012")
         if "GROUP BY" in text:
             return PenstockError(
                 "column must appear in the GROUP BY clause or be used in an aggregate function",

@@ -106,6 +106,7 @@ user() name
 current_role() name
 pg_backend_pid() int4
 pg_is_in_recovery() bool
+pg_advisory_unlock_all() void
 pg_my_temp_schema() oid
 pg_is_other_temp_schema(oid) bool
 current_setting(text,bool) text 1
