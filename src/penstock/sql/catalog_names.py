@@ -22,6 +22,8 @@ _WORDS: Final = {
     "CurrentDate": "current_date",
     "Coalesce": "coalesce",
     "Exists": "exists",
+    "Substring": "substring",
+    "StrPosition": "position",
     "Array": "array",
 }
 
@@ -40,7 +42,10 @@ def _figure(node: Any) -> tuple[str, int]:
             return node.name, 2
         case exp.Anonymous():
             return str(node.this).lower(), 2
-        case exp.Filter() | exp.Paren() | exp.Bracket():
+        case exp.Trim():
+            side = str(node.args.get("position"))
+            return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "btrim"), 2
+        case exp.Filter() | exp.Paren() | exp.Bracket() | exp.Window():
             return _figure(node.this)
         case exp.Case():
             name, strength = _figure(node.args.get("default"))

@@ -21,7 +21,7 @@ from penstock.sql.nesting import check_nesting
 _QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
 OTHER_TYPES: Final = ("oid", "char", "regclass", "regtype", "regproc", "regnamespace", "xid")
 """Types that sqlglot does not know, so ``oid[]`` would be a subscript to it."""
-_KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
+_KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT", "SUBSTRING", "TRIM", "POSITION")
 
 
 _Parser: Any = Postgres.Parser

@@ -76,7 +76,12 @@ pg_mcv_list 5017 -1 0 VARCHAR
 xid8 5069 8 271 BIGINT
 """
 
+EXPANDED: Final = "expanded "
+"""In front of a type: a row (x, n) of _pg_expandarray, n counting from 1."""
+
 _TYPES: Final[dict[str, CatalogType]] = {
+    "expanded int2": CatalogType("record", 2249, -1, "STRUCT(x SMALLINT, n INTEGER)"),
+    "expanded oid": CatalogType("record", 2249, -1, "STRUCT(x BIGINT, n INTEGER)"),
     UNKNOWN: CatalogType(UNKNOWN, 25, -1, "VARCHAR"),
     "int2vector": CatalogType("int2vector", 22, -1, "SMALLINT[]"),
     "oidvector": CatalogType("oidvector", 30, -1, "BIGINT[]"),

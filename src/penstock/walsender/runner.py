@@ -48,6 +48,7 @@ from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
 _TEXT = 25
+_ISOLATION = "transaction_isolation"
 _READS = ("select", "with", "values", "table")
 
 
@@ -245,9 +246,11 @@ class SessionRunner:
                 for key, value in sorted(self._settings.values().items())
             ]
             return Rows(_shown_fields(None), rows, "SHOW", counted=False)
-        value = self._settings.show(name).encode()
+        value = self._settings.show(name)
+        if name.lower() == _ISOLATION:
+            value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
         fields = _shown_fields(self._settings.title(name))
-        return Rows(fields, [[value]], "SHOW", counted=False)
+        return Rows(fields, [[value.encode()]], "SHOW", counted=False)
 
     def _transaction(self, statement: Transaction) -> Iterator[Answer]:
         tag = statement.kind.value

@@ -173,6 +173,13 @@ def table_functions(snapshot: CatalogSnapshot, version: int) -> Mapping[str, Tab
             f"SELECT {targets} FROM {members} WHERE {where}",
             tables=tables,
         ),
+        "pg_get_keywords": TableFunction(
+            "pg_get_keywords",
+            (),
+            (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
+            'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
+            tables=("penstock_keywords",),
+        ),
         "pg_partition_ancestors": TableFunction(
             "pg_partition_ancestors",
             ("regclass",),

@@ -14,6 +14,7 @@ from penstock.walsender.pg_catalog.format_type import format_type, type_oid
 from penstock.walsender.pg_catalog.identifiers import quote_identifier, split_qualified
 from penstock.walsender.pg_catalog.relations import CATALOG_OIDS, indexes, schema_oids
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
+from penstock.walsender.pg_catalog.type_rows import ARRAY_INPUT
 
 _CATALOG: Final = "pg_catalog"
 
@@ -155,6 +156,8 @@ class NameFunctions:
         if text.strip().isdigit():
             return int(text)
         name = split_qualified(text)[-1]
+        if name == "array_in":
+            return ARRAY_INPUT
         for row in types().values():
             if row.typreceive == name:
                 return row.typreceive_oid
@@ -162,7 +165,7 @@ class NameFunctions:
 
     def regprocout(self, oid: int) -> str:
         """The receive functions of types are those that there are rows for."""
-        if oid == 0:
-            return "-"
+        if oid in (0, ARRAY_INPUT):
+            return "array_in" if oid else "-"
         found = (row.typreceive for row in types().values() if row.typreceive_oid == oid)
         return next(found, str(oid))

@@ -94,7 +94,7 @@ def pg_settings(facts: SessionFacts) -> Iterator[Row]:
                 "boot_val": value,
             }
             continue
-        number = setting.read(value)
+        number = value if setting.context == "internal" else setting.read(value)
         yield {
             "name": setting.name,
             "setting": number,
