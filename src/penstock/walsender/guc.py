@@ -109,7 +109,9 @@ class Setting:
     def _number(self, text: str) -> str:
         match, units = _NUMBER.match(text), _units(self.unit)
         if match is None or (match[2] and match[2] not in units):
-            hint = f"Valid units for this parameter are {_listed(units)}." if units else None
+            hint = (
+                f"Valid units for this parameter are {_listed(units)}." if match and units else None
+            )
             raise InvalidParameterValue(
                 f'invalid value for parameter "{self.name}": "{text}"', hint=hint
             )

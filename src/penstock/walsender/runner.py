@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.replication_grammar import (
     is_replication_command,
@@ -43,7 +43,7 @@ from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.copy_statement import copy_of_rows, copy_request
 from penstock.walsender.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.walsender.replication import Replication
-from penstock.walsender.services import SessionFacts, SessionServices
+from penstock.walsender.services import CommandOutcome, SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
@@ -219,9 +219,17 @@ class SessionRunner:
                 yield Done(outcome.tag)
             case _:
                 self._not_in_a_block("This statement")
-                outcome = services.run_command(statement, role)
+                outcome = self._command(statement)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+
+    def _command(self, statement: Statement) -> CommandOutcome:
+        try:
+            return self._services.run_command(statement, self._context.role)
+        except ConnectionFailure as error:  # to a publisher: this session goes on
+            raise PenstockError(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from None
 
     def _query(self, text: str, parameters: Parameters) -> Rows:
         catalogs = self._services.catalog_queries
