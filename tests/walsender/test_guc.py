@@ -14,9 +14,10 @@ _VALUES = ("on", "TRUE", "of", "0", "1", "-1", "7", "1.5", "64MB", "8kB", "5min"
 _OURS = frozenset(
     """bytea_output datestyle intervalstyle timezone standard_conforming_strings role
     session_authorization default_table_access_method client_encoding transaction_isolation
-    transaction_read_only transaction_deferrable xmloption""".split()  # noqa: SIM905
+    transaction_read_only transaction_deferrable xmloption tcp_keepalives_count
+    tcp_keepalives_idle tcp_keepalives_interval tcp_user_timeout""".split()  # noqa: SIM905
 )
-"""Of which a node has its own, or which a hook checks."""
+"""Of which a node has its own, or which a hook checks or shows."""
 
 
 def _told(error: object, hint: str | None) -> tuple[str, str | None]:

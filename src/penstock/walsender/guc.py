@@ -21,6 +21,8 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("on", "true", "yes", "1", "t", "tr", "tru", "y", "ye"), "on"),
     **dict.fromkeys(("off", "false", "no", "0", "of", "f", "fa", "fal", "fals", "n"), "off"),
 }
+_SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
+"""What enums with on and off take for them."""
 _NUMBER: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)\s*\Z")
 _MEMORY: Final = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _TIME: Final = {
@@ -87,20 +89,18 @@ class Setting:
     def shown(self, value: str) -> str:
         """``value`` as SHOW prints it: in the largest unit that leaves it whole."""
         units = _units(self.unit)
-        if not units or self.kind != "integer" or not value.lstrip("-").isdigit():
-            return value
-        if int(value) <= 0:  # 0 and -1 have meanings of their own
-            return value
-        whole = int(value) * _factor(self.unit)
-        fits = [name for name, factor in units.items() if whole % factor == 0]
-        return f"{whole // units[fits[-1]]}{fits[-1]}" if fits else value
+        if not units or self.kind not in ("integer", "real") or float(value) <= 0:
+            return value  # 0 and -1 have meanings of their own
+        base = round(float(value) * _factor(self.unit))
+        fits = [name for name, factor in units.items() if base % factor == 0]
+        return f"{base // units[fits[-1]]}{fits[-1]}"
 
     def _choice(self, text: str) -> str:
         word = _HIDDEN_CHOICES.get(self.name, {}).get(text.lower(), text.lower())
         if word in self.choices:
             return word
-        if {"on", "off"} <= set(self.choices) and word in _BOOLEANS:
-            return _BOOLEANS[word]
+        if {"on", "off"} <= set(self.choices) and word in _SWITCHES:
+            return _SWITCHES[word]
         raise InvalidParameterValue(
             f'invalid value for parameter "{self.name}": "{text}"',
             hint=f"Available values: {', '.join(self.choices)}.",
@@ -130,8 +130,9 @@ class Setting:
 
 _HIDDEN_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     "client_min_messages": {"info": "info", "debug": "debug2"},
-    "synchronous_commit": dict.fromkeys(("true", "yes", "1"), "on"),
+    "wal_compression": dict.fromkeys(("on", "true", "yes", "1"), "pglz"),
 }
+"""Words of enums that pg_settings does not list."""
 
 
 @functools.cache

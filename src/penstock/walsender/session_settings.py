@@ -39,6 +39,8 @@ _TOLD: Final[Mapping[str, str]] = {
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
+    "server_encoding": "UTF8",
+    "data_directory_mode": "0700",
     "timezone": "UTC",
     "wal_level": "logical",
     "default_table_access_method": "delta",
