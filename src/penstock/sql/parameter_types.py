@@ -146,6 +146,8 @@ class _Inference:
                 return self._of(node.this) or self._of(node.expression)
             case exp.DPipe():
                 return TEXT
+            case exp.Coalesce() | exp.Nullif() | exp.Case() | exp.Greatest() | exp.Least():
+                return self._beside(node, node)
             case exp.Count():
                 return _INT8
             case exp.Sum():
