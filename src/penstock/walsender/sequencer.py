@@ -19,7 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,7 +28,7 @@ from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, in_order
+from penstock.walsender.commit_order import Found, in_order, together
 from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
@@ -80,7 +81,7 @@ class Sequencer:
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
-            while found := self._find():
+            while found := together(self._find()):
                 failpoint(BEFORE_SEQUENCE)
                 self._append(found)
                 failpoint(AFTER_SEQUENCE)
@@ -92,6 +93,12 @@ class Sequencer:
             if end > self._end:
                 self._end = end
                 self._grown.notify_all()
+
+    @contextmanager
+    def one_transaction(self) -> Iterator[None]:
+        """What is committed inside goes into the log by one step: a group is found whole."""
+        with self._lock:
+            yield
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""
@@ -176,7 +183,16 @@ class Sequencer:
                     )
                     origin, lsn = origin_of(commit.applied, followed.subscriptions)
                     commits.append(
-                        Found((member,), moment, moment, commit.size, commit.changes, origin, lsn)
+                        Found(
+                            (member,),
+                            moment,
+                            moment,
+                            commit.size,
+                            commit.changes,
+                            origin,
+                            lsn,
+                            group=commit.group,
+                        )
                     )
             found[table.oid] = commits
         return found
