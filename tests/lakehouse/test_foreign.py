@@ -18,6 +18,7 @@ from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatc
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.identity import newest_table_id
+from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -127,6 +128,74 @@ def test_a_compaction_by_others(followed: DeltaTable, spark: SparkSession, late:
     assert spark_ids(spark, followed) == rows
 
 
+def moved(table: DeltaTable, version: int, old: str, new: str, operation: str) -> None:
+    """An entry of another writer, with one file in place of another one."""
+    folder = Path(local_path(table.uri))
+    if not (folder / new).exists():
+        shutil.copy(folder / old, folder / new)
+    file = {"dataChange": operation == "RESTORE", "partitionValues": {}, "modificationTime": 1}
+    entry = [
+        {"commitInfo": {"operation": operation}},
+        {"remove": {"path": old, "dataChange": False, "deletionTimestamp": 1}},
+        {"add": {**file, "path": new, "size": (folder / new).stat().st_size}},
+    ]
+    lines = "\n".join(map(json.dumps, entry))
+    (folder / "_delta_log" / f"{version:020}.json").write_text(lines, encoding="utf-8")
+
+
+@pytest.mark.parametrize("checkpoint", [None, 3, 4], ids=["none", "before", "between"])
+def test_a_log_that_was_cleaned_still_tells_of_its_entries(
+    followed: DeltaTable, checkpoint: int | None
+) -> None:
+    """A subscription was stopped for longer than entries are kept."""
+    old = next(iter(followed.files))
+    followed.stage(written=write(followed, [4]))
+    assert commit(followed, 300) == 3
+    if checkpoint == 3:
+        followed.checkpoint()
+    moved(followed, 4, old, "first.parquet", "OPTIMIZE")
+    later = again(followed)
+    if checkpoint == 4:
+        later.checkpoint()
+    moved(followed, 5, old, "late.parquet", "OPTIMIZE")
+    now = again(followed)
+    for version in range(3 if checkpoint is None else checkpoint):
+        (Path(local_path(followed.uri)) / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(StateMismatch, match="from an older state in version 5"):
+        now.check_restored(OURS)
+
+
+def test_a_restore_after_harm_takes_what_we_have_committed_since(followed: DeltaTable) -> None:
+    old = next(iter(followed.files))
+    moved(followed, 3, old, "first.parquet", "OPTIMIZE")
+    moved(followed, 4, old, "late.parquet", "OPTIMIZE")
+    table = again(followed)
+    table.stage(written=write(table, [4]))
+    assert commit(table, 300) == 5
+    with pytest.raises(StateMismatch, match="in version 4") as caught:
+        again(followed).check_restored(OURS)
+    assert "No version of it holds the right rows." in str(caught.value.detail)
+    restore(followed, 6, to=3)
+    with pytest.raises(StateMismatch, match="in version 4") as caught:
+        again(followed).check_restored(OURS)
+    assert caught.value.hint is None
+
+
+def restore(table: DeltaTable, version: int, *, to: int) -> None:
+    """As a RESTORE of Spark's writes it."""
+    wanted, have = load_at(table.storage, table.uri, to), again(table)
+    size = {path: (Path(local_path(table.uri)) / path).stat().st_size for path in wanted.files}
+    file = {"dataChange": True, "partitionValues": {}, "modificationTime": 1}
+    entry = [
+        {"commitInfo": {"operation": "RESTORE"}},
+        *({"remove": {"path": p, "dataChange": True}} for p in have.files if p not in size),
+        *({"add": {**file, "path": p, "size": size[p]}} for p in size if p not in have.files),
+    ]
+    lines = "\n".join(map(json.dumps, entry))
+    log = Path(local_path(table.uri)) / "_delta_log"
+    (log / f"{version:020}.json").write_text(lines, encoding="utf-8")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(("version", "ids"), [(1, (7,)), (0, ())], ids=["rows", "none"])
 def test_a_copy_after_a_restore_is_right(
@@ -173,6 +242,47 @@ def test_a_restore_before_our_first_commit_takes_nothing(
     for since in (2, first):
         with pytest.raises(StateMismatch, match=f"in version {first + 1}"):
             again(table).check_restored(since, APP)
+
+
+SHARD = "pg_16385"
+"""Another subscription that fills the same table."""
+
+
+def shard(table: DeltaTable, operation: str, *ids: int) -> int:
+    other = again(table)
+    if operation == COPY:
+        other.replace(ACCOUNTS)
+    other.stage(written=write(other, ids))
+    return other.commit(app_id=SHARD, version_marker=7, operation=operation)
+
+
+def test_who_has_filled_a_table_since_a_copy(followed: DeltaTable) -> None:
+    assert followed.app_ids == {APP}
+    shard(followed, "REPLICATION", 50)
+    commit(again(followed), 300)
+    table = again(followed)
+    assert table.app_ids == {APP, SHARD}
+    assert table.filled_by(APP, {SHARD}) == {SHARD}, "nothing was copied: from the first commit on"
+    assert table.filled_by(SHARD, {APP}) == {APP}, "from before its own first commit too"
+    table.replace(ACCOUNTS)
+    table.commit(app_id=APP, version_marker=400, operation=COPY)
+    assert not table.filled_by(APP, {SHARD})
+    shard(table, "REPLICATION", 51)
+    table = again(table)
+    assert table.filled_by(APP, {SHARD}) == {SHARD}
+    (Path(local_path(table.uri)) / "_delta_log" / f"{table.version:020}.json").unlink()
+    assert table.filled_by(APP, {SHARD}) == {SHARD}, "where the log does not tell"
+
+
+def test_a_copy_of_another_subscription_that_has_taken_rows(followed: DeltaTable) -> None:
+    shard(followed, "REPLICATION", 50)
+    again(followed).check_restored(OURS, APP)
+    copied = shard(followed, COPY, 51)
+    for since in (OURS, -1):
+        with pytest.raises(StateMismatch, match=f"by another subscription in version {copied}"):
+            again(followed).check_restored(since, APP)
+    again(followed).check_restored(OURS, SHARD)
+    again(followed).check_restored(copied, APP)
 
 
 @pytest.mark.spark

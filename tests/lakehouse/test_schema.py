@@ -94,6 +94,14 @@ def test_added_columns_get_names_that_are_free() -> None:
     assert have.with_columns([added]).columns_added(wanted, table="public.orders") == ()
 
 
+def test_a_column_that_another_writer_has_added() -> None:
+    wanted = TableSchema.of_relation(relation(ID))
+    have = wanted.with_columns([Column("note", "note", pa.string())])
+    with pytest.raises(RelationChanged, match="is not published") as caught:
+        have.columns_added(wanted, table="public.orders")
+    assert "Another writer has made it" in str(caught.value.detail)
+
+
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [

@@ -152,6 +152,8 @@ def test_timelines(known: int | None, now: int, forks: dict[int, int], agrees: b
         (table(joined=None), None),
         (table(marker=None, joined=None), None),
         (table(marker=None), "no LSN"),
+        (table(marker=None, cut=CutTable("u", 4, None)), "no LSN"),
+        (table(marker=None, cut=CutTable("u", 4, "a")), None),  # copy_data = false, no change yet
         (table(State.FINISHEDCOPY, 90, 90), None),
         (table(State.FINISHEDCOPY, 120, 90), None),
         (table(State.FINISHEDCOPY, 89, 90), "went back to"),
@@ -182,7 +184,11 @@ def test_tables(found: TableState, wrong: str | None) -> None:
         (table(State.SYNCDONE), 100, True),
         (table(), 89, False),  # it comes into the next cut
         (table(), None, False),
-        (table(joined=None), 100, False),  # copy_data = false: nothing says which cut was its first
+        # copy_data = false: what was committed to it was in a cut
+        (table(joined=None), 100, True),
+        (table(joined=None, marker=101), 100, False),
+        (table(joined=None, marker=None), 100, False),
+        (replace(table(joined=None), returned=True), 100, False),
         (table(State.FINISHEDCOPY), 100, False),
         (table(cut=CutTable("u", 4, "a")), 100, False),
     ],

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from penstock.catalog import Catalog, LakeTransaction, Member
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, in_order
+from penstock.walsender.commit_order import Found, in_order, together
 from penstock.walsender.commits import TableCommit, commits_after
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.table_logs import TableLogs
@@ -165,3 +165,16 @@ def test_commit_times_never_go_back_nor_beyond_now(
     times = [t.commit_time for t in log_of(catalog)]
     assert len(times) == 5 and times == sorted(times)
     assert times[-1] <= time.time_ns() // 1000, "no writer's clock puts the log into the future"
+
+
+def test_commits_of_a_group_are_one_transaction_in_the_place_of_the_last() -> None:
+    def found(relation: int, to_version: int, group: str | None = None) -> Found:
+        member = Member(relation, f"t{relation}", to_version - 1, to_version)
+        return Found((member,), to_version, to_version, 10, group=group)
+
+    one, other, two = found(1, 5, "g"), found(3, 5), found(2, 6, "g")
+    joined = together([one, other, two])
+    assert [item.members for item in joined] == [other.members, one.members + two.members]
+    assert [item.size for item in joined] == [10, 20]
+    apart = [one, found(2, 5), two]
+    assert together(apart) == apart

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
 from penstock.lakehouse.cuts import CutOwner, CutTable
+from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -105,9 +109,9 @@ def test_a_subscriptions_tables_move_from_cut_to_cut(
     cut(warehouse, subscription.app_id, 100, a=0, b=0)
     sequencer = Sequencer(catalog, warehouse)
     sequencer.step(discover=True)
-    for name in ("public.a", "public.b"):
-        write(warehouse, name, 1)
-        write(warehouse, name, 2)
+    for name in ("a", "b"):
+        apply(warehouse, name, subscription.app_id, 150)
+        apply(warehouse, name, subscription.app_id, 200)
     sequencer.step()
     assert log_of(catalog) == (), "no cut, no transaction"
     cut(warehouse, subscription.app_id, 200, a=2, b=2)
@@ -118,6 +122,114 @@ def test_a_subscriptions_tables_move_from_cut_to_cut(
     assert [(m.from_version, m.to_version) for m in transaction.members] == [(0, 2), (0, 2)]
     assert transaction.origin == f"pg_{subscription.oid}"
     assert transaction.origin_lsn == Lsn(200)
+
+
+@pytest.fixture
+def followed(catalog: Catalog, warehouse: Warehouse) -> tuple[Sequencer, str]:
+    """A sequencer that follows tables a and b of a subscription, and the subscription's app id."""
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    with catalog.write() as t:
+        subscription = t.subscriptions.create(
+            "s", conninfo="dbname=x", publications=("p",), slot_name="s"
+        )
+        names = [("public", "a"), ("public", "b")]
+        t.relations.add(subscription.oid, names, SubscriptionRelState.READY)
+    cut(warehouse, subscription.app_id, 100, a=0, b=0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    return sequencer, subscription.app_id
+
+
+def told(catalog: Catalog) -> list[tuple[Lsn | None, dict[str, tuple[int, int]]]]:
+    """Of each transaction the position of its origin, and the versions of its tables."""
+    names = {table.oid: table.name for table in catalog_tables(catalog)}
+    return [
+        (t.origin_lsn, {names[m.relation]: (m.from_version, m.to_version) for m in t.members})
+        for t in log_of(catalog)
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_others_commit_to_a_subscriptions_table_has_no_origin(
+    catalog: Catalog, warehouse: Warehouse, followed: tuple[Sequencer, str], late: bool
+) -> None:
+    """It comes in its place among the cuts, found one after the other or all together."""
+    sequencer, app_id = followed
+
+    def look() -> None:
+        if not late:
+            sequencer.step()
+
+    write(warehouse, "public.a", 1)
+    look()
+    for lsn, version in ((200, 1), (300, 2)):
+        apply(warehouse, "a", app_id, lsn)
+        apply(warehouse, "b", app_id, lsn)
+        look()
+        cut(warehouse, app_id, lsn, a=2 * version, b=version)
+        look()
+        write(warehouse, "public.a", lsn)
+        look()
+    sequencer.step()
+    assert told(catalog) == [
+        (None, {"a": (0, 1)}),
+        (200, {"a": (1, 2), "b": (0, 1)}),
+        (None, {"a": (2, 3)}),
+        (300, {"a": (3, 4), "b": (1, 2)}),
+        (None, {"a": (4, 5)}),
+    ]
+    versions = sequencer.position().versions
+    assert sorted(versions.values()) == [2, 5]
+
+
+def test_a_writer_whose_clock_is_ahead_of_a_cut(
+    catalog: Catalog, warehouse: Warehouse, followed: tuple[Sequencer, str]
+) -> None:
+    """What its commit has before the cut in the table's log it has in the order of commits too."""
+    sequencer, app_id = followed
+    write(warehouse, "public.a", 1)
+    entry = Path(local_path(warehouse.table_uri("public", "a"))) / "_delta_log" / f"{1:020}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    info["timestamp"] += 86_400_000
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    apply(warehouse, "a", app_id, 200)
+    cut(warehouse, app_id, 200, a=2, b=0)
+    sequencer.step()
+    assert told(catalog) == [(None, {"a": (0, 1)}), (200, {"a": (1, 2)})]
+
+
+def test_what_others_commit_before_a_cut_waits_for_nobody(
+    catalog: Catalog, warehouse: Warehouse, followed: tuple[Sequencer, str]
+) -> None:
+    """Tables without a cut of their own, and commits of another subscription, with its origin."""
+    sequencer, app_id = followed
+    other = f"penstock-{uuid.uuid4()}"
+    apply(warehouse, "a", other, 7)
+    apply(warehouse, "b", app_id, 200)
+    write(warehouse, "public.b", 1)
+    sequencer.step()
+    assert told(catalog) == [(7, {"a": (0, 1)})], "b waits for its cut"
+    assert log_of(catalog)[0].origin == other
+
+
+def test_others_between_commits_without_a_cut_between_them(
+    catalog: Catalog,
+    warehouse: Warehouse,
+    followed: tuple[Sequencer, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a crash: transactions stay whole, and it is said that the origin is not right."""
+    sequencer, app_id = followed
+    apply(warehouse, "a", app_id, 200)
+    write(warehouse, "public.a", 1)
+    apply(warehouse, "a", app_id, 300)
+    cut(warehouse, app_id, 300, a=3, b=0)
+    cut(warehouse, app_id, 400, a=3, b=0)
+    sequencer.step()
+    assert told(catalog) == [(300, {"a": (0, 3)})]
+    assert "others have committed to public.a" in caplog.text
 
 
 def test_what_was_applied_has_an_origin_when_its_table_has_left(
@@ -151,6 +263,52 @@ def test_what_was_applied_has_an_origin_when_its_table_has_left(
         (None, None),
         (None, None),
     ]
+
+
+def test_commit_times_do_not_go_back_over_a_restart(catalog: Catalog) -> None:
+    """What the first process wrote has an origin: its table has left its subscription."""
+    times = []
+    for moment, origin in ((1_000_000_000, "pg_16384"), (900_000_000, None)):
+        clock = CommitTimes()  # as a process has it
+        with catalog.write() as t:
+            time = clock.next(t, moment)
+            times.append(time)
+            members = [Member(1, "uri", len(times), len(times) + 1)]
+            t.transactions.append(members, commit_time=time, size=1, origin=origin)
+    assert times == [1_000_000_000, 1_000_000_000]
+
+
+@pytest.mark.parametrize(
+    ("app_id", "version"),
+    [("penstock-loader", 7), ("penstock-loader", -1), (f"penstock-{'x' * 80}", 7)],
+)
+def test_writers_may_have_names_that_begin_like_ours(
+    catalog: Catalog, warehouse: Warehouse, app_id: str, version: int
+) -> None:
+    """What they wrote has no origin, so that subscribers with origin = none get it."""
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", app_id, version)
+    sequencer.step()
+    assert [(t.origin, t.origin_lsn) for t in log_of(catalog)] == [(None, None)]
+
+
+def test_a_marker_that_is_no_position_is_its_tables_trouble(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", f"penstock-{uuid.uuid4()}", -1)
+    write(warehouse, "public.b", 1)
+    sequencer.step()
+    (table,) = [table.oid for table in catalog_tables(catalog) if table.name == "b"]
+    assert [t.members[0].relation for t in log_of(catalog)] == [table]
+    (trouble,) = sequencer.troubles.all()
+    assert trouble.name == "public.a"
+    assert "no position: -1" in trouble.reason
 
 
 def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:

@@ -34,6 +34,7 @@ from penstock.walsender.answers import (
     Done,
     Duplex,
     Empty,
+    Prepared,
     Rows,
     Streaming,
 )
@@ -59,15 +60,17 @@ class Runner:
         self.closed = threading.Event()
         self.drawn = 0
         self.failures = 0
+        self.prepared: dict[str, Prepared] = {}
 
     def simple(self, text: str) -> Iterable[Answer]:
         for statement in text.split(";"):
             yield self.answer(statement.strip(), ())
 
-    def describe(self, text: str) -> Description:
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         if not text.startswith("SELECT"):
-            return Description((), None)
-        return Description((TEXT,) if "$1" in text else (), (FieldDescription("n", INT4, 4),))
+            return Prepared(text, Description((), None))
+        fields = (FieldDescription("n", INT4, 4),)
+        return Prepared(text, Description((TEXT,) if "$1" in text else (), fields))
 
     @property
     def transaction_status(self) -> TransactionStatus:
@@ -76,15 +79,15 @@ class Runner:
     def failed(self) -> None:
         self.failures += 1
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
-        return [self.answer(text, parameters)]
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        return [self.answer(statement.text, parameters)]
 
     def answer(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
         match text.split():
             case []:
                 return Empty()
             case ["SELECT", "$1"]:
-                return Rows(self.describe(text).fields or (), [[parameters[0]]])
+                return Rows((FieldDescription("n", INT4, 4),), [[parameters[0]]])
             case ["SELECT", number]:
                 rows = ([str(i).encode()] for i in range(int(number)))
                 return Rows((FieldDescription("n", INT4, 4),), rows)

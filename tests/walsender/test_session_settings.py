@@ -10,11 +10,11 @@ from penstock.walsender.session_settings import SessionSettings
 
 @pytest.mark.parametrize("name", ["role", "session_authorization"])
 def test_a_session_has_one_role(name: str) -> None:
-    settings = SessionSettings({}, {})
+    settings = SessionSettings({}, {}, 18)
     with pytest.raises(FeatureNotSupported, match="a session has one role"):
         settings.set(name, "reader")
     settings.set(name, None)
 
 
 def test_no_role_is_what_it_has() -> None:
-    SessionSettings({}, {}).set("role", "none")
+    SessionSettings({}, {}, 18).set("role", "none")

@@ -27,7 +27,11 @@ _RETURNED: Final = (
 
 def returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
     """Of the tables that were added, those whose names were in the subscription before."""
-    return [_copied_again(rel, _RETURNED) for rel in added if rel.returned]
+    return [_copied_again(rel, _RETURNED) for rel in added if _comes_back(rel)]
+
+
+def _comes_back(rel: SubscriptionRel) -> bool:
+    return rel.returned and rel.state is SubscriptionRelState.INIT
 
 
 def take_in_again(

@@ -40,7 +40,7 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
-from penstock.lakehouse.cuts import NOBODY, CutOwner
+from penstock.lakehouse.cuts import CutOwner, Cuts
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
@@ -51,6 +51,7 @@ from penstock.sql import (
 )
 from penstock.sql.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publications import missing_publications_message
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 """How walreceiver's message begins; libpq's own words follow."""
 
 _ALTERED: Final = "ALTER SUBSCRIPTION"
+_ENABLE: Final = "ENABLE"
+_REFRESH: Final = "REFRESH PUBLICATION"
 
 
 def create_subscription(
@@ -75,13 +78,10 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     _check_publications_once(statement.publications)
-    if scope.warehouse is not None:
-        others = [CutOwner(known.name, known.app_id) for known in catalog.subscriptions()]
-        scope.warehouse.cuts.adopt(others)
-        scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, options, {})
+        _insert(statement, catalog, cuts, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -91,9 +91,10 @@ def create_subscription(
         )
         return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
     with _session(connect, statement.name, statement.conninfo) as publisher:
+        identity = _identity(publisher)
         missing = publisher.missing_publications(statement.publications)
         if missing:
-            notices.append(warning(_missing_message(missing), sqlstate="42704"))
+            notices.append(warning(missing_publications_message(missing), sqlstate="42704"))
         tables = publisher.tables(statement.publications)
         with catalog.read() as transaction:
             check_targets(transaction, tables)
@@ -102,7 +103,7 @@ def create_subscription(
         )
         with _new_slot(publisher, options) as created:
             notices += created
-            _insert(statement, catalog, options, tables)
+            _insert(statement, catalog, cuts, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -154,7 +155,9 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, that are parked, or have stopped it."""
+    again whose name belongs to another relation now, that are parked, or have stopped it.
+
+    Raises ObjectInUse when the subscription was changed while the publisher was asked."""
     with catalog.read() as transaction:
         subscription = _get(transaction, statement.name)
     if not subscription.enabled:
@@ -165,13 +168,17 @@ def alter_refresh(
     options = parse_subscription_options(statement.options, REFRESH)
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
-            check_identity(subscription.name, subscription.publisher, _identity(publisher))
+            identity = _identity(publisher)
+            check_identity(subscription.name, subscription.publisher, identity)
             published = publisher.tables(subscription.publications)
             without_identity = publisher.tables_without_replica_identity(subscription.publications)
     except PenstockError as error:
+        if error.alter == _ENABLE:  # what makes a worker try again does not say this again
+            error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = _unchanged(transaction, subscription)
+        check_identity(subscription.name, subscription.publisher, identity)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
         new = {table: oid for table, oid in published.items() if table not in known}
         check_targets(transaction, new)
@@ -188,10 +195,14 @@ def alter_refresh(
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
+    cuts: Cuts | None,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
+    publisher: PublisherIdentity | None,
 ) -> None:
+    """The last step: the cuts of a dropped one go with it, or nothing does."""
     with catalog.write() as transaction:
+        others = transaction.subscriptions.all()
         subscription = transaction.subscriptions.create(
             statement.name,
             conninfo=statement.conninfo,
@@ -202,7 +213,12 @@ def _insert(
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
         )
+        # Tables and slot are of this one: a worker that is led elsewhere stops.
+        transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
+        if cuts is not None:
+            cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
+            cuts.forget_others(CutOwner(subscription.name, subscription.app_id))
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
@@ -254,6 +270,17 @@ def _get(transaction: CatalogTransaction, name: str) -> Subscription:
     return subscription
 
 
+def _unchanged(transaction: CatalogTransaction, asked_for: Subscription) -> Subscription:
+    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile."""
+    now = transaction.subscriptions.find_oid(asked_for.oid)
+    if now is None or now != asked_for or now.dropping:
+        raise ObjectInUse(
+            f'subscription "{asked_for.name}" was changed while its publisher was asked',
+            hint=f"Run {alter(asked_for.name)} {_REFRESH} again.",
+        )
+    return now
+
+
 def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
     """Write it back without the recorded error, so that a node tries again."""
     transaction.subscriptions.save(subscription.healed())
@@ -263,13 +290,6 @@ def _check_publications_once(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
-
-
-def _missing_message(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names)
-    if len(names) == 1:
-        return f"publication {shown} does not exist on the publisher"
-    return f"publications {shown} do not exist on the publisher"
 
 
 def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:

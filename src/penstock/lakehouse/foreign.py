@@ -5,7 +5,8 @@ delete rows, as PostgreSQL allows on a subscriber: what follows from it shows as
 is different. It takes commits of ours away and leaves our LSN in place (the markers of a log only
 grow), so that what was applied is lost and never applied again. It is allowed where it takes
 nothing of ours: before our first commit, back to a version since our last one, or back from a
-RESTORE that did. A copy of ours takes the place of all rows: nothing from before it counts.
+RESTORE that did. A copy of ours takes the place of all rows: nothing from before it counts. Another
+subscription's copy may not: where several fill one table, none copies it again (``filled_by``).
 
 A writer that replaces files must know that they are still there. The compaction of delta-rs 1.6
 does not see that another one was first: it removes files that are gone, and brings their rows in a
@@ -15,14 +16,14 @@ second time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import StateMismatch, VersionGone
 from penstock.lakehouse.actions import ENGINE
 from penstock.lakehouse.deletion_vectors import unique_id
-from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
 
@@ -42,6 +43,7 @@ Rows = frozenset[tuple[str, str]]
 class _Commit:
     """``operation``: None where the entry is gone; ``ours``: we have changed rows; ``copy``: and
     none are left that were there before; ``replaces``: others have put files in place of files;
+    ``copied``: another subscription's copy has;
     ``markers``: app ids in it."""
 
     version: int
@@ -49,20 +51,23 @@ class _Commit:
     ours: bool = False
     copy: bool = False
     replaces: bool = False
+    copied: bool = False
     markers: frozenset[str] = frozenset()
 
     @property
     def suspect(self) -> bool:
         """Whether it may have done harm; the files before it and after it tell."""
-        return self.operation == RESTORE or self.replaces
+        return self.operation == RESTORE or self.replaces or self.copied
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """The version that did it; ``outdated``: it is no RESTORE, but replaces what was gone."""
+    """The version that did it; ``outdated``: it is no RESTORE, but replaces what was gone;
+    ``copied``: but another subscription's copy, in place of all rows."""
 
     version: int
     outdated: bool = False
+    copied: bool = False
 
 
 def check_restored(
@@ -72,9 +77,10 @@ def check_restored(
     another writer has replaced files that were gone.
 
     Reads each entry after ``since``: none where nobody else writes. ``since`` -1: the whole log.
-    ``app_id``: whose first commit may come after ``since``; nothing from before it counts.
+    ``app_id``: whose first commit may come after ``since``; nothing from before it counts, nor
+    before its last copy, and another's is harm.
     """
-    commits = [_commit(storage, uri, version) for version in range(since + 1, until + 1)]
+    commits = [_commit(storage, uri, version, app_id) for version in range(since + 1, until + 1)]
     for commit in commits:
         if commit.operation is None:
             log.warning('table "%s": what version %d did is not in its log', name, commit.version)
@@ -84,18 +90,19 @@ def check_restored(
     commits = [commit for commit in commits if commit.version > since]
     if not any(commit.suspect for commit in commits):
         return
-    try:
-        harm = _harm(storage, uri, since, until)
-    except VersionGone as gone:
-        restored = [commit.version for commit in commits if commit.operation == RESTORE]
-        harm = _Harm(restored[0]) if restored else None
-        log.warning("%s", gone.message)
+    harm = _harm(storage, uri, since, until, app_id)
     if harm is not None:
         raise _error(uri, name, harm, _way_back(uri, harm.version, commits))
 
 
 def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
     version, where = harm.version, f'The table lies at "{uri}".'
+    if harm.copied:
+        return StateMismatch(
+            f'table "{name}" was copied again by another subscription in version {version}',
+            detail="The copy took the place of all rows; those that were replicated are in version "
+            f'{version - 1}. The table lies at "{uri}".',
+        )
     if hint is None:
         where += " No version of it holds the right rows."
     if harm.outdated:
@@ -127,6 +134,23 @@ def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> 
     return True
 
 
+def filled_by(
+    storage: Storage, uri: str, version: int, app_id: str, others: Collection[str]
+) -> frozenset[str]:
+    """Which of ``others`` (app ids) have committed since the last copy of ``app_id``, or ever where
+    it has made none, up to ``version``; all where the log does not tell any more."""
+    found: frozenset[str] = frozenset()
+    for entry in range(version, -1, -1):
+        actions = read_entry(storage, uri, entry)
+        if actions is None:
+            return frozenset(others)
+        markers = _markers(actions)
+        if app_id in markers and _commit_info(actions).get("operation") == COPY:
+            break
+        found |= markers.intersection(others)
+    return found
+
+
 def _begin(
     storage: Storage, uri: str, commits: Sequence[_Commit], since: int, app_id: str | None
 ) -> int:
@@ -151,20 +175,37 @@ def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
     return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}."
 
 
-def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
+def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None) -> _Harm | None:
     """The commit that took commits of ours away, or replaced what was gone; unless a RESTORE has
-    put it right since."""
-    state = TableState() if since < 0 else load_at(storage, uri, since)
-    rows = _rows(state)
-    right: set[Rows] = {rows}
+    put it right since.
+
+    Where the log does not reach back to ``since``, what its entries say of each other still counts,
+    and each checkpoint tells all files again; a RESTORE to what nobody knows is harm.
+    """
+    checkpoints = list_log(storage, uri).checkpoints
+    known = _state_at(storage, uri, since)
+    gone: Rows = frozenset()
+    right: set[Rows] = set() if known is None else {_rows(known)}
     harm: _Harm | None = None
     for version in range(since + 1, until + 1):
         actions = read_entry(storage, uri, version)
         if actions is None:
-            raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
-        outdated = _replaces(actions) and not _removed(actions) <= rows
-        state.apply(version, actions)
-        rows = _rows(state)
+            known = _state_at(storage, uri, version) if version in checkpoints else None
+            gone = frozenset()
+            right = set() if known is None else {_rows(known)}
+            continue
+        removed = _removed(actions)
+        outdated = _replaces(actions) and (
+            bool(removed & gone) or (known is not None and not removed <= _rows(known))
+        )
+        gone = (gone | removed) - _added(actions)
+        if known is not None:
+            known.apply(version, actions)
+        elif version in checkpoints:
+            known = _state_at(storage, uri, version)
+        rows = None if known is None else _rows(known)
+        if _changes_rows_by_us(actions):
+            right.clear()  # also after harm: what leads back to before it takes this away
         if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
                 harm = None
@@ -172,24 +213,45 @@ def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
                 harm = _Harm(version)
         elif harm is None and outdated:
             harm = _Harm(version, outdated=True)
-        elif harm is None:
-            if _changes_rows_by_us(actions):
-                right.clear()
+        elif harm is None and _copied_by_another(actions, app_id):
+            harm = _Harm(version, copied=True)
+        elif harm is None and rows is not None:
             right.add(rows)
     return harm
 
 
-def _commit(storage: Storage, uri: str, version: int) -> _Commit:
+def _state_at(storage: Storage, uri: str, version: int) -> TableState | None:
+    """None where the log does not tell any more."""
+    if version < 0:
+        return TableState()
+    try:
+        return load_at(storage, uri, version)
+    except VersionGone as gone:
+        log.warning("%s", gone.message)
+        return None
+
+
+def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Commit:
     actions = read_entry(storage, uri, version)
     if actions is None:
         return _Commit(version, None)
     operation = str(_commit_info(actions).get("operation") or "an unknown operation")
     ours = _changes_rows_by_us(actions)
-    copy = _by_us(actions) and operation == COPY  # of no rows to no rows too
+    markers = _markers(actions)
+    own = app_id is None or app_id in markers
+    copy = _by_us(actions) and operation == COPY and own  # of no rows to no rows too
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
-    return _Commit(version, operation, ours, copy, _replaces(actions), _markers(actions))
+    copied = _copied_by_another(actions, app_id)
+    return _Commit(version, operation, ours, copy, _replaces(actions), copied, markers)
+
+
+def _copied_by_another(actions: Sequence[Mapping[str, Any]], app_id: str | None) -> bool:
+    """Whether the copy of another subscription than ``app_id``'s has taken rows away."""
+    if app_id is None or app_id in _markers(actions) or not _removed(actions):
+        return False
+    return _by_us(actions) and _commit_info(actions).get("operation") == COPY
 
 
 def _markers(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
@@ -221,6 +283,11 @@ def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
 
 def _removed(actions: Iterable[Mapping[str, Any]]) -> Rows:
     bodies = (action["remove"] for action in actions if "remove" in action)
+    return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
+
+
+def _added(actions: Iterable[Mapping[str, Any]]) -> Rows:
+    bodies = (action["add"] for action in actions if "add" in action)
     return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
 
 

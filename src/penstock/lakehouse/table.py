@@ -10,7 +10,7 @@ to ``pipeline``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pyroaring import BitMap
@@ -23,7 +23,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.foreign import changed_by_others, check_restored
+from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_columns
@@ -214,6 +214,15 @@ class DeltaTable:
     def changed_by_others(self, app_id: str) -> bool:
         """Whether others have changed rows since the last commit of an app id."""
         return changed_by_others(self.storage, self.uri, self.version, app_id)
+
+    @property
+    def app_ids(self) -> frozenset[str]:
+        """Of all that have ever left a marker in it."""
+        return frozenset(self._state.transactions)
+
+    def filled_by(self, app_id: str, others: Collection[str]) -> frozenset[str]:
+        """Which of other app ids have committed since the last copy of an app id."""
+        return filled_by(self.storage, self.uri, self.version, app_id, others)
 
     def commit(
         self,

@@ -101,11 +101,12 @@ def _commit(
 ) -> None:
     old = dict(state.files)
     state.apply(version, actions)
+    truncates = is_truncate(actions)
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
-    if not any(body.get("dataChange", True) for _, body in bodies):
+    if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
         _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
-    if is_truncate(actions) and not old.keys() & state.files.keys():
+    if truncates and not old.keys() & state.files.keys():
         walk.removed.clear()
         walk.added = {path: FilePart(f, gone=f.descriptor) for path, f in state.files.items()}
         walk.copied.clear()

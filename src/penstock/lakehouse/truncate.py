@@ -12,8 +12,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _NAME: Final = "penstock.truncate"
+_GROUP: Final = "penstock.transaction"
 MARK: Final[Mapping[str, object]] = {_NAME: True}
 """User metadata of a commit that removes every row that was there before it."""
+
+
+def grouped_mark(group: str) -> Mapping[str, object]:
+    """The mark of one of several tables that are emptied together, as one transaction."""
+    return {**MARK, _GROUP: group}
+
+
+def group_of(actions: Sequence[Mapping[str, Any]]) -> str | None:
+    """What commits of one transaction have in common; None for a commit by itself."""
+    for action in actions:
+        found = _metadata((action.get("commitInfo") or {}).get("userMetadata"))
+        if isinstance(found.get(_GROUP), str):
+            return str(found[_GROUP])
+    return None
 
 
 def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
@@ -26,10 +41,15 @@ def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _marked(text: Any) -> bool:
+    return _metadata(text).get(_NAME) is True
+
+
+def _metadata(text: Any) -> Mapping[str, Any]:
+    """User metadata that is ours; others write there what they like."""
     if not isinstance(text, str) or _NAME not in text:
-        return False
+        return {}
     try:
         found = json.loads(text)
     except ValueError:
-        return False
-    return isinstance(found, dict) and found.get(_NAME) is True
+        return {}
+    return found if isinstance(found, dict) else {}

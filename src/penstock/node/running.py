@@ -140,6 +140,7 @@ class RunningNode:
                 copy_again=self._catalog.copy_again,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
+                subscription_name=self._subscription_name,
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table
                 ),
@@ -148,6 +149,10 @@ class RunningNode:
             stream_options=stream_options(self._parameters, self._spool),
             retry_interval=self._parameters.wal_retrieve_retry_interval,
         )
+
+    def _subscription_name(self, app_id: str) -> str | None:
+        known = self._catalog.subscriptions()
+        return next((found.name for found in known if found.app_id == app_id), None)
 
     def _set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None

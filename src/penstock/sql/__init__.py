@@ -30,6 +30,7 @@ from penstock.sql.role_statements import (
     RoleOption,
 )
 from penstock.sql.session_statements import (
+    CloseCursor,
     Copy,
     Deallocate,
     Discard,
@@ -43,6 +44,7 @@ from penstock.sql.session_statements import (
     TransactionKind,
     TransactionModes,
     Truncate,
+    Unlisten,
 )
 from penstock.sql.statements import (
     AlterSubscriptionConnection,
@@ -87,6 +89,7 @@ __all__ = [
     "AlterTableCommand",
     "AttachPartition",
     "ChangeOwner",
+    "CloseCursor",
     "ColumnDef",
     "ColumnType",
     "Copy",
@@ -132,6 +135,7 @@ __all__ = [
     "TransactionKind",
     "TransactionModes",
     "Truncate",
+    "Unlisten",
     "parse",
     "parse_partition_bound",
     "parse_script",

@@ -15,6 +15,7 @@ from penstock.sql.catalog_functions import ANY, ARRAY, VARIADIC, Function, Table
 from penstock.sql.catalog_scope import Found
 from penstock.sql.catalog_typed import Typed, coerce
 from penstock.sql.catalog_types import (
+    EXPANDED,
     UNKNOWN,
     array_type,
     catalog_type,
@@ -37,7 +38,7 @@ def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
     for argument in arguments:
         if isinstance(argument, exp.Order):
             order = " ORDER BY " + ", ".join(
-                _ordered(expressions, ordered) for ordered in argument.expressions
+                ordered(expressions, key) for key in argument.expressions
             )
             argument = argument.this
         if isinstance(argument, exp.Distinct):
@@ -51,6 +52,10 @@ def call(expressions: Expressions, name: str, arguments: list[Any]) -> Typed:
     values = [expressions.translate(argument) for argument in plain]
     if name in ("coalesce", "greatest", "least"):
         return _same(expressions, name, values)
+    if name == "_pg_expandarray" and len(values) == 1:
+        return _expanded(values[0])
+    if name == "json_build_object":
+        return _json_object(expressions, values)
     if name == "nullif":
         return _nullif(expressions, values)
     if name in ("array_upper", "array_lower"):
@@ -126,6 +131,8 @@ def _apply(
     if function.optional and len(cells) < len(function.arguments):
         if function.name == "concat":
             cells += ["''"] * (len(function.arguments) - len(cells))
+        elif function.name in ("btrim", "ltrim", "rtrim"):
+            cells.append("' '")
         else:
             return Typed(f"{function.name}({', '.join(cells)})", returns)
     return Typed(function.template.format(*cells), returns)
@@ -177,7 +184,8 @@ def _variadic(function: TableFunction, values: list[Typed], found: Found) -> str
     return f"[{', '.join(coerce(value, 'text', found).sql for value in values)}]"
 
 
-def _ordered(expressions: Expressions, node: exp.Ordered) -> str:
+def ordered(expressions: Expressions, node: exp.Ordered) -> str:
+    """A key of ORDER BY within a call."""
     direction = "DESC" if node.args.get("desc") else "ASC"
     return f"{expressions.translate(node.this).sql} {direction}"
 
@@ -186,6 +194,31 @@ def _same(expressions: Expressions, name: str, values: list[Typed]) -> Typed:
     kind = common_type([value.type for value in values])
     sql = ", ".join(coerce(value, kind, expressions.found).sql for value in values)
     return Typed(f"{name}({sql})", kind)
+
+
+def _expanded(array: Typed) -> Typed:
+    """information_schema._pg_expandarray: a row for each element."""
+    kind = f"{EXPANDED}{element_type(array.type)}"
+    if array.type not in ("int2vector", "oidvector"):
+        raise FeatureNotSupported("_pg_expandarray is supported for keys of indexes")
+    rows = (
+        f"list_transform(generate_series(1, len({array.sql})), lambda i: "
+        f"{{'x': {array.sql}[i], 'n': CAST(i AS INTEGER)}})"
+    )
+    return Typed(f"unnest({rows})", kind)
+
+
+def _json_object(expressions: Expressions, values: list[Typed]) -> Typed:
+    """As json_build_object prints it; of values that are numbers, booleans or text."""
+    if len(values) % 2:
+        raise PenstockError("argument list must have even number of elements", sqlstate="22023")
+    pairs = []
+    for name, value in zip(values[::2], values[1::2], strict=True):
+        key = coerce(name, "text", expressions.found).sql
+        shown = coerce(value, "text", expressions.found) if value.type == UNKNOWN else value
+        pairs += ["', '", f"to_json({key})::VARCHAR", "' : '"]
+        pairs.append(f"coalesce(to_json({shown.sql})::VARCHAR, 'null')")
+    return Typed(" || ".join(("('{'", *pairs[1:], "'}')")), "json")
 
 
 def _nullif(expressions: Expressions, values: list[Typed]) -> Typed:

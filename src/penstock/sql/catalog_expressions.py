@@ -12,10 +12,11 @@ from typing import Any, Final
 from sqlglot import exp
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
-from penstock.sql.catalog_calls import call
+from penstock.sql.catalog_calls import call, ordered
 from penstock.sql.catalog_operators import Operators
-from penstock.sql.catalog_typed import Typed, cast_type, coerce, quote
+from penstock.sql.catalog_typed import Typed, cast_type, coerce, parameter, quote
 from penstock.sql.catalog_types import (
+    EXPANDED,
     UNKNOWN,
     array_type,
     catalog_type,
@@ -42,6 +43,10 @@ _ARITHMETIC: Final[dict[type[exp.Expression], str]] = {
     exp.Div: "/",
     exp.IntDiv: "//",
     exp.Mod: "%",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
 }
 _MATCHES: Final[dict[type[exp.Expression], str]] = {
     exp.RegexpLike: "regexp_matches({0}, {1})",
@@ -112,7 +117,7 @@ class Expressions(Operators):
         self.found.last_parameter = max(number, self.found.last_parameter)
         kind = self.found.parameters.get(number, UNKNOWN)
         if kind != UNKNOWN:
-            return Typed(f"CAST(${number} AS {catalog_type(kind).held})", kind)
+            return parameter(number, kind, self.found)
         return Typed(f"CAST(${number} AS VARCHAR)", UNKNOWN, parameter=number)
 
     def _paren(self, node: exp.Paren) -> Typed:
@@ -184,6 +189,43 @@ class Expressions(Operators):
 
     def _exists(self, node: exp.Exists) -> Typed:
         return Typed(f"EXISTS ({self._query(node.this, self.scope).sql})", "bool")
+
+    def _dot(self, node: exp.Dot) -> Typed:
+        """``schema.function()``, ``(row).field``"""
+        inner: Any = node.this
+        if isinstance(node.expression, exp.Anonymous) and isinstance(inner, exp.Identifier):
+            return self._call(str(node.expression.this).lower(), node.expression.expressions)
+        row, field = self.translate(inner), node.name
+        if not row.type.startswith(EXPANDED) or field not in ("x", "n"):
+            raise FeatureNotSupported("fields of a row are not supported in catalog queries")
+        kind = row.type.removeprefix(EXPANDED) if field == "x" else "int4"
+        return Typed(f"struct_extract({row.sql}, '{field}')", kind)
+
+    def _window(self, node: exp.Window) -> Typed:
+        if node.args.get("spec") or node.args.get("alias"):
+            raise FeatureNotSupported("frames of windows are not supported in catalog queries")
+        inner = self.translate(node.this)
+        parts = [self.translate(part).sql for part in node.args.get("partition_by") or []]
+        over = f"PARTITION BY {', '.join(parts)}" if parts else ""
+        order = node.args.get("order")
+        if order is not None:
+            over += " ORDER BY " + ", ".join(ordered(self, key) for key in order.expressions)
+        return Typed(f"{inner.sql} OVER ({over})", inner.type)
+
+    # Functions with words between their arguments
+
+    def _substring(self, node: exp.Substring) -> Typed:
+        given = (node.this, node.args.get("start"), node.args.get("length"))
+        return self._call("substring", [argument for argument in given if argument is not None])
+
+    def _trim(self, node: exp.Trim) -> Typed:
+        side = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")))
+        given = (node.this, node.args.get("expression"))
+        arguments = [argument for argument in given if argument is not None]
+        return self._call(side or "btrim", arguments)
+
+    def _strposition(self, node: exp.StrPosition) -> Typed:
+        return self._call("strpos", [node.this, node.args["substr"]])
 
     def _filter(self, node: exp.Filter) -> Typed:
         inner = self.translate(node.this)

@@ -16,12 +16,14 @@ from penstock.sql.catalog_calls import no_function, table_query
 from penstock.sql.catalog_expressions import Expressions
 from penstock.sql.catalog_functions import TableFunction
 from penstock.sql.catalog_scope import Found, Query, Scope, Source
+from penstock.sql.catalog_tokens import parse_select
 from penstock.sql.catalog_types import element_type
+from penstock.sql.catalog_views import Columns, view_query
 
-Columns = tuple[tuple[str, str], ...]
-"""Names and types of a table's columns."""
 TableLookup = Callable[[str, str], Columns | None]
 """(schema or "", name) -> columns, None where there is no such table."""
+ViewLookup = Callable[[str, str], str | None]
+"""(schema or "", name) -> the query of a view, empty where it has no rows; None: it is a table."""
 
 
 class FromClause:
@@ -31,6 +33,7 @@ class FromClause:
         self,
         expressions: Expressions,
         lookup: TableLookup,
+        views: ViewLookup,
         table_functions: Mapping[str, TableFunction],
         query: Callable[[exp.Expression, Scope], Query],
     ) -> None:
@@ -38,6 +41,7 @@ class FromClause:
         self._scope: Scope = expressions.scope
         self._found: Found = expressions.found
         self._lookup = lookup
+        self._views = views
         self._table_functions = table_functions
         self._query = query
 
@@ -117,6 +121,11 @@ class FromClause:
         if columns is None:
             shown = f"{schema}.{name}" if schema else name
             raise PenstockError(f'relation "{shown}" does not exist', sqlstate="42P01")
+        view = self._views(schema, name)
+        if view is not None:
+            tree: Any = parse_select(view) if view else None
+            inner = None if tree is None else self._query(tree, Scope())
+            return self._add(alias or name, names, view_query(columns, inner, self._found), "")
         self._found.tables.add(name)
         source = self._found.new_source()
         renamed = [*names, *(column for column, _ in columns[len(names) :])]

@@ -56,9 +56,9 @@ lower(text) text lower({0})
 upper(text) text upper({0})
 length(text) int4 length({0})
 char_length(text) int4 length({0})
-btrim(text) text trim({0})
-ltrim(text) text ltrim({0})
-rtrim(text) text rtrim({0})
+btrim(text,text) text trim({0},{1})
+ltrim(text,text) text ltrim({0},{1})
+rtrim(text,text) text rtrim({0},{1})
 concat(any,any,any,any,any) text concat({0},{1},{2},{3},{4})
 replace(text,text,text) text replace({0},{1},{2})
 split_part(text,text,int4) text split_part({0},{1},{2})
@@ -88,6 +88,9 @@ _AGGREGATES: Final = (
     Function("count", (ANY,), "int8", "count({0})", aggregate=True),
     Function("array_agg", (ANY,), ARRAY, "list({0})", aggregate=True),
     Function("string_agg", ("text", "text"), "text", "string_agg({0},{1})", aggregate=True),
+    Function("row_number", (), "int8", "row_number()"),
+    Function("rank", (), "int8", "rank()"),
+    Function("dense_rank", (), "int8", "dense_rank()"),
     Function("max", (ANY,), SAME, "max({0})", aggregate=True),
     Function("min", (ANY,), SAME, "min({0})", aggregate=True),
     Function("sum", ("int8",), "int8", "CAST(sum({0}) AS BIGINT)", aggregate=True),
@@ -96,7 +99,7 @@ _AGGREGATES: Final = (
     Function("every", ("bool",), "bool", "bool_and({0})", aggregate=True),
 )
 
-_OPTIONAL: Final = {"substring": 1, "substr": 1, "concat": 4}
+_OPTIONAL: Final = {"btrim": 1, "ltrim": 1, "rtrim": 1, "substring": 1, "substr": 1, "concat": 4}
 
 
 def _read(line: str) -> Function:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from penstock.sql.catalog_tokens import OTHER_TYPES
 from penstock.sql.catalog_types import catalog_type
 
 NO_NAME: Final = "?column?"
@@ -21,6 +22,8 @@ _WORDS: Final = {
     "CurrentDate": "current_date",
     "Coalesce": "coalesce",
     "Exists": "exists",
+    "Substring": "substring",
+    "StrPosition": "position",
     "Array": "array",
 }
 
@@ -39,7 +42,10 @@ def _figure(node: Any) -> tuple[str, int]:
             return node.name, 2
         case exp.Anonymous():
             return str(node.this).lower(), 2
-        case exp.Filter() | exp.Paren() | exp.Bracket():
+        case exp.Trim():
+            side = str(node.args.get("position"))
+            return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "btrim"), 2
+        case exp.Filter() | exp.Paren() | exp.Bracket() | exp.Window():
             return _figure(node.this)
         case exp.Case():
             name, strength = _figure(node.args.get("default"))
@@ -59,5 +65,6 @@ def _type_word(node: Any) -> str:
         node = node.expressions[0]
     if isinstance(node, exp.DataType) and node.this == exp.DType.USERDEFINED:
         kind = node.args.get("kind")
-        return kind.name if isinstance(kind, exp.Expression) else str(kind)
+        name = kind.name if isinstance(kind, exp.Expression) else str(kind)
+        return name[1:] if name[1:] in OTHER_TYPES else name  # it was written with []
     return catalog_type(node.sql(dialect="postgres").partition("(")[0].lower()).name

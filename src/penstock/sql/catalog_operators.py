@@ -7,6 +7,7 @@ operands are is left to ``Expressions``, which this is a part of. Raises Postgre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlglot import exp
 
@@ -117,6 +118,19 @@ class Operators:
         right = coerce(self.translate(node.expression), "text", self.found)
         sql = template.format(left.sql, right.sql)
         return Typed(f"(NOT {sql})" if node.args.get("negate") else sql, "bool")
+
+    def _escape(self, node: exp.Escape) -> Typed:
+        """``LIKE pattern ESCAPE character``"""
+        match: Any = node.this
+        word = {exp.Like: "LIKE", exp.ILike: "ILIKE"}.get(type(match))
+        if word is None:
+            raise FeatureNotSupported("ESCAPE is supported with LIKE and ILIKE")
+        sides = (match.this, match.expression, node.expression)
+        left, right, escape = (
+            coerce(self.translate(side), "text", self.found).sql for side in sides
+        )
+        sql = f"({left} {word} {right} ESCAPE {escape})"
+        return Typed(f"(NOT {sql})" if match.args.get("negate") else sql, "bool")
 
     def _dpipe(self, node: exp.DPipe) -> Typed:
         left, right = self.translate(node.this), self.translate(node.expression)

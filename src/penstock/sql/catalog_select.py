@@ -14,7 +14,7 @@ from sqlglot import exp
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.catalog_calls import table_query
 from penstock.sql.catalog_expressions import Expressions
-from penstock.sql.catalog_from import FromClause, TableLookup
+from penstock.sql.catalog_from import FromClause, TableLookup, ViewLookup
 from penstock.sql.catalog_functions import Function, TableFunction
 from penstock.sql.catalog_names import figure_column_name
 from penstock.sql.catalog_order import order_and_limit, sort_key
@@ -35,11 +35,13 @@ class SelectTranslator:
     def __init__(
         self,
         lookup: TableLookup,
+        views: ViewLookup,
         functions: Mapping[str, Function],
         table_functions: Mapping[str, TableFunction],
     ) -> None:
         self.found = Found()
         self._lookup = lookup
+        self._views = views
         self._functions = functions
         self._table_functions = table_functions
 
@@ -62,22 +64,34 @@ class SelectTranslator:
         clause = node.args.get("with_")
         if clause is None:
             return
-        if clause.args.get("recursive"):
-            raise FeatureNotSupported("WITH RECURSIVE is not supported in catalog queries")
         tables: dict[str, Query] = {}
         for table in clause.expressions:
             scope.tables = dict(tables)
-            query = self.translate(table.this, scope)
-            names = [column.name for column in table.args["alias"].columns]
-            renamed = [*names, *(column.name for column in query.columns[len(names) :])]
-            tables[table.alias] = Query(
-                query.sql,
-                tuple(
-                    OutputColumn(name, column.type)
-                    for name, column in zip(renamed, query.columns, strict=True)
-                ),
-            )
+            if clause.args.get("recursive") and isinstance(table.this, exp.SetOperation):
+                tables[table.alias] = self._recursive(table, scope)
+            else:
+                tables[table.alias] = _renamed(table, self.translate(table.this, scope))
         scope.tables = tables
+
+    def _recursive(self, table: exp.CTE, scope: Scope) -> Query:
+        """A query that may read itself; what reads it gets all of it."""
+        union: Any = table.this
+        every = "" if union.args.get("distinct") else " ALL"
+        first = _renamed(table, self.translate(union.this, scope))
+        name = self.found.new_source()
+        names = ", ".join(f"o{n}" for n in range(1, len(first.columns) + 1))
+        itself = Query(f"SELECT {names} FROM {name}", first.columns)
+        inner = Scope(scope.outer, [], {**scope.tables, table.alias: itself})
+        again = self.translate(union.expression, inner)
+        if len(first.columns) != len(again.columns):
+            raise _not_as_many("UNION")
+        types = [column.type for column in first.columns]
+        return Query(
+            f"WITH RECURSIVE {name}({names}) AS "
+            f"({_as_types(first, types)} UNION{every} {_as_types(again, types)}) "
+            f"SELECT {names} FROM {name}",
+            first.columns,
+        )
 
     # SELECT
 
@@ -112,7 +126,9 @@ class SelectTranslator:
         clause = node.args.get("from_")
         if clause is None:
             return ""
-        source = FromClause(expressions, self._lookup, self._table_functions, self.translate)
+        source = FromClause(
+            expressions, self._lookup, self._views, self._table_functions, self.translate
+        )
         return " FROM " + source.translate(clause.this, node.args.get("joins") or [])
 
     def _targets(self, node: exp.Select, expressions: Expressions) -> tuple[list[str], list[Typed]]:
@@ -182,9 +198,7 @@ class SelectTranslator:
         left, right = (self.translate(side, scope) for side in (node.this, node.expression))
         word = _SET_OPERATIONS[type(node)]
         if len(left.columns) != len(right.columns):
-            raise PenstockError(
-                f"each {word} query must have the same number of columns", sqlstate="42601"
-            )
+            raise _not_as_many(word)
         types = [
             common_type([mine.type, theirs.type])
             for mine, theirs in zip(left.columns, right.columns, strict=True)
@@ -217,6 +231,25 @@ class SelectTranslator:
         sql = f"SELECT * FROM (VALUES {lines}) AS {self.found.new_source()}({', '.join(names)})"
         columns = tuple(OutputColumn(f"column{n}", kind) for n, kind in enumerate(types, 1))
         return Query(sql, columns)
+
+
+def _renamed(table: exp.CTE, query: Query) -> Query:
+    """With the names of ``WITH table (names)``."""
+    names = [column.name for column in table.args["alias"].columns]
+    names += [column.name for column in query.columns[len(names) :]]
+    return Query(
+        query.sql,
+        tuple(
+            OutputColumn(name, column.type)
+            for name, column in zip(names, query.columns, strict=True)
+        ),
+    )
+
+
+def _not_as_many(word: str) -> PenstockError:
+    return PenstockError(
+        f"each {word} query must have the same number of columns", sqlstate="42601"
+    )
 
 
 def _as_types(query: Query, types: list[str]) -> str:

@@ -19,7 +19,9 @@ from penstock.sql.lexer import Kind, Token, lex
 from penstock.sql.nesting import check_nesting
 
 _QUANTIFIERS: Final = {"some": exp.Any, "all": exp.All}
-_KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT")
+OTHER_TYPES: Final = ("oid", "char", "regclass", "regtype", "regproc", "regnamespace", "xid")
+"""Types that sqlglot does not know, so ``oid[]`` would be a subscript to it."""
+_KEPT_FUNCTION_SYNTAX: Final = ("CAST", "EXTRACT", "SUBSTRING", "TRIM", "POSITION")
 
 
 _Parser: Any = Postgres.Parser
@@ -88,12 +90,23 @@ def _plain(tokens: list[Token]) -> str:
             at += 1
         elif word == "operator" and following == "(":
             at = _operator(tokens, at + 2, out)
+        elif _is_array_type(tokens, at):
+            out.append(f"_{word}")
+            at += 3
         elif word == "collate":
             at = _after_collation(tokens, at + 1)
         else:
             out.append(_source(tokens[at]))
             at += 1
     return " ".join(out)
+
+
+def _is_array_type(tokens: list[Token], at: int) -> bool:
+    """``::oid[]``"""
+    if at == 0 or tokens[at].kind is not Kind.WORD or tokens[at].value not in OTHER_TYPES:
+        return False
+    cast = tokens[at - 1].value in ("::", "as", ".")
+    return cast and [token.value for token in tokens[at + 1 : at + 3]] == ["[", "]"]
 
 
 def _operator(tokens: list[Token], at: int, out: list[str]) -> int:

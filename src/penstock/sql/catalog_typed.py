@@ -49,10 +49,17 @@ def coerce(value: Typed, target: str, found: Found) -> Typed:
         return value
     if value.parameter is not None and value.type == UNKNOWN:
         found.parameters.setdefault(value.parameter, target)
-        return Typed(f"CAST(${value.parameter} AS {catalog_type(target).held})", target)
+        return parameter(value.parameter, target, found)
     if value.literal is not None and value.type == UNKNOWN:
         return Typed(_constant(value.literal, target, found), target)
     return Typed(_cast(value, target, found), target)
+
+
+def parameter(number: int, kind: str, found: Found) -> Typed:
+    """``$n`` of a type; names and numbers of what has an oid are told apart when it runs."""
+    if kind in NAMED_TYPES:
+        return Typed(_call(f"{kind}in", f"CAST(${number} AS VARCHAR)", found), kind)
+    return Typed(f"CAST(${number} AS {catalog_type(kind).held})", kind)
 
 
 def _constant(text: str, target: str, found: Found) -> str:

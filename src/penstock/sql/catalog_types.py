@@ -6,12 +6,15 @@ oid, length, DuckDB type. Values are written and read by ``penstock.walsender.pg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import UndefinedObject
 
 UNKNOWN: Final = "unknown"
+_UNKNOWN_OID: Final = 705
+_TEXT_OID: Final = 25
 INT2_FROM_0: Final = "_int2 from 0"
 """int2vector cast to int2[]: an array whose first subscript stays 0."""
 
@@ -73,7 +76,12 @@ pg_mcv_list 5017 -1 0 VARCHAR
 xid8 5069 8 271 BIGINT
 """
 
+EXPANDED: Final = "expanded "
+"""In front of a type: a row (x, n) of _pg_expandarray, n counting from 1."""
+
 _TYPES: Final[dict[str, CatalogType]] = {
+    "expanded int2": CatalogType("record", 2249, -1, "STRUCT(x SMALLINT, n INTEGER)"),
+    "expanded oid": CatalogType("record", 2249, -1, "STRUCT(x BIGINT, n INTEGER)"),
     UNKNOWN: CatalogType(UNKNOWN, 25, -1, "VARCHAR"),
     "int2vector": CatalogType("int2vector", 22, -1, "SMALLINT[]"),
     "oidvector": CatalogType("oidvector", 30, -1, "BIGINT[]"),
@@ -114,6 +122,16 @@ def catalog_type(name: str) -> CatalogType:
     if found is None:
         raise UndefinedObject(f'type "{name}" does not exist')
     return found
+
+
+def said_types(oids: Sequence[int]) -> dict[int, str]:
+    """Types of ``$1``, ``$2`` ... by their number.
+
+    A type that no catalog has is left out: its values are compared as text.
+    """
+    by_oid = {kind.oid: kind.name for kind in _TYPES.values() if " " not in kind.name}
+    by_oid[_UNKNOWN_OID] = by_oid[_TEXT_OID] = "text"
+    return {n: by_oid[oid] for n, oid in enumerate(oids, 1) if oid in by_oid}
 
 
 def element_type(name: str) -> str | None:

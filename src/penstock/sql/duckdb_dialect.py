@@ -8,18 +8,18 @@ must be there. Tables are read as ``cat."name"``, functions without a template a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
-from penstock.sql.catalog_from import TableLookup
+from penstock.sql.catalog_from import TableLookup, ViewLookup
 from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS, Function, TableFunction
 from penstock.sql.catalog_scope import OutputColumn
 from penstock.sql.catalog_select import SelectTranslator
 from penstock.sql.catalog_tokens import parse_select
-from penstock.sql.catalog_types import UNKNOWN
+from penstock.sql.catalog_types import UNKNOWN, said_types
 from penstock.sql.foreign_trees import foreign_tree
 
 
@@ -39,15 +39,21 @@ def translate(
     lookup: TableLookup,
     functions: Mapping[str, Function],
     table_functions: Mapping[str, TableFunction],
+    said: Sequence[int] = (),
+    views: ViewLookup = lambda schema, name: None,
 ) -> Translation:
-    """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported."""
+    """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported.
+
+    ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+    """
     translator = SelectTranslator(
-        lookup, {**BUILT_IN, **functions}, {**TABLE_FUNCTIONS, **table_functions}
+        lookup, views, {**BUILT_IN, **functions}, {**TABLE_FUNCTIONS, **table_functions}
     )
+    translator.found.parameters |= said_types(said)
     with foreign_tree():
         query = translator.translate(parse_select(text))
     found = translator.found
-    numbers = range(1, found.last_parameter + 1)
+    numbers = range(1, max(found.last_parameter, len(said)) + 1)
     return Translation(
         sql=query.sql,
         columns=tuple(

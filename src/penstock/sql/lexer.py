@@ -73,6 +73,8 @@ _NUMBER: Final = re.compile(
         (?P<junk> [A-Za-z_\x80-\U0010ffff][\w$]* )?""",
     re.VERBOSE | re.ASCII,
 )
+_PARAMETER: Final = re.compile(r"(?<![\w$])\$(?=\d)")
+"""In ``$1,$2`` sqlglot would look for the end of a string; only where tokens end matters."""
 _OPERATOR: Final = re.compile(r"(?:(?!--|/\*)[~!@#^&|`?+\-*/%<>=])+")
 _LONGER: Final = re.compile(
     rf"""{_NUMBER.pattern} | [uU]&"(?:[^"]|"")*" | [bBxX]'(?:[^']|'')*' | :: | := | \.\.""",
@@ -115,7 +117,7 @@ def lex(text: str) -> list[Token]:
 def _tokenize(text: str) -> list[Any]:
     """sqlglot's tokens of a text without comments, in which every quote ends."""
     try:
-        return _Tokenizer().tokenize(text)
+        return _Tokenizer().tokenize(_PARAMETER.sub("_", text))
     except TokenError as error:
         raise SqlSyntaxError("syntax error") from error
 

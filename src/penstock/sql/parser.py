@@ -61,6 +61,8 @@ _COMMANDS: Final[dict[str, Rule]] = {
     "show": session_grammar.show,
     "discard": session_grammar.discard,
     "deallocate": session_grammar.deallocate,
+    "close": session_grammar.close,
+    "unlisten": session_grammar.unlisten,
     "begin": transaction_grammar.begin,
     "start": transaction_grammar.start,
     "commit": transaction_grammar.commit,
@@ -84,8 +86,8 @@ _OTHER_OBJECTS: Final = words(
 
 _OTHER_COMMANDS: Final = words(
     """
-    analyse analyze call checkpoint close cluster comment declare do execute fetch import listen
-    load lock move notify prepare reassign refresh reindex release savepoint security unlisten
+    analyse analyze call checkpoint cluster comment declare do execute fetch import listen
+    load lock move notify prepare reassign refresh reindex release savepoint security
     vacuum
     """
 )

@@ -12,6 +12,7 @@ from penstock.sql.keywords import KEY_WORDS
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import non_reserved_word
 from penstock.sql.session_statements import (
+    CloseCursor,
     Deallocate,
     Discard,
     ResetVariable,
@@ -19,6 +20,7 @@ from penstock.sql.session_statements import (
     SetTransactionSnapshot,
     SetVariable,
     ShowVariable,
+    Unlisten,
 )
 from penstock.sql.statements import Statement
 from penstock.sql.transaction_grammar import transaction_mode_list
@@ -192,3 +194,17 @@ def deallocate(cursor: Cursor) -> Deallocate:
     name = None if cursor.accept("all") else cursor.name()
     cursor.expect_end()
     return Deallocate(name, notices=cursor.notices)
+
+
+def close(cursor: Cursor) -> CloseCursor:
+    """name | ALL"""
+    name = None if cursor.accept("all") else cursor.name()
+    cursor.expect_end()
+    return CloseCursor(name, notices=cursor.notices)
+
+
+def unlisten(cursor: Cursor) -> Unlisten:
+    """channel | *"""
+    channel = None if cursor.accept_symbol("*") else cursor.name()
+    cursor.expect_end()
+    return Unlisten(channel, notices=cursor.notices)

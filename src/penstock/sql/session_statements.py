@@ -101,6 +101,20 @@ class Deallocate(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class CloseCursor(Statement):
+    """CLOSE name; ``name`` None means ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisten(Statement):
+    """UNLISTEN channel; ``channel`` None means *."""
+
+    channel: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Copy(Statement):
     """COPY relation [(columns)] TO STDOUT, COPY (query) TO STDOUT, with options as DefElems.
 

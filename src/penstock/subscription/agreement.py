@@ -47,9 +47,10 @@ class PublisherState:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One table in state f, s or r. ``joined``: where it came into the cuts, None when nothing was
-    copied; ``version``: of its log, None when there is none; ``cut``: what the last cut says of a
-    table of that name."""
+    """One table in state f, s or r. ``joined``: where it came into the cuts, None while it is in
+    none and nothing was copied; ``version``: of its log, None when there is none; ``cut``: what the
+    last cut says of a table of that name; ``returned``: that name was in the subscription before.
+    """
 
     name: str
     state: SubscriptionRelState
@@ -58,6 +59,7 @@ class TableState:
     version: int | None
     id: str | None
     cut: CutTable | None
+    returned: bool = False
 
     @property
     def pinned(self) -> CutTable | None:
@@ -123,28 +125,38 @@ def check_cuts(
 
 def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> None:
     """Raises StateMismatch where a table is gone or went back, or the node's own state did."""
+    if _left_the_cuts(table, last_cut):
+        raise StateMismatch(
+            f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
+            f"{last_cut}, and {_was_in_them(table)}",
+            detail="It was parked or left the subscription since, which the node's state does not "
+            "know: an older copy of the state was put back. Changes of it were passed by, and are "
+            "not sent again.",
+            hint=_PUT_BACK,
+        )
     if (found := _wrong_with(table)) is not None:
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" {found}',
             detail="What it has lost is not sent again: the publisher knows it as applied.",
             hint=_PUT_BACK,
         )
-    if _left_the_cuts(table, last_cut):
-        raise StateMismatch(
-            f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
-            f"{last_cut}, and came into the cuts at {table.joined}",
-            detail="It was parked or left the subscription since, which the node's state does not "
-            "know: an older copy of the state was put back. Changes of it were passed by, and are "
-            "not sent again.",
-            hint=_PUT_BACK,
-        )
 
 
 def _left_the_cuts(table: TableState, last_cut: Lsn | None) -> bool:
-    """A table is recorded as ready after the first cut that holds it, and is in all since."""
-    if last_cut is None or table.joined is None or table.state not in _IN_CUTS:
+    """Where a table came into the cuts is recorded after the first one that holds it, and it is in
+    all since. What was committed to it is in a cut too, unless that was in an earlier membership.
+    """
+    if last_cut is None or table.version is None or table.cut is not None:
         return False
-    return table.cut is None and table.joined <= last_cut
+    marker = None if table.returned else table.marker
+    since = marker if table.joined is None else table.joined
+    return table.state in _IN_CUTS and since is not None and since <= last_cut
+
+
+def _was_in_them(table: TableState) -> str:
+    if table.joined is None:
+        return f"holds the changes up to {table.marker}"
+    return f"came into the cuts at {table.joined}"
 
 
 def _wrong_with(table: TableState) -> str | None:
@@ -153,7 +165,9 @@ def _wrong_with(table: TableState) -> str | None:
         return "was copied and is gone" if copied else None
     if table.pinned is not None and table.version < table.pinned.version:
         return f"went back to version {table.version}, the last cut has {table.pinned.version}"
-    if table.marker is None and table.joined is not None:
+    # A cut that names it knows it, though nothing was copied and nothing came for it since.
+    named = table.pinned is not None and table.pinned.id is not None
+    if table.marker is None and table.joined is not None and not named:
         return "has no LSN of the subscription in its log: it is not the table that was copied"
     behind = table.state is SubscriptionRelState.FINISHEDCOPY and table.joined is not None
     if behind and (table.marker or INVALID) < (table.joined or INVALID):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.errors import CommitConflict, PenstockError
@@ -49,6 +49,10 @@ class Applied:
     cut: Lsn | None
     joined: tuple[Target, ...]
     outcomes: tuple[TableOutcome, ...] = ()
+
+
+class _OtherTables(Exception):
+    """The subscription has other tables than the session."""
 
 
 class Applier:
@@ -89,8 +93,10 @@ class Applier:
         """Release the commit threads."""
         self._pool.shutdown()
 
-    def apply(self, batch: Batch) -> Applied:
+    def apply(self, batch: Batch) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
+
+        None where the subscription has other tables by now, and nothing is committed.
 
         Nothing is committed when it raises before the first commit; when it raises between two
         commits, the tables that have committed skip the batch by their own LSNs when it comes
@@ -103,6 +109,8 @@ class Applier:
             try:
                 rows = self._stage_and_commit(batch)
                 break
+            except _OtherTables:
+                return None
             except CommitConflict as conflict:
                 log.info("%s: working the batch again", conflict.message)
                 self._decoder.relations = dict(relations)
@@ -123,7 +131,8 @@ class Applier:
         return Applied(rows, cut, joined or (), tuple(self._outcomes))
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
-        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined.
+        """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,
+        those among them of which nothing was copied.
 
         None where there is no cut: a table is ahead, or the subscription has other tables by now.
         """
@@ -139,8 +148,10 @@ class Applier:
         }
         self._cuts.append(CutOwner(self._subscription, self._app_id), lsn, commit_time, tables)
         self.last_cut, self._members = lsn, frozenset(tables)
+        joined += tuple(t for t in self._targets if t.ready and t.rel.lsn is None)
         for target in joined:
             target.ready = True
+            target.rel = replace(target.rel, lsn=lsn)
         return joined
 
     def members_changed(self) -> bool:
@@ -160,6 +171,10 @@ class Applier:
             for piece in batch.pieces:
                 open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
                 rows += self._stage(piece, open_end, touched)
+            # A table that has left is its readers' (``tablesync``): no commit of ours may follow
+            # theirs. What they commit after this look makes ours lose, and look again.
+            if not self._members_hold():
+                raise _OtherTables
         except BaseException:
             for target in touched.values():
                 target.table.discard()

@@ -34,6 +34,7 @@ from penstock.subscription.tablesync import (
     run_round,
 )
 from penstock.subscription.worker_status import WorkerStatus
+from penstock.walreceiver.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Copies:
         status: WorkerStatus,
         retry_interval: float,
         cancelled: Callable[[], bool],
+        check_connection: Callable[[Connection], None],
     ) -> None:
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
@@ -69,6 +71,7 @@ class Copies:
             options=options,
             progress=status.copying,
             cancelled=cancelled,
+            check_connection=check_connection,
             failed=self._failed,
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")

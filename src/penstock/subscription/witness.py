@@ -27,8 +27,9 @@ from penstock.subscription.agreement import (
     check_publisher,
     check_table,
 )
-from penstock.subscription.publisher_state import publisher_state
+from penstock.subscription.publisher_state import publisher_state, server_identity
 from penstock.subscription.targets import Target, Targets
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -98,13 +99,18 @@ class Witness:
             self._record(identity)
             self._known = identity
 
+    def check_connection(self, connection: Connection) -> None:
+        """Of each further connection of a session, and of copies: a name, or a list of hosts, may
+        lead to another server each time. Raises StateMismatch."""
+        check_identity(self._subscription.name, self._known, server_identity(connection))
+
     def _check_table(self, target: Target) -> None:
         state, table = self._state(target), target.table
         check_table(self._subscription.name, state, self._cut_lsn)
         if target.marker is None:
             return  # nothing of ours was ever in it
         if state.pinned is not None:
-            table.check_restored(state.pinned.version)
+            table.check_restored(state.pinned.version, self._subscription.app_id)
         else:
             table.check_restored(
                 max(-1, table.version - _JOINING_COMMITS), self._subscription.app_id
@@ -124,6 +130,7 @@ class Witness:
             version=table.version,
             id=table.id,
             cut=self._in_cut(rel),
+            returned=rel.returned,
         )
 
     def _in_cut(self, rel: SubscriptionRel) -> CutTable | None:

@@ -7,7 +7,7 @@ are iterables that are drawn as fast as the client reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
@@ -97,16 +97,31 @@ class Description:
     fields: tuple[FieldDescription, ...] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared statement."""
+
+    text: str = field(repr=False)
+    description: Description
+
+
 class StatementRunner(Protocol):
     """Runs the statements of one session; made by ``node`` for every session."""
+
+    @property
+    def prepared(self) -> dict[str, Prepared]:
+        """The prepared statements by name; "" is the one without."""
 
     def simple(self, text: str) -> Iterable[Answer]:
         """Run a query string, which may hold several statements."""
 
-    def describe(self, text: str) -> Description:
-        """What a prepared statement takes and gives, without running it."""
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        """What a statement takes and gives, without running it.
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        ``types``: oids of ``$1``, ``$2`` ... as far as the client has said them; 0 where not.
+        """
+
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one statement with parameters in text format: notices, then one answer."""
 
     @property

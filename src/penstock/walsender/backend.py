@@ -275,7 +275,9 @@ class Backend:
                         "terminating connection due to idle-session timeout", sqlstate="57P05"
                     )
                 if isinstance(event, m.Query):
+                    extended.simple_query()
                     self._simple_query(event.text)
+                    extended.after_statement()
                 elif not isinstance(event, m.Terminate):
                     extended.handle(event)
             except ConnectionFailure:
@@ -283,6 +285,7 @@ class Backend:
             except PenstockError as error:
                 self._log(error, event)
                 self.runner.failed()
+                extended.end_transaction()
                 self._session.transaction_status = self.runner.transaction_status
                 self._pump.send(self._session.fail(error))
 

@@ -13,8 +13,9 @@ writers may disagree, and a writer's clock may have gone back. Within a table th
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.catalog import Member
 from penstock.lsn import Lsn
@@ -24,7 +25,7 @@ from penstock.lsn import Lsn
 class Found:
     """A transaction that is not in the log yet. ``moment``: where it stands among others,
     ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
-    of a subscription; any other is one commit of one table."""
+    of a subscription; any other is one commit of one table, or of those of its ``group``."""
 
     members: tuple[Member, ...]
     moment: int
@@ -34,6 +35,7 @@ class Found:
     origin: str | None = None
     origin_lsn: Lsn | None = None
     of_cut: bool = False
+    group: str | None = None
 
 
 def in_order(
@@ -48,3 +50,29 @@ def in_order(
         later = (found for found in again.get(source, ()) if found.moment <= latest)
         sources.append([*first.get(source, ()), *later])
     return list(heapq.merge(*sources, key=lambda found: found.moment))
+
+
+def together(found: Sequence[Found]) -> list[Found]:
+    """``found`` with the commits of each group as one transaction, in the place of the last.
+
+    Where another commit of one of the tables stands between them, they stay apart: a table's
+    commits do not change places.
+    """
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, item in enumerate(found):
+        if item.group is not None:
+            places[item.group].append(place)
+    left_out: set[int] = set()
+    joined: dict[int, Found] = {}
+    for group, own in places.items():
+        members = tuple(member for place in own for member in found[place].members)
+        relations = {member.relation for member in members}
+        between = (item for item in found[own[0] : own[-1]] if item.group != group)
+        if len(relations) < len(members) or any(
+            member.relation in relations for item in between for member in item.members
+        ):
+            continue
+        left_out |= set(own[:-1])
+        size = sum(found[place].size for place in own)
+        joined[own[-1]] = replace(found[own[-1]], members=members, size=size)
+    return [joined.get(n, item) for n, item in enumerate(found) if n not in left_out]

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import APP_ID_PREFIX
+from penstock.catalog.pg_subscription import is_app_id
 from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.truncate import group_of, is_truncate
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
@@ -28,7 +29,8 @@ class TableCommit:
     """One commit. ``time``: microseconds since the Unix epoch, None where it does not say one.
     ``size``: bytes of WAL that it stands for. ``changes``: False for OPTIMIZE, VACUUM and the like.
     ``table_id``: the id that it gives the table, None: the one before. ``applied``: the appId and
-    LSN of the subscription that wrote it, None: somebody else did.
+    LSN of the subscription that wrote it, None: somebody else did. ``group``: what commits of one
+    transaction have in common, None for one by itself.
     """
 
     version: int
@@ -37,6 +39,7 @@ class TableCommit:
     changes: bool
     table_id: str | None = None
     applied: tuple[str, Lsn] | None = None
+    group: str | None = None
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
@@ -68,9 +71,10 @@ def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCom
 
 
 def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
-    size, changes = _BYTES_OF_AN_ACTION, False
+    size = _BYTES_OF_AN_ACTION
     time: int | None = None
     table_id: str | None = None
+    changes = is_truncate(actions)  # of an empty table, too
     applied: tuple[str, Lsn] | None = None
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     for action in actions:
@@ -79,8 +83,9 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
         if metadata := action.get("metaData"):
             # Nothing is sent for it, but a stream sees whether it can go on with such columns.
             table_id, changes = str(metadata["id"]), True
-        if (marker := action.get("txn")) and _of_subscription(str(marker["appId"])):
-            applied = str(marker["appId"]), Lsn(marker["version"])
+        # Further markers of a subscription, as of its copies, have a path after its appId.
+        if (marker := action.get("txn")) and is_app_id(str(marker["appId"])):
+            applied = str(marker["appId"]), _position(marker["version"])
         for kind in ("add", "remove"):
             body = action.get(kind)
             if body is None:
@@ -89,12 +94,14 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             size += _BYTES_OF_AN_ACTION
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
-    return TableCommit(version, time, size, changes, table_id, applied)
+    return TableCommit(version, time, size, changes, table_id, applied, group_of(actions))
 
 
-def _of_subscription(app_id: str) -> bool:
-    """Further markers of a subscription, as of its copies, have a path after its appId."""
-    return app_id.startswith(APP_ID_PREFIX) and "/" not in app_id
+def _position(version: object) -> Lsn:
+    """A position that a publisher can have had and a state store can keep."""
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
+        raise ValueError(f"the marker of a subscription is no position: {version!r}")
+    return Lsn(version)
 
 
 def _time(info: Mapping[str, Any]) -> int | None:

@@ -7,16 +7,18 @@ table and columns that is, and who may read them, is left to whoever reads.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.protocol.backend_messages import BINARY_FORMAT, TEXT_FORMAT
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 from penstock.sql import Copy
 from penstock.sql.copy_query import CopyTarget, parse_copy_query
 from penstock.walsender.answers import CopyOut, Rows
-from penstock.walsender.binary_results import binary_row, check_binary
+from penstock.walsender.binary_results import in_formats
 from penstock.walsender.services import CopyRequest
 
 _FORMATS: Final = {"text": False, "binary": True}
@@ -40,9 +42,9 @@ def copy_request(statement: Copy) -> CopyRequest:
 def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
     """COPY of a query whose result is small and here: one on the catalogs."""
     binary = _binary(statement)
-    if binary:
-        check_binary(rows.fields)
-    cells = [binary_row(row, rows.fields) if binary else list(row) for row in rows.rows]
+    code = BINARY_FORMAT if binary else TEXT_FORMAT
+    fields = [replace(field, format=code) for field in rows.fields]
+    cells = list(in_formats(rows.rows, fields))
     columns = [pa.array(column, pa.binary()) for column in zip(*cells, strict=True)]
     data = (binary_rows if binary else text_rows)(columns, len(cells))
     portions: Iterable[tuple[int, bytes]] = [(len(cells), data)]

@@ -28,7 +28,8 @@ from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.publication.members import Members
 from penstock.walsender.commit_times import CommitTimes, now
-from penstock.walsender.cut_commits import CutCommits, Owners, owners
+from penstock.walsender.cut_commits import CutCommits, owners
+from penstock.walsender.own_commits import Owners
 from penstock.walsender.table_logs import TableLogs
 from penstock.walsender.troubles import Troubles
 

@@ -8,7 +8,8 @@ anything is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -17,7 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.lakehouse.truncate import MARK
+from penstock.lakehouse.actions import commit_info, lines, now_ms
+from penstock.lakehouse.log_store import SparkLogStore
+from penstock.lakehouse.state import load
+from penstock.lakehouse.truncate import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.query import Interrupts
@@ -27,6 +31,7 @@ from penstock.sql import RangeVar
 from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.raw_statements import parse_query
 from penstock.walsender.authentication import LoginRole
+from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.lake_partitions import Partitions, Routing
 from penstock.walsender.lake_rows import Change, LakeRows, quoted
@@ -36,6 +41,7 @@ from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import CommandOutcome
 
 _USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _CHECK_VIOLATION: Final = "23514"
 _ROUTE: Final = "_penstock_partition"
 _SHOWN: Final = 64
@@ -81,14 +87,36 @@ class LakeChanges:
         return CommandOutcome(tag)
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome:
-        """TRUNCATE: one commit a table, marked as such. Raises PenstockError, PySparkException."""
+        """TRUNCATE: one commit a table, marked as such, and one transaction to subscribers.
+
+        Raises PenstockError, PySparkException.
+        """
+        mark = grouped_mark(str(uuid.uuid4()))
         session = self._spark.newSession()
-        session.conf.set(_USER_METADATA, json.dumps(MARK))
+        session.conf.set(_USER_METADATA, json.dumps(mark))
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
-        for leaf in {leaf.oid: leaf for t in tables for leaf in self._tables.leaves(t)}.values():
-            session.sql(f"DELETE FROM {_delta(leaf)}").collect()
+        leaves = {leaf.oid: leaf for t in tables for leaf in self._tables.leaves(t)}.values()
+        with self._sequencer.one_transaction():
+            for leaf in leaves:
+                self._empty(leaf, session, mark)
         self._sequencer.step()
         return CommandOutcome("TRUNCATE TABLE")
+
+    def _empty(self, leaf: LakeTable, session: SparkSession, mark: Mapping[str, object]) -> None:
+        """One commit, of an empty table as well: subscribers may have rows of others in it."""
+        storage, uri = self._warehouse.storage, leaf.uri or ""
+        before = newest_version(storage, uri)
+        session.sql(f"DELETE FROM {_delta(leaf)}").collect()
+        if before is None or newest_version(storage, uri) != before:
+            return
+        state = load(storage, uri)
+        configuration = {} if state is None else state.metadata.get("configuration") or {}
+        if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
+            return  # Spark alone writes its log
+        info = commit_info(
+            "TRUNCATE", now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
+        )
+        SparkLogStore(self._spark).put(uri, before + 1, lines([info]))
 
     # INSERT
 

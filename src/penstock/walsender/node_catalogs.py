@@ -49,22 +49,36 @@ class NodeCatalogs:
         """Whether this is a query for us."""
         return pg_catalog.reads_catalog_only(text, SLOT_FUNCTIONS)
 
-    def describe(self, text: str, facts: SessionFacts) -> Description:
+    def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
         """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
         database = self._database(facts)
         try:
-            return Description(database.parameter_types(text), _fields(database.describe(text)))
+            fields = _fields(database.describe(text, said))
+            return Description(database.parameter_types(text, said), fields)
         finally:
             database.close()
 
-    def query(self, text: str, parameters: Sequence[bytes | None], facts: SessionFacts) -> Rows:
+    def query(
+        self,
+        text: str,
+        parameters: Sequence[bytes | None],
+        facts: SessionFacts,
+        said: Sequence[int] = (),
+    ) -> Rows:
         """Answer a SELECT. Raises PostgreSQL's errors."""
         database = self._database(facts)
         try:
-            fields, rows = database.query(text, parameters)
+            fields, rows = database.query(text, parameters, said)
         finally:
             database.close()
         return Rows(_fields(fields), rows)
+
+    def column_types(self, schema: str, table: str) -> Mapping[str, int]:
+        """Type oids of a table's columns, in its order; empty where there is no such table."""
+        with self._catalog.read() as t:
+            found = t.tables.find(schema, table)
+        columns = () if found is None else self._columns.of(found).columns
+        return {column.name: column.type_oid for column in columns}
 
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
         session = pg_catalog.SessionFacts(

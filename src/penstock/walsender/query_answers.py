@@ -7,6 +7,7 @@ a portion waits here, whatever the client's speed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from penstock.protocol.backend_messages import (
@@ -15,6 +16,7 @@ from penstock.protocol.backend_messages import (
     data_row,
     parameter_status,
 )
+from penstock.protocol.encoding import find_encoding
 from penstock.protocol.error_messages import Severity, notice_response
 from penstock.protocol.frontend_messages import CopyDone, CopyFail, FrontendMessage, Terminate
 from penstock.protocol.session import ServerSession
@@ -28,10 +30,12 @@ from penstock.walsender.answers import (
     Rows,
     Streaming,
 )
+from penstock.walsender.binary_results import in_encoding
 from penstock.walsender.message_pump import MessagePump
 
 _PORTION: Final = 1 << 16
 """Bytes of rows that are sent at once."""
+_CLIENT_ENCODING: Final = "client_encoding"
 
 
 class StreamEnded(Exception):
@@ -47,12 +51,14 @@ def send_answer(
     """
     match answer:
         case Rows():
-            _send_rows(session, pump, answer, described)
+            send_rows(session, pump, answer, described=described)
         case Done(tag):
             pump.send(session.command_complete(tag))
         case Notice():
             pump.send(_notice(session, answer))
         case ParameterChange(name, value):
+            if name == _CLIENT_ENCODING:
+                session.client_encoding = find_encoding(value)
             pump.send(parameter_status(name, value, session.client_encoding))
         case Empty():
             pump.send(session.empty_query_response())
@@ -64,16 +70,31 @@ def send_answer(
             pump.send(session.finish_streaming())
 
 
-def _send_rows(session: ServerSession, pump: MessagePump, answer: Rows, described: bool) -> None:
+def send_rows(
+    session: ServerSession,
+    pump: MessagePump,
+    answer: Rows,
+    *,
+    described: bool = False,
+    limit: int = 0,
+) -> None:
+    """Send rows in the formats of their fields: all, or ``limit`` of them where it is above 0.
+
+    Raises as ``send_answer``.
+    """
     out, count = bytearray(), 0
     if not described:
         out += session.row_description(answer.fields)
-    for row in answer.rows:
+    rows = in_encoding(answer.rows, answer.fields, session.client_encoding)
+    for row in islice(rows, limit) if limit > 0 else rows:
         out += data_row(row)
         count += 1
         if len(out) >= _PORTION:
             pump.send(bytes(out))
             out.clear()
+    if limit > 0 and count == limit:
+        pump.send(bytes(out) + session.portal_suspended())
+        return
     tag = f"{answer.tag} {count}" if answer.counted else answer.tag
     pump.send(bytes(out) + session.command_complete(tag))
 

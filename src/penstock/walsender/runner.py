@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.replication_grammar import (
     is_replication_command,
@@ -17,6 +17,7 @@ from penstock.protocol.replication_grammar import (
 )
 from penstock.protocol.startup import Replication as ReplicationMode
 from penstock.sql import (
+    CloseCursor,
     Copy,
     Deallocate,
     Discard,
@@ -31,19 +32,23 @@ from penstock.sql import (
     Transaction,
     TransactionKind,
     Truncate,
+    Unlisten,
     parse,
     parse_script,
 )
-from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Rows
+from penstock.sql.parameters import with_values
+from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Prepared, Rows
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.copy_statement import copy_of_rows, copy_request
+from penstock.walsender.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.walsender.replication import Replication
-from penstock.walsender.services import SessionFacts, SessionServices
+from penstock.walsender.services import CommandOutcome, SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
 _TEXT = 25
+_ISOLATION = "transaction_isolation"
 _READS = ("select", "with", "values", "table")
 
 
@@ -57,7 +62,9 @@ class SessionRunner:
         self._settings = SessionSettings(
             {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
             context.parameters.settings,
+            services.version,
         )
+        self.prepared: dict[str, Prepared] = {}
         self._block = TransactionBlock(services.sequencer.position)
         self._replication = Replication(
             context, services, self._block, self._settings.show, self._cancellation.requested
@@ -78,26 +85,38 @@ class SessionRunner:
         if not statements:
             yield Empty()
         for statement in statements:
-            yield from self._run(statement, _source(statement, text), ())
+            yield from self._run(statement, _source(statement, text), Parameters())
 
-    def describe(self, text: str) -> Description:
-        """What a prepared statement takes and gives."""
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        """What a statement takes and gives."""
+        description = Description(tuple(types), None)
         if not text.strip():
-            return Description((), None)
+            return Prepared(text, description)
         statement = parse(text)
+        if not isinstance(statement, Transaction):
+            self._block.check()
         match statement:
-            case ShowVariable(name):
-                return Description((), (FieldDescription(name or "name", _TEXT),))
+            case ShowVariable(name=name):
+                title = None if name is None else self._settings.title(name)
+                description = replace(description, fields=_shown_fields(title))
             case Select() | Query() if _reads(statement):
-                return self._describe_query(text)
-        return Description((), None)
+                role = self._context.role
+                description = describe_query(self._services, text, types, self._facts(), role)
+            case Query():
+                parameters = described_parameters(self._services, text, types)
+                description = Description(parameters, None)
+        return Prepared(text, description)
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one prepared statement."""
         self._cancellation.begin()
+        text = statement.text
         if not text.strip():
             return [Empty()]
-        return self._run(parse(text), text, parameters)
+        given = Parameters(parameters, statement.description.parameters)
+        if parameters and not self._services.catalog_queries.reads_catalog_only(text):
+            text, given = with_values(text, given.values, given.types), Parameters()
+        return self._run(parse(text), text, given)
 
     @property
     def transaction_status(self) -> TransactionStatus:
@@ -120,9 +139,7 @@ class SessionRunner:
 
     # One statement
 
-    def _run(
-        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
-    ) -> Iterator[Answer]:
+    def _run(self, statement: Statement, text: str, parameters: Parameters) -> Iterator[Answer]:
         for message in statement.notices:
             yield Notice("NOTICE", message, sqlstate="42622")
         if isinstance(statement, Transaction):
@@ -133,7 +150,7 @@ class SessionRunner:
         yield from self._in_session(statement, text, parameters)
 
     def _in_session(
-        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
+        self, statement: Statement, text: str, parameters: Parameters
     ) -> Iterator[Answer]:
         match statement:
             case SetVariable(name=name):
@@ -145,6 +162,13 @@ class SessionRunner:
                 yield Done("RESET")
             case ShowVariable():
                 yield self._show(statement.name)
+            case SetTransaction(modes=modes, session=True):
+                if modes.isolation is not None:
+                    self._settings.set("default_transaction_isolation", modes.isolation)
+                if modes.read_only is not None:
+                    value = "on" if modes.read_only else "off"
+                    self._settings.set("default_transaction_read_only", value)
+                yield Done("SET")
             case SetTransaction(modes=modes):
                 warning = self._block.set_modes(modes.isolation, modes.read_only)
                 yield from () if warning is None else (warning,)
@@ -153,15 +177,22 @@ class SessionRunner:
                 self._block.import_snapshot(lambda: self._services.snapshots.take(name))
                 yield Done("SET")
             case Discard(what=what):
+                self.prepared.clear()
                 yield from self._settings.reset(None) if what == "all" else ()
                 yield Done(f"DISCARD {what.upper()}")
             case Deallocate():
-                yield Done("DEALLOCATE ALL" if statement.name is None else "DEALLOCATE")
+                yield self._deallocate(statement.name)
+            case CloseCursor(name=None):
+                yield Done("CLOSE CURSOR ALL")
+            case CloseCursor(name=cursor):
+                raise PenstockError(f'cursor "{cursor}" does not exist', sqlstate="34000")
+            case Unlisten():
+                yield Done("UNLISTEN")
             case _:
                 yield from self._of_the_node(statement, text, parameters)
 
     def _of_the_node(
-        self, statement: Statement, text: str, parameters: Sequence[bytes | None]
+        self, statement: Statement, text: str, parameters: Parameters
     ) -> Iterator[Answer]:
         services, role = self._services, self._context.role
         match statement:
@@ -188,47 +219,56 @@ class SessionRunner:
                 yield Done(outcome.tag)
             case _:
                 self._not_in_a_block("This statement")
-                outcome = services.run_command(statement, role)
+                outcome = self._command(statement)
                 yield from outcome.notices
                 yield Done(outcome.tag)
 
-    def _describe_query(self, text: str) -> Description:
-        if self._services.catalog_queries.reads_catalog_only(text):
-            return self._services.catalog_queries.describe(text, self._facts())
-        fields = self._services.lake.describe(text, self._context.role)
-        return Description((), fields)
+    def _command(self, statement: Statement) -> CommandOutcome:
+        try:
+            return self._services.run_command(statement, self._context.role)
+        except ConnectionFailure as error:  # to a publisher: this session goes on
+            raise PenstockError(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from None
 
-    def _query(self, text: str, parameters: Sequence[bytes | None]) -> Rows:
-        if self._services.catalog_queries.reads_catalog_only(text):
-            return self._services.catalog_queries.query(text, parameters, self._facts())
-        if parameters:
-            raise FeatureNotSupported(
-                "parameters are supported in queries on the catalogs only",
-                hint="Write the values into the query, as psql and the simple protocol do.",
-            )
+    def _query(self, text: str, parameters: Parameters) -> Rows:
+        catalogs = self._services.catalog_queries
+        if catalogs.reads_catalog_only(text):
+            return catalogs.query(text, parameters.values, self._facts(), parameters.types)
         with self._cancellation.running():
             found = self._services.lake.query(
                 text, self._block.snapshot(), self._context.role, self._cancellation
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
 
+    def _deallocate(self, name: str | None) -> Done:
+        if name is None:
+            self.prepared.clear()
+            return Done("DEALLOCATE ALL")
+        if self.prepared.pop(name, None) is None:
+            raise PenstockError(f'prepared statement "{name}" does not exist', sqlstate="26000")
+        return Done("DEALLOCATE")
+
     def _show(self, name: str | None) -> Rows:
         if name is None:
-            fields = tuple(FieldDescription(n, _TEXT) for n in ("name", "setting", "description"))
             rows = [
                 [key.encode(), value.encode(), b""]
                 for key, value in sorted(self._settings.values().items())
             ]
-            return Rows(fields, rows, "SHOW", counted=False)
-        value = self._settings.show(name).encode()
-        return Rows((FieldDescription(name, _TEXT),), [[value]], "SHOW", counted=False)
+            return Rows(_shown_fields(None), rows, "SHOW", counted=False)
+        value = self._settings.show(name)
+        if name.lower() == _ISOLATION:
+            value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
+        fields = _shown_fields(self._settings.title(name))
+        return Rows(fields, [[value.encode()]], "SHOW", counted=False)
 
     def _transaction(self, statement: Transaction) -> Iterator[Answer]:
         tag = statement.kind.value
         if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
             self._block.check()
             modes = statement.modes
-            warning = self._block.begin(modes.isolation, modes.read_only)
+            isolation = modes.isolation or self._settings.show("default_transaction_isolation")
+            warning = self._block.begin(isolation, modes.read_only)
         else:
             tag, warning = self._block.end(tag)
         if warning is not None:
@@ -269,6 +309,11 @@ class SessionRunner:
 
 def _reads(statement: Statement) -> bool:
     return not isinstance(statement, Query) or statement.kind in _READS
+
+
+def _shown_fields(name: str | None) -> tuple[FieldDescription, ...]:
+    names = ("name", "setting", "description") if name is None else (name,)
+    return tuple(FieldDescription(column, _TEXT) for column in names)
 
 
 def _source(statement: Statement, text: str) -> str:

@@ -4,7 +4,8 @@ In: the logs of the warehouse's tables, and the cuts of this node's subscription
 in the catalog, each durable before anybody hears of it, and a wake-up for those who send them.
 
 A commit of a table is one transaction. Tables that a subscription maintains move from cut to cut:
-what lies between two cuts is one transaction over all of them, with the subscription as its origin.
+what lies between two cuts is one transaction over all of them, with the subscription as its origin;
+what others commit to them is in its place a transaction of its own.
 A table is followed from the version at which it is first seen; a snapshot at a position is the
 version of each table up to which its commits are in the log.
 
@@ -15,9 +16,11 @@ relation is followed in its place; those who followed the old one are told at th
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,11 +28,14 @@ from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, in_order
+from penstock.walsender.commit_order import Found, in_order, together
 from penstock.walsender.commit_times import CommitTimes
-from penstock.walsender.cut_commits import CutCommits, CutMember, origin_of, transaction
+from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
+
+log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
 _CUTS: Final = -1
@@ -58,6 +64,7 @@ class Sequencer:
         self._end = Lsn(0)
         self._discovered = -_DISCOVERY_INTERVAL_S
         self._cuts = CutCommits(warehouse)
+        self._mixed = False
         self._times = CommitTimes()
         self.troubles: Final = Troubles()
         self._following = Following(catalog, warehouse, self._cuts, self._times, self.troubles)
@@ -74,17 +81,24 @@ class Sequencer:
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
-            found = self._find()
-            if found:
+            while found := together(self._find()):
                 failpoint(BEFORE_SEQUENCE)
                 self._append(found)
                 failpoint(AFTER_SEQUENCE)
+                if not (self._mixed and any(item.of_cut for item in found)):
+                    break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
             end = t.transactions.end()
         with self._grown:
             if end > self._end:
                 self._end = end
                 self._grown.notify_all()
+
+    @contextmanager
+    def one_transaction(self) -> Iterator[None]:
+        """What is committed inside goes into the log by one step: a group is found whole."""
+        with self._lock:
+            yield
 
     def position(self, *, discover: bool = False) -> Position:
         """The end of the log, after a step: now."""
@@ -126,12 +140,16 @@ class Sequencer:
         followed = self._following.followed()
         by_oid = {table.oid: table for table in followed.tables}
         first = self._look(followed, {})
-        cuts = list(self._between_cuts(followed))
+        own = {oid: found for oid, found in first.items() if found}
+        owned = self._owned(followed)
+        self._mixed = any(table.mixed is not None for table in owned.tables)
+        cuts = list(self._between_cuts(followed, owned))
+        moments = {m.relation: found.moment for found in cuts for m in found.members}
+        first |= owned.before(moments)
         if cuts:
             first[_CUTS] = sorted(cuts, key=lambda found: found.moment)
         if not any(first.values()):
             return []
-        own = {oid: found for oid, found in first.items() if oid != _CUTS and found}
         found = in_order(first, self._look(followed, own))
         upto = {f.members[0].relation: f.members[0].to_version for f in found if not f.of_cut}
         gone = {
@@ -165,19 +183,51 @@ class Sequencer:
                     )
                     origin, lsn = origin_of(commit.applied, followed.subscriptions)
                     commits.append(
-                        Found((member,), moment, moment, commit.size, commit.changes, origin, lsn)
+                        Found(
+                            (member,),
+                            moment,
+                            moment,
+                            commit.size,
+                            commit.changes,
+                            origin,
+                            lsn,
+                            group=commit.group,
+                        )
                     )
             found[table.oid] = commits
         return found
 
-    def _between_cuts(self, followed: Followed) -> Iterable[Found]:
+    def _owned(self, followed: Followed) -> Owned:
+        """Tables that subscriptions maintain, with what others have committed to them."""
+        subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
+        found: list[OwnedTable] = []
+        for table in followed.tables:
+            owner = followed.owners.get((table.schema, table.name))
+            if owner is not None:
+                with self.troubles.kept("commits", table.qualified_name):
+                    at = followed.at[table.oid]
+                    maintains = subscriptions[owner]
+                    found.append(walk(self._logs, table, at, maintains, followed.subscriptions))
+        return Owned(found)
+
+    def _between_cuts(self, followed: Followed, owned: Owned) -> Iterable[Found]:
         with self.troubles.kept("cuts", CUTS_NAME):
             self._cuts.refresh(followed.subscriptions)
-        for oid, cut, moved in self._cuts.moved(followed.tables, followed.at, followed.owners):
+        for oid, cut, moved in self._cuts.moved(owned):
+            self._say_mixed(owned, moved)
             parts = [part for item in moved if (part := self._part(item)) is not None]
             if parts:
                 size = sum(size for _, size in parts)
                 yield transaction(oid, cut, [member for member, _ in parts], size)
+
+    @staticmethod
+    def _say_mixed(owned: Owned, moved: Sequence[CutMember]) -> None:
+        if owned.mixed(moved):
+            log.warning(
+                "others have committed to %s between two commits of its subscription, with no cut "
+                "between them: it is all sent with the subscription's origin",
+                ", ".join(member.table.qualified_name for member in moved),
+            )
 
     def _part(self, moved: CutMember) -> tuple[Member, int] | None:
         """A table's part of a cut with its size; None where it is no longer that table."""

@@ -66,9 +66,19 @@ class CatalogQueries(Protocol):
 
     def reads_catalog_only(self, text: str) -> bool: ...
 
-    def describe(self, text: str, facts: SessionFacts) -> Description: ...
+    def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
+        """``said``: oids of the parameters' types that the client has said, 0 where not."""
 
-    def query(self, text: str, parameters: Sequence[bytes | None], facts: SessionFacts) -> Rows: ...
+    def query(
+        self,
+        text: str,
+        parameters: Sequence[bytes | None],
+        facts: SessionFacts,
+        said: Sequence[int] = (),
+    ) -> Rows: ...
+
+    def column_types(self, schema: str, table: str) -> Mapping[str, int]:
+        """Type oids of a lake table's columns, in its order; empty where there is none."""
 
 
 class Lake(Protocol):

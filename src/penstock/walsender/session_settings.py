@@ -1,8 +1,9 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
 In: the node's values, what the client asked for at the start, and SET. Out: values by name, and
-which of them the client is to be told. Nothing here changes what the node does: dates, numbers and
-bytea are always printed as a subscriber asks for them.
+which of them the client is to be told. Names and values are checked as PostgreSQL does (``guc``).
+Nothing here changes what the node does: dates, numbers and bytea are always printed as a subscriber
+asks for them, so the few settings that would change it are refused.
 """
 
 from __future__ import annotations
@@ -10,17 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
+from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.protocol.encoding import find_encoding
 from penstock.walsender.answers import ParameterChange
+from penstock.walsender.guc import settings
 
-_READ_ONLY: Final = frozenset(
-    """
-    server_version server_version_num server_encoding integer_datetimes wal_level
-    is_superuser max_replication_slots max_wal_senders data_directory_mode block_size
-    wal_segment_size lc_collate lc_ctype segment_size in_hot_standby
-    """.split()  # noqa: SIM905
-)
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "datestyle": ("iso", "iso, mdy", "iso, dmy", "iso, ymd", "iso,mdy", "default"),
     "intervalstyle": ("postgres",),
@@ -32,21 +27,6 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Settings with effects, and the only values that there are here."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
-_ACCEPTED: Final = frozenset(
-    """
-    application_name client_encoding client_min_messages statement_timeout lock_timeout
-    idle_in_transaction_session_timeout idle_session_timeout transaction_timeout
-    search_path extra_float_digits row_security synchronous_commit
-    default_transaction_read_only default_transaction_isolation transaction_read_only
-    transaction_isolation default_transaction_deferrable quote_all_identifiers
-    synchronize_seqscans jit
-    parallel_setup_cost work_mem check_function_bodies xmloption xmlbinary
-    array_nulls transform_null_equals gin_fuzzy_search_limit
-    default_table_access_method default_tablespace restrict_nonsystem_relation_kind
-    log_min_messages log_min_duration_statement options enable_seqscan enable_indexscan
-    timezone_abbreviations
-    """.split()  # noqa: SIM905
-)
 _TOLD: Final[Mapping[str, str]] = {
     "application_name": "application_name",
     "client_encoding": "client_encoding",
@@ -58,44 +38,39 @@ _TOLD: Final[Mapping[str, str]] = {
 }
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
-    "application_name": "",
     "client_encoding": "UTF8",
-    "datestyle": "ISO, MDY",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "bytea_output": "hex",
-    "standard_conforming_strings": "on",
-    "extra_float_digits": "1",
-    "search_path": '"$user", public',
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "transaction_isolation": "read committed",
-    "default_transaction_isolation": "read committed",
-    "transaction_read_only": "off",
-    "default_transaction_read_only": "off",
-    "synchronous_commit": "on",
-    "client_min_messages": "notice",
-    "row_security": "on",
-    "in_hot_standby": "off",
-    "data_directory_mode": "0700",
-    "integer_datetimes": "on",
     "server_encoding": "UTF8",
+    "data_directory_mode": "0700",
+    "timezone": "UTC",
     "wal_level": "logical",
-    "wal_segment_size": "16MB",
-    "block_size": "8192",
+    "default_table_access_method": "delta",
 }
+"""What differs from PostgreSQL's built-in values."""
+_ZONE: Final = "timezone"
 
 
 class SessionSettings:
-    """``given``: from the startup packet, in order."""
+    """``node``: values by lower-case name; ``given``: from the startup packet, in order."""
 
-    def __init__(self, node: Mapping[str, str], given: Iterable[tuple[str, str]]) -> None:
+    def __init__(
+        self, node: Mapping[str, str], given: Iterable[tuple[str, str]], version: int
+    ) -> None:
         """Raises as ``set``."""
-        self._base = {**_DEFAULTS, **node}
+        self._known = settings(version)
+        boot = {
+            key: setting.shown(setting.boot)
+            for key, setting in self._known.items()
+            if setting.of_sessions
+        }
+        self._base = {**boot, **_DEFAULTS, **node}
+        self._superuser = node.get("is_superuser") == "on"
         self._own: dict[str, str] = {}
+        self._starting = True
         for name, value in given:
-            self.set(name, value)
+            # JDBC sends the zone of its machine. What is printed has an offset, and stays right.
+            if name.lower() != _ZONE or value.lower() in _ONLY[_ZONE]:
+                self.set(name, value)
+        self._starting = False
         self._at_start = dict(self._own)
 
     def values(self) -> Mapping[str, str]:
@@ -108,24 +83,31 @@ class SessionSettings:
         key = name.lower()
         if key in values:
             return values[key]
-        if key in _ACCEPTED:
-            return ""
         raise _unknown(name)
+
+    def title(self, name: str) -> str:
+        """A setting's name as PostgreSQL writes it: ``TimeZone``."""
+        setting = self._known.get(name.lower())
+        return name if setting is None else setting.name
 
     def set(self, name: str, value: str | None) -> Iterator[ParameterChange]:
         """SET; None is DEFAULT. What the client is to be told of.
 
-        Raises UndefinedObject (42704), PenstockError (55P02, 22023), FeatureNotSupported.
+        Raises UndefinedObject (42704), PenstockError (55P02, 42501, 22023), FeatureNotSupported.
         """
         key = name.lower()
-        if key in _READ_ONLY:
-            raise PenstockError(f'parameter "{name}" cannot be changed now', sqlstate="55P02")
-        if "." not in key and key not in _ACCEPTED and key not in _ONLY:
+        setting = self._known.get(key)
+        if setting is not None and key not in _ONLY:
+            setting.check_context(name, starting=self._starting, superuser=self._superuser)
+        elif "." not in key and key not in _ONLY:
             raise _unknown(name)
         if value is None:
             self._own.pop(key, None)
         else:
-            self._own[key] = _checked(key, name, value)
+            checked = _checked(key, name, value)
+            if setting is not None and key not in _SHOWN_AS:
+                checked = setting.shown(setting.read(checked))
+            self._own[key] = checked
         return iter(self._told(key))
 
     def reset(self, name: str | None) -> Iterator[ParameterChange]:

@@ -46,6 +46,11 @@ class TransactionBlock:
         """Whether there is a block."""
         return self._block is not None
 
+    @property
+    def isolation(self) -> str | None:
+        """The block's isolation level, None outside of one."""
+        return None if self._block is None else self._block.isolation
+
     def begin(self, isolation: str | None, read_only: bool | None) -> Notice | None:
         """BEGIN; a warning when there is a block already."""
         if self._block is not None:

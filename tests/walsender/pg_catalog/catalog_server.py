@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
-from penstock.walsender.answers import Answer, Description, Rows
+from penstock.walsender.answers import Answer, Description, Prepared, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import BackendOptions, Services, SessionContext
 from penstock.walsender.hba import parse_rules
@@ -26,14 +26,17 @@ class CatalogRunner:
 
     def __init__(self, database: CatalogDatabase) -> None:
         self.database = database
+        self.prepared: dict[str, Prepared] = {}
 
     def simple(self, text: str) -> Iterable[Answer]:
-        return self.execute(text, ())
+        return self.execute(self.prepare(text, ()), ())
 
-    def describe(self, text: str) -> Description:
-        return Description(
-            self.database.parameter_types(text), field_descriptions(self.database.describe(text))
-        )
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        if not reads_catalog_only(text):
+            raise PenstockError(f"no catalog query: {text}", sqlstate="0A000")
+        parameters = self.database.parameter_types(text, types)
+        fields = field_descriptions(self.database.describe(text, types))
+        return Prepared(text, Description(parameters, fields))
 
     @property
     def transaction_status(self) -> TransactionStatus:
@@ -42,10 +45,9 @@ class CatalogRunner:
     def failed(self) -> None:
         pass
 
-    def execute(self, text: str, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
-        if not reads_catalog_only(text):
-            raise PenstockError(f"no catalog query: {text}", sqlstate="0A000")
-        fields, rows = self.database.query(text, parameters)
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        types = statement.description.parameters
+        fields, rows = self.database.query(statement.text, parameters, types)
         return [Rows(field_descriptions(fields), rows)]
 
     def cancel(self) -> None:

@@ -135,8 +135,47 @@ QUERIES = [
     " FROM pg_class WHERE relname IN ('t1', 't2') ORDER BY 1",
     "SELECT p.oid = q.oid FROM pg_publication p JOIN pg_publication q USING (pubname) LIMIT 1",
     'SELECT \'\' AS "Weird "" name", 1 AS "A", 2 AS a',
+    "SELECT table_name, count(*) FROM information_schema.table_constraints"
+    " WHERE table_schema IN ('public', 'shop') AND constraint_type = 'CHECK'"
+    " GROUP BY table_name ORDER BY table_name",
+    "SELECT table_name, column_name FROM information_schema.constraint_column_usage"
+    " WHERE constraint_name LIKE '%_pkey' ORDER BY table_name, column_name",
+    "SELECT * FROM information_schema.information_schema_catalog_name",
+    "SELECT * FROM pg_tables WHERE schemaname IN ('public', 'shop') ORDER BY 1, 2",
+    "SELECT * FROM pg_indexes WHERE schemaname IN ('public', 'shop') ORDER BY 1, 2, 3",
+    "SELECT schemaname, relname FROM pg_stat_user_tables ORDER BY 1, 2",
+    "SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg/_%' ESCAPE '/' ORDER BY 1",
+    "SELECT json_build_object('a', 1, 'b', true, 'c', NULL, 'd', 'x\"y', 'e', 'é'::name)",
+    "WITH RECURSIVE n (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM n WHERE a < 5) TABLE n",
+    "WITH RECURSIVE t AS (SELECT oid, 0 AS depth FROM pg_class WHERE relname = 'part' UNION"
+    " SELECT i.inhrelid, t.depth + 1 FROM pg_inherits i, t WHERE i.inhparent = t.oid)"
+    " SELECT count(*), max(depth) FROM t",
+    "SELECT 'pg_class'::regclass, 'pg_catalog.pg_type'::regclass::oid, 2606::regclass",
+    "SELECT '{1,2}'::oid[], ARRAY['pg_class'::regclass]::oid[], '{a,b}'::\"char\"[]",
 ]
 
+_IN_ORDER = "table_schema, table_name, ordinal_position"
+VIEWS = [
+    *(
+        f"SELECT * FROM information_schema.{view} WHERE {column} IN ('public', 'shop')"
+        f" ORDER BY {key}"
+        for view, column, key in (
+            ("tables", "table_schema", "table_schema, table_name"),
+            ("columns", "is_generated = 'NEVER' AND table_schema", _IN_ORDER),
+            ("schemata", "schema_name <> 'public' AND schema_name", "schema_name"),
+            ("key_column_usage", "table_schema", _IN_ORDER),
+            ("constraint_table_usage", "table_schema", "table_schema, table_name"),
+            ("views", "table_schema", "table_name"),
+            ("sequences", "sequence_schema", "sequence_name"),
+            ("triggers", "trigger_schema", "trigger_name"),
+            ("referential_constraints", "constraint_schema", "constraint_name"),
+        )
+    ),
+    "SELECT constraint_schema, table_schema, table_name, constraint_type, is_deferrable,"
+    " initially_deferred, enforced FROM information_schema.table_constraints"
+    " WHERE table_schema IN ('public', 'shop') AND constraint_type = 'PRIMARY KEY'"
+    " ORDER BY table_schema, table_name",
+]
 ERRORS = [
     "SELECT * FROM pg_nowhere",
     "SELECT nothing FROM pg_class",
@@ -214,6 +253,22 @@ def test_fields_and_rows_are_a_servers(
                 assert reads_catalog_only(sql)
                 compare(connection, ours, sql)
             except (AssertionError, PenstockError) as error:
+                wrong.append(f"{sql}\n    {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_views_of_the_information_schema_are_a_servers(
+    pair: Callable[[int], tuple[Any, CatalogDatabase]], version: int
+) -> None:
+    """But for lengths: yes_or_no is varchar(3) there."""
+    server, ours = pair(version)
+    wrong: list[str] = []
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        for sql in VIEWS:
+            try:
+                compare(connection, ours, sql, lengths=False)
+            except AssertionError as error:
                 wrong.append(f"{sql}\n    {error}")
     assert not wrong, "\n".join(wrong)
 

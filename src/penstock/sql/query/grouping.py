@@ -48,3 +48,8 @@ def _ungrouped(node: Node, group: tuple[Node, ...]) -> Iterator[Var]:
         below = children(node)
     for child in below:
         yield from _ungrouped(child, group)
+
+
+def contains_subquery(node: Node) -> bool:
+    """Such expressions cannot be told to be the same."""
+    return isinstance(node, SubLink) or any(contains_subquery(child) for child in children(node))

@@ -15,7 +15,7 @@ from penstock.sql.primnodes import TEXT, UNKNOWN, Const, Form, Node, Var, typmod
 from penstock.sql.query.aggregate_analysis import contains_aggregate
 from penstock.sql.query.expression import QueryExpressions, sort_key
 from penstock.sql.query.from_analysis import FindTable, FromClause, Relations, renamed
-from penstock.sql.query.grouping import check_grouping
+from penstock.sql.query.grouping import check_grouping, contains_subquery
 from penstock.sql.query.parsenodes import ResTarget, SelectStmt, SortBy, Star
 from penstock.sql.query.primnodes import (
     Cte,
@@ -152,6 +152,8 @@ class SelectAnalysis:
                 raise PenstockError(
                     "aggregate functions are not allowed in GROUP BY", sqlstate="42803"
                 )
+            if contains_subquery(node):
+                raise FeatureNotSupported("a subquery in GROUP BY is not supported")
             if not isinstance(node, Const):  # a constant groups nothing
                 found.append(node)
         return tuple(found)

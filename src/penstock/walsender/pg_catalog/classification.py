@@ -46,4 +46,5 @@ _KNOWN_FUNCTIONS: Final = (
     | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
     | frozenset(table_functions(_NOBODY, _NEWEST))
     | {"coalesce", "nullif", "greatest", "least", "array_upper", "array_lower"}
+    | {"json_build_object", "_pg_expandarray"}
 )

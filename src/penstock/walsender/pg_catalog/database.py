@@ -26,7 +26,14 @@ from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
 from penstock.sql.catalog_types import catalog_type
 from penstock.sql.duckdb_dialect import Translation, translate
 from penstock.walsender.pg_catalog.connections import Connections
-from penstock.walsender.pg_catalog.definitions import Columns, catalogs, is_internal
+from penstock.walsender.pg_catalog.definitions import (
+    INFORMATION_SCHEMA,
+    Columns,
+    catalogs,
+    information_schema,
+    is_internal,
+    view_text,
+)
 from penstock.walsender.pg_catalog.functions import (
     PythonFunction,
     existing_publication,
@@ -88,19 +95,23 @@ class CatalogDatabase:
         self._errors: list[PenstockError] = []
         self._lock = threading.Lock()
 
-    def describe(self, sql: str) -> tuple[Field, ...]:
-        """The fields of a SELECT, without running it. Raises PostgreSQL's errors."""
-        return _fields(self._translate(sql))
+    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
+        """The fields of a SELECT, without running it. Raises PostgreSQL's errors.
 
-    def parameter_types(self, sql: str) -> tuple[int, ...]:
+        ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+        """
+        return _fields(self._translate(sql, said))
+
+    def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
         """Type oids of ``$1``, ``$2`` ... of a SELECT."""
-        return tuple(catalog_type(kind).oid for kind in self._translate(sql).parameters)
+        found = [catalog_type(kind).oid for kind in self._translate(sql, said).parameters]
+        return tuple((said[n] if n < len(said) else 0) or oid for n, oid in enumerate(found))
 
     def query(
-        self, sql: str, parameters: Sequence[bytes | None] = ()
+        self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
     ) -> tuple[tuple[Field, ...], list[list[bytes | None]]]:
         """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
-        translation = self._translate(sql)
+        translation = self._translate(sql, said)
         if len(parameters) != len(translation.parameters):
             raise PenstockError(
                 f"bind message supplies {len(parameters)} parameters, but prepared statement "
@@ -133,8 +144,10 @@ class CatalogDatabase:
         else:
             connection.close()
 
-    def _translate(self, sql: str) -> Translation:
-        translation = translate(sql, self._columns, self._signatures, self._table_functions)
+    def _translate(self, sql: str, said: Sequence[int]) -> Translation:
+        translation = translate(
+            sql, self._columns, self._signatures, self._table_functions, said, view_text
+        )
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
                 kind = "view" if table in _VIEWS else "table"
@@ -146,6 +159,8 @@ class CatalogDatabase:
         return table != "pg_subscription" or '."subconninfo"' in translation.sql
 
     def _columns(self, schema: str, table: str) -> Columns | None:
+        if schema == INFORMATION_SCHEMA:
+            return information_schema(self._session.version).get(table)
         if schema or is_internal(table):
             return None
         return self._catalogs.get(table)
@@ -171,9 +186,15 @@ class CatalogDatabase:
         timer.daemon = True
         timer.start()
         try:
-            rows: list[tuple[Any, ...]] = self._connection.execute(
-                translation.sql, values
-            ).fetchall()
+            (statement,) = self._connection.extract_statements(translation.sql)
+            # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
+            given = {name: values[int(name) - 1] for name in statement.named_parameters}
+            found = (
+                self._connection.execute(statement, given)
+                if given
+                else (self._connection.execute(statement))
+            )
+            rows: list[tuple[Any, ...]] = found.fetchall()
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
@@ -196,6 +217,8 @@ class CatalogDatabase:
             return PenstockError("out of memory", sqlstate="53200")
         if SERIES_TOO_LONG in text:
             return FeatureNotSupported(SERIES_TOO_LONG)
+        if "Division by zero" in text:
+            return PenstockError("division by zero", sqlstate="22012")
         if "GROUP BY" in text:
             return PenstockError(
                 "column must appear in the GROUP BY clause or be used in an aggregate function",

@@ -1,7 +1,7 @@
 """Columns of PostgreSQL's catalogs by version, and PostgreSQL's own types.
 
-In: ``columns.toml`` and ``types.toml``, read from servers. Out: names and types of every catalog's
-columns, rows of pg_type, and ``format_type``.
+In: ``columns.toml``, ``information_schema.toml`` and ``types.toml``, read from servers, and
+``views.toml``. Out: names and types of every catalog's columns, rows of pg_type, queries of views.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
+INFORMATION_SCHEMA: Final = "information_schema"
 Columns = tuple[tuple[str, str], ...]
 
 _PENSTOCK: Final[dict[str, str]] = {
     "penstock_publication_tables": "pubname:name pubid:oid relid:oid attrs:int2vector "
     "qual:pg_node_tree",
     "penstock_partition_ancestors": "child:oid relid:regclass position:int4",
+    "penstock_keywords": "word:text catcode:char catdesc:text",
     "penstock_partition_tree": "root:oid relid:regclass parentrelid:regclass isleaf:bool "
     "level:int4",
 }
@@ -33,14 +35,34 @@ _ODD_TYPES: Final = {"_pg_statistic": "_text"}
 @functools.cache
 def catalogs(version: int) -> Mapping[str, Columns]:
     """Columns of every catalog and view of a major version, and of our own tables."""
+    out = _of_version("columns.toml", version)
+    out |= {table: _columns(text) for table, text in (_PENSTOCK | _OURS).items()}
+    return out
+
+
+@functools.cache
+def information_schema(version: int) -> Mapping[str, Columns]:
+    """Columns of information_schema's views, by their names there."""
+    return _of_version("information_schema.toml", version)
+
+
+def _of_version(file: str, version: int) -> dict[str, Columns]:
     out: dict[str, Columns] = {}
-    for table, versions in _load("columns.toml").items():
+    for table, versions in _load(file).items():
         for span, text in versions.items():
             first, _, last = span.partition("-")
             if int(first) <= version <= int(last):
                 out[table] = _columns(text)
-    out |= {table: _columns(text) for table, text in (_PENSTOCK | _OURS).items()}
     return out
+
+
+def view_text(schema: str, name: str) -> str | None:
+    """The query of a view, "" for one that has no rows; None for what is no view here."""
+    views = _load("views.toml")
+    if schema == INFORMATION_SCHEMA:
+        return str(views[INFORMATION_SCHEMA].get(name, ""))
+    found = None if schema else views.get(name)
+    return found if isinstance(found, str) else None
 
 
 def is_internal(table: str) -> bool:
@@ -105,6 +127,7 @@ def types() -> Mapping[int, TypeRow]:
     return out
 
 
+@functools.cache
 def _load(name: str) -> dict[str, Any]:
     text = resources.files(__package__).joinpath(name).read_text("utf-8")
     return tomllib.loads(text)

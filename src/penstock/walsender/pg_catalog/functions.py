@@ -33,6 +33,13 @@ pg_get_userbyid(oid) name
 pg_table_is_visible(oid) bool
 pg_type_is_visible(oid) bool
 pg_function_is_visible(oid) bool
+pg_collation_is_visible(oid) bool
+pg_operator_is_visible(oid) bool
+pg_opclass_is_visible(oid) bool
+pg_conversion_is_visible(oid) bool
+pg_ts_config_is_visible(oid) bool
+pg_ts_dict_is_visible(oid) bool
+pg_statistics_obj_is_visible(oid) bool
 pg_relation_is_publishable(regclass) bool
 pg_get_replica_identity_index(regclass) regclass
 pg_get_expr(pg_node_tree,oid,bool) text 1
@@ -99,6 +106,7 @@ user() name
 current_role() name
 pg_backend_pid() int4
 pg_is_in_recovery() bool
+pg_advisory_unlock_all() void
 pg_my_temp_schema() oid
 pg_is_other_temp_schema(oid) bool
 current_setting(text,bool) text 1
@@ -164,6 +172,13 @@ def table_functions(snapshot: CatalogSnapshot, version: int) -> Mapping[str, Tab
             columns,
             f"SELECT {targets} FROM {members} WHERE {where}",
             tables=tables,
+        ),
+        "pg_get_keywords": TableFunction(
+            "pg_get_keywords",
+            (),
+            (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
+            'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
+            tables=("penstock_keywords",),
         ),
         "pg_partition_ancestors": TableFunction(
             "pg_partition_ancestors",

@@ -6,12 +6,17 @@ and ``<type>out`` are the input and output functions of the reg types.
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.format_type import format_type, type_oid
 from penstock.walsender.pg_catalog.identifiers import quote_identifier, split_qualified
-from penstock.walsender.pg_catalog.relations import indexes, schema_oids
+from penstock.walsender.pg_catalog.relations import CATALOG_OIDS, indexes, schema_oids
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
+from penstock.walsender.pg_catalog.type_rows import ARRAY_INPUT
+
+_CATALOG: Final = "pg_catalog"
 
 
 class NameFunctions:
@@ -28,6 +33,7 @@ class NameFunctions:
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
         } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}
+        self._relations |= {oid: (_CATALOG, name) for name, oid in CATALOG_OIDS.items()}
 
     def _table(self, oid: int) -> CatalogTable | None:
         return self._snapshot.table_by_oid.get(oid)
@@ -43,18 +49,31 @@ class NameFunctions:
 
     def _visible(self, schema: str, name: str) -> bool:
         """Whether no schema before it in the path has the name."""
-        for first in self._facts.search_path:
+        for first in self._path():
             if first == schema:
                 return True
             if (first, name) in self._relations.values():
                 return False
-        return schema == "pg_catalog"
+        return False
+
+    def _path(self) -> list[str]:
+        """The search path with the schema that is searched first where it is not named."""
+        named = list(self._facts.search_path)
+        return named if _CATALOG in named else [_CATALOG, *named]
 
     def pg_type_is_visible(self, oid: int) -> bool | None:
         return None if format_type(oid, None) == "???" else True
 
     def pg_function_is_visible(self, _: int) -> bool | None:
         return None
+
+    pg_collation_is_visible = pg_function_is_visible
+    pg_operator_is_visible = pg_function_is_visible
+    pg_opclass_is_visible = pg_function_is_visible
+    pg_conversion_is_visible = pg_function_is_visible
+    pg_ts_config_is_visible = pg_function_is_visible
+    pg_ts_dict_is_visible = pg_function_is_visible
+    pg_statistics_obj_is_visible = pg_function_is_visible
 
     def regclassin(self, text: str) -> int:
         oid = self._class_oid(text)
@@ -69,7 +88,7 @@ class NameFunctions:
         if text.strip() == "-":
             return 0
         parts = split_qualified(text)
-        schemas = [parts[-2]] if len(parts) > 1 else list(self._facts.search_path)
+        schemas = [parts[-2]] if len(parts) > 1 else self._path()
         for schema in schemas:
             for oid, names in self._relations.items():
                 if names == (schema, parts[-1]):
@@ -137,6 +156,8 @@ class NameFunctions:
         if text.strip().isdigit():
             return int(text)
         name = split_qualified(text)[-1]
+        if name == "array_in":
+            return ARRAY_INPUT
         for row in types().values():
             if row.typreceive == name:
                 return row.typreceive_oid
@@ -144,7 +165,7 @@ class NameFunctions:
 
     def regprocout(self, oid: int) -> str:
         """The receive functions of types are those that there are rows for."""
-        if oid == 0:
-            return "-"
+        if oid in (0, ARRAY_INPUT):
+            return "array_in" if oid else "-"
         found = (row.typreceive for row in types().values() if row.typreceive_oid == oid)
         return next(found, str(oid))

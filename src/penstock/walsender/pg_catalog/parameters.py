@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidParameterValue
-from penstock.lsn import Lsn
 from penstock.sql.catalog_typed import array_items
-from penstock.sql.catalog_types import catalog_type, element_type
+from penstock.sql.catalog_types import NAMED_TYPES, catalog_type, element_type
 
 
 def parameter_value(value: bytes | None, kind: str) -> Any:
@@ -25,12 +24,12 @@ def parameter_value(value: bytes | None, kind: str) -> Any:
 
 
 def _scalar(text: str, kind: str) -> Any:
+    if kind in NAMED_TYPES:
+        return text  # read by its input function
     held = catalog_type(kind).held
     try:
         if held in ("BIGINT", "INTEGER", "SMALLINT"):
             return int(text)
-        if kind == "pg_lsn":
-            return int(Lsn.parse(text.strip()))
     except ValueError:
         raise InvalidParameterValue(
             f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"

@@ -28,6 +28,40 @@ FIXED_SCHEMAS: Final[Mapping[str, int]] = {
 }
 
 
+CATALOG_OIDS: Final[Mapping[str, int]] = {
+    "pg_type": 1247,
+    "pg_attribute": 1249,
+    "pg_proc": 1255,
+    "pg_class": 1259,
+    "pg_authid": 1260,
+    "pg_database": 1262,
+    "pg_tablespace": 1213,
+    "pg_shdescription": 2396,
+    "pg_am": 2601,
+    "pg_attrdef": 2604,
+    "pg_constraint": 2606,
+    "pg_depend": 2608,
+    "pg_description": 2609,
+    "pg_index": 2610,
+    "pg_inherits": 2611,
+    "pg_language": 2612,
+    "pg_namespace": 2615,
+    "pg_opclass": 2616,
+    "pg_operator": 2617,
+    "pg_rewrite": 2618,
+    "pg_trigger": 2620,
+    "pg_extension": 3079,
+    "pg_foreign_table": 3118,
+    "pg_collation": 3456,
+    "pg_event_trigger": 3466,
+    "pg_enum": 3501,
+    "pg_range": 3541,
+    "pg_subscription": 6100,
+    "pg_publication": 6104,
+}
+"""What the catalogs' own names are as regclass; they have no rows in pg_class."""
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """What stands for a key. ``columns``: in the key's order."""

@@ -6,19 +6,16 @@ In: a snapshot and who asks. Out: rows by column name. Passwords: pg_roles and p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from penstock.catalog.pg_authid import Role
+from penstock.walsender.guc import settings
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, SessionFacts
 
 HIDDEN: Final = "********"
 _UTF8: Final = 6
-_MILLISECONDS: Final = frozenset(("wal_sender_timeout",))
-_TIME: Final = re.compile(r"([0-9.]+)\s*(ms|s|min|h|d)?")
-_UNITS: Final = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _role(role: Role) -> Row:
@@ -82,29 +79,36 @@ def pg_database(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
 
 
 def pg_settings(facts: SessionFacts) -> Iterator[Row]:
-    """Settings of the session; times as numbers of their unit, as SHOW does not tell them."""
+    """Settings of the session; numbers in their unit, as SHOW does not tell them."""
+    known = settings(facts.version)
     for name, value in sorted(facts.settings.items()):
-        unit = None
-        if name in _MILLISECONDS:
-            value, unit = _in_milliseconds(value), "ms"
+        setting = known.get(name)
+        if setting is None:
+            yield {
+                "name": name,
+                "setting": value,
+                "context": "internal",
+                "vartype": "string",
+                "source": "default",
+                "reset_val": value,
+                "boot_val": value,
+            }
+            continue
+        number = value if setting.context == "internal" else setting.read(value)
         yield {
-            "name": name,
-            "setting": value,
-            "unit": unit,
+            "name": setting.name,
+            "setting": number,
+            "unit": setting.unit or None,
             "category": "Preset Options",
-            "context": "user",
-            "vartype": "string",
-            "source": "default",
-            "reset_val": value,
-            "boot_val": value,
+            "context": setting.context,
+            "vartype": setting.kind,
+            "source": "default" if number == setting.boot else "session",
+            "min_val": setting.low or None,
+            "max_val": setting.high or None,
+            "enumvals": list(setting.choices) or None,
+            "boot_val": setting.boot,
+            "reset_val": number,
         }
-
-
-def _in_milliseconds(value: str) -> str:
-    found = _TIME.fullmatch(value)
-    if found is None:
-        return value
-    return str(round(float(found[1]) * _UNITS[found[2] or "ms"]))
 
 
 def pg_stat_activity(snapshot: CatalogSnapshot, facts: SessionFacts) -> Iterator[Row]:

@@ -28,6 +28,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
     "pg_type": type_rows.pg_type,
     "pg_am": type_rows.pg_am,
+    "penstock_keywords": type_rows.keywords,
     "pg_collation": type_rows.pg_collation,
     "penstock_partition_ancestors": relation_rows.partition_ancestors,
     "penstock_partition_tree": relation_rows.partition_tree,

@@ -59,6 +59,9 @@ class SessionFunctions:
     def pg_is_in_recovery(self) -> bool:
         return False
 
+    def pg_advisory_unlock_all(self) -> str:
+        return ""  # there are no such locks
+
     def pg_my_temp_schema(self) -> int:
         return 0
 

@@ -39,6 +39,8 @@ def _text(value: Any, kind: str, names: Names) -> str:
             return _float(value, 6 if kind == "float4" else 17)
         case datetime.datetime():
             return _timestamp(value) + ("+00" if kind == "timestamptz" else "")
+        case dict():
+            return "(" + ",".join(str(field) for field in value.values()) + ")"
         case bytes():
             return "\\x" + value.hex()
     if kind == "void":

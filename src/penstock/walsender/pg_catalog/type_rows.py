@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.sql.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
 from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.relation_rows import BTREE, DELTA, Row
 from penstock.walsender.pg_catalog.relations import PG_CATALOG
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
 
+ARRAY_INPUT: Final = 750
+"""pg_proc.oid of array_in: what tells true arrays from other types."""
 _DEFAULT_COLLATION: Final = 100
 _C_COLLATION: Final = 950
+_KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}
+_CATEGORIES: Final = {
+    "R": "reserved",
+    "T": "reserved (can be function or type name)",
+    "C": "unreserved (cannot be function or type name)",
+    "U": "unreserved",
+}
 
 
 def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
@@ -34,12 +44,20 @@ def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
             "typdelim": row.typdelim,
             "typelem": row.typelem,
             "typarray": row.typarray,
+            "typinput": ARRAY_INPUT if row.typinput == "array_in" else 0,
             "typreceive": row.typreceive_oid,
             "typalign": row.typalign,
             "typstorage": row.typstorage,
             "typtypmod": -1,
             "typcollation": row.typcollation,
         }
+
+
+def keywords(_: CatalogSnapshot) -> Iterator[Row]:
+    """Rows of pg_get_keywords."""
+    for word in sorted(KEY_WORDS):
+        code = next((code for code, words in _KEY_WORDS.items() if word in words), "U")
+        yield {"word": word, "catcode": code, "catdesc": _CATEGORIES[code]}
 
 
 def pg_am(_: CatalogSnapshot) -> Iterator[Row]:

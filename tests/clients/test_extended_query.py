@@ -1,0 +1,152 @@
+"""The same messages of the extended query protocol to a server and to a node: the same answers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from clients.conftest import Both
+from clients.wire import Wire, query
+from penstock.protocol import frontend_messages as m
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+
+_BY_ID = "SELECT id, name FROM goods WHERE id = $1"
+
+
+def _int4(number: int) -> bytes:
+    return struct.pack("!i", number)
+
+
+def _bound(*executions: m.FrontendMessage) -> list[m.FrontendMessage]:
+    return [m.Bind("", "", (), (), ()), *executions]
+
+
+CONVERSATIONS: dict[str, list[m.FrontendMessage]] = {
+    "catalog, binary": query(
+        "SELECT oid, typname, typlen FROM pg_type WHERE oid = $1",
+        struct.pack("!I", 23),
+        formats=[1],
+        results=[1],
+    ),
+    "typed, mixed formats": query(
+        "SELECT $1::text, $2 + 1", b"x", _int4(4), types=[0, 23], formats=[0, 1], results=[0, 1]
+    ),
+    "parameter of a column's type": query(_BY_ID, b"1"),
+    "binary": query(_BY_ID, _int4(2), formats=[1], results=[1, 0]),
+    "smaller than the column": query(
+        _BY_ID, struct.pack("!h", 2), types=[21], formats=[1], results=[1]
+    ),
+    "all columns in binary": query(
+        "SELECT * FROM goods WHERE id = $1", _int4(1), formats=[1], results=[1]
+    ),
+    "limit": query("SELECT id FROM goods ORDER BY id LIMIT $1 OFFSET $2", b"1", b"1"),
+    "no limit": query("SELECT id FROM goods ORDER BY id LIMIT $1", None),
+    "any": query("SELECT id FROM goods WHERE id = ANY ($1) ORDER BY id", b"{1,3}"),
+    "in": query(
+        "SELECT id FROM goods WHERE id IN ($1,$2) AND name <> $3 ORDER BY id", b"1", b"2", b"x"
+    ),
+    "several types": query(
+        "SELECT id FROM goods WHERE name LIKE $1 AND price > $2 AND added >= $3 AND ok = $4"
+        " AND sold BETWEEN $5 AND $6 AND at < $7 ORDER BY id",
+        *(b"%n%", b"1.5", b"2000-01-01", b"t", b"1", b"9", b"2030-01-01 00:00:00"),
+    ),
+    "null": query("SELECT id FROM goods WHERE id = $1", None),
+    "without a table": query("SELECT upper($1), $2::int8, $3", b"a", b"5", b"z"),
+    "portions": [
+        *query("SELECT id FROM goods ORDER BY id", rows=2),
+        *(m.Execute("", 1), m.Execute("", 5), m.Execute("", 0)),
+    ],
+    "as many as there are": [
+        *query("SELECT id FROM goods ORDER BY id", rows=3),
+        m.Execute("", 0),
+    ],
+    "portion of a catalog": [
+        *query(
+            "SELECT nspname FROM pg_namespace WHERE nspname IN ('public', 'pg_catalog') ORDER BY 1",
+            rows=1,
+        ),
+        *(m.Execute("", 1), m.Execute("", 1)),
+    ],
+    "a portal ends with its transaction": [m.Execute("", 0)],
+    "too many values": query(_BY_ID, b"1", b"2"),
+    "too many formats": query(_BY_ID, b"1", results=[0, 1, 0]),
+    "two statements": [m.Parse("", "SELECT 1; SELECT 2", ())],
+    "syntax": [m.Parse("", "SELEC 1", ()), m.Parse("", "SELECT 1", ())],
+    "no such table": query("SELECT * FROM nowhere WHERE id = $1", b"1"),
+    "no number": query(_BY_ID, b"x"),
+    "too short": query(_BY_ID, b"xxx", formats=[1]),
+    "too long": query(_BY_ID, b"xxxxx", formats=[1]),
+    "a command runs once": [
+        m.Parse("", "SET extra_float_digits = 2", ()),
+        *_bound(m.Execute("", 0), m.Execute("", 0)),
+    ],
+    "begin": [*query("BEGIN"), *query("SELECT id FROM goods ORDER BY id", rows=1)],
+    "a portal of the block": [m.Execute("", 1)],
+    "commit": [*query("COMMIT"), m.Execute("", 0)],
+    "the same name": [m.Parse("a", "SELECT 1", ()), m.Parse("a", "SELECT 2", ())],
+    "close": [
+        m.Bind("p", "a", (), (), ()),
+        m.Execute("p", 0),
+        m.Close(m.STATEMENT, "a"),
+        m.Close(m.PORTAL, "none"),
+        m.Bind("p2", "a", (), (), ()),
+    ],
+    "deallocate": [
+        m.Parse("b", "SELECT 1", ()),
+        *query("DEALLOCATE b"),
+        m.Bind("", "b", (), (), ()),
+    ],
+    "deallocate nothing": query("DEALLOCATE nothing"),
+    "empty": query(""),
+    "show": query("SHOW server_encoding", results=[1]),
+    "arrays in binary": query(
+        "SELECT '1 2'::int2vector, '3 4'::oidvector, ARRAY['a', 'b']::name[], '{1,2}'::oid[],"
+        " 'x'::\"char\", true, 1.5::numeric, now() IS NULL, '{1,NULL}'::int4[]",
+        results=[1],
+    ),
+    "failed block": [*query("BEGIN"), *query("SELECT nothing"), *query("SELECT 1")],
+    "in the failed block": query("SELECT 1"),
+    "rolled back": query("ROLLBACK"),
+}
+
+
+@pytest.fixture(scope="module")
+def sessions(both: Both) -> Iterator[tuple[Wire, Wire]]:
+    with Wire(both.server, "lake", "lake") as server, Wire(both.node, "lake", "lake") as node:
+        yield server, node
+
+
+def test_every_conversation_has_a_servers_answers(sessions: tuple[Wire, Wire]) -> None:
+    server, node = sessions
+    wrong = []
+    for name, messages in CONVERSATIONS.items():
+        theirs, ours = server.say(*messages), node.say(*messages)
+        if theirs != ours:
+            wrong.append(f"{name}\n    {theirs}\n    {ours}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_flush_brings_what_is_there(both: Both) -> None:
+    for port in (both.server, both.node):
+        with Wire(port, "lake", "lake") as wire:
+            wire.send(m.Parse("", "SELECT 1", ()), m.Flush())
+            frames = wire.frames()
+            assert chr(next(frames).kind) == "1"
+            wire.send(m.Describe(m.STATEMENT, ""), m.Flush())
+            assert [chr(next(frames).kind) for _ in range(2)] == ["t", "T"]
+
+
+def test_text_is_in_the_clients_encoding(both: Both) -> None:
+    for port in (both.server, both.node):
+        with Wire(port, "lake", "lake") as wire:
+            wire.ask("SET client_encoding = 'LATIN1'")
+            wire.send(
+                m.Parse("", "SELECT $1::text", ()),
+                m.Bind("", "", (), (b"\xe9",), (1,)),
+                m.Execute("", 0),
+                m.Sync(),
+            )
+            assert ("D", b"\xe9") in wire.until_ready()

@@ -1,0 +1,114 @@
+"""The node's state is put back to an older copy, from before a table has left the cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from end_to_end.compare import difference, publisher_rows
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+from penstock import Node
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_REFRESH = "ALTER SUBSCRIPTION s REFRESH PUBLICATION"
+_KEPT = "copy_data = false"
+_SETUP = (
+    "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE TABLE u (id integer PRIMARY KEY);"
+    "CREATE PUBLICATION p FOR TABLE t, u"
+)
+
+
+@contextmanager
+def put_back(node: LocalNode, spark: Any) -> Iterator[None]:
+    """What happens in the block is not in the node's state afterwards."""
+
+    def reopen() -> None:
+        node.node = Node(node.folder, spark=spark)
+        node.node.start()
+
+    node.node.close()
+    saved = {file.name: file.read_bytes() for file in node.folder.glob("state.db*")}
+    reopen()
+    yield
+    node.node.close()
+    for file in node.folder.glob("state.db*"):
+        file.unlink()
+    for name, content in saved.items():
+        (node.folder / name).write_bytes(content)
+    reopen()
+
+
+def came_back(node: LocalNode, database: Database) -> None:
+    """The table leaves the subscription and comes back into it, with the rows that it has."""
+    database.execute("ALTER PUBLICATION p DROP TABLE t")
+    node.node.sql(_REFRESH)
+    node.new_cut("s")
+    database.execute("ALTER PUBLICATION p ADD TABLE t")
+    node.node.sql(f"{_REFRESH} WITH ({_KEPT})")
+    database.execute("INSERT INTO u VALUES (2)")
+    node.caught_up("s", database)
+
+
+@pytest.mark.parametrize(
+    ("copied", "returned", "changed"),
+    [("true", False, True), ("false", False, True), ("false", False, False), ("false", True, True)],
+)
+def test_a_table_that_was_parked_since(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    spark: Any,
+    copied: str,
+    returned: bool,
+    changed: bool,
+) -> None:
+    """Changes of it were passed by: it stops, wherever its rows came from."""
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p", f"copy_data = {copied}, on_table_error = park")
+    if changed:
+        database.execute("INSERT INTO t SELECT i, 'first' FROM generate_series(1, 5) i")
+    database.execute("INSERT INTO u VALUES (1)")
+    node.caught_up("s", database)
+    if returned:
+        came_back(node, database)
+    rows = f"delta.`{node.warehouse / 'public' / 't'}`"
+    with put_back(node, spark):
+        spark.sql(f"INSERT INTO {rows} VALUES (500, 'of somebody')")
+        database.execute("INSERT INTO t VALUES (500, 'of the publisher')")
+        node.wait_for("s", "parked", lambda s: "p" in [t.state for t in s.tables])
+        database.execute(
+            "INSERT INTO t VALUES (501, 'passed by'); UPDATE t SET v = 'too' WHERE id = 1;"
+            "INSERT INTO u VALUES (501)"
+        )
+        node.caught_up_but_parked("s", database)
+        spark.sql(f"DELETE FROM {rows} WHERE id = 500")
+    node.wait_for("s", "parked again", lambda s: "p" in [t.state for t in s.tables])
+    (table,) = [t for t in node.status("s").tables if t.state == "p"]
+    assert table.name == "public.t" and "is not in the last cut" in str(table.error)
+    node.node.sql(_REFRESH)
+    database.execute("INSERT INTO t VALUES (502, 'on')")
+    node.caught_up("s", database)
+    with database.connect() as connection:
+        wanted = publisher_rows(connection, "public.t")
+    assert not (lack := difference("t", wanted, node.rows("t"))), str(lack)
+
+
+def test_a_table_without_a_copy_that_had_no_change_yet(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    """It is in the cuts without a position of its own, and a restart finds nothing wrong."""
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p", _KEPT)
+    database.execute("INSERT INTO u VALUES (1)")
+    node.caught_up("s", database)
+    with put_back(node, spark):
+        node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (1, 'first')")
+    node.caught_up("s", database)
+    assert node.rows("t") == [(1, "first")]

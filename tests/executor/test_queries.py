@@ -1,0 +1,42 @@
+"""Random SELECTs on tables of the lake beside a server: same rows in the same order, or refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from executor.lake_oracle import LakeOracle
+from executor.queries import TABLES, Queries, rows
+from fix_postgres import Database
+
+pytestmark = pytest.mark.postgres
+
+QUERIES = int(os.environ.get("PENSTOCK_ORACLE_QUERIES", "600"))
+SEED = int(os.environ.get("PENSTOCK_ORACLE_SEED", "1"))
+_ROWS = 30
+
+
+@pytest.fixture
+def oracle(database: Database) -> Iterator[LakeOracle]:
+    found = LakeOracle(database.connect())
+    random = Random(SEED)
+    for name, columns in TABLES.items():
+        columns = {n: f'{t} COLLATE "C"' if t == "text" else t for n, t in columns.items()}
+        found.create(name, columns, rows(random, name, _ROWS))
+    yield found
+
+
+def test_queries_give_what_a_server_gives(
+    oracle: LakeOracle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queries = Queries(Random(SEED))
+    for _ in range(QUERIES):
+        oracle.compare(queries.draw())
+    tally = oracle.tally
+    with capsys.disabled():
+        print(f"\n{dict(tally.counts)}, refused: {tally.refused.most_common(5)}")
+    assert not tally.differences, "\n".join(tally.differences[:20])
+    assert tally.counts["equal"] > QUERIES * 0.6

@@ -1,0 +1,54 @@
+"""Types of parameters by their places, and their values in place of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.sql.parameter_types import parameter_types
+from penstock.sql.parameters import last_parameter, with_values
+
+_INT4, _INT8, _TEXT, _NUMERIC, _BOOL, _DATE = 23, 20, 25, 1700, 16, 1082
+_COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added": _DATE}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT 1 FROM t WHERE id = $1 AND $2 < price", (_INT4, _NUMERIC)),
+        ("SELECT 1 FROM t a JOIN t b ON a.id = b.id WHERE b.added IN ($1,$2)", (_DATE, _DATE)),
+        ("SELECT 1 FROM t WHERE id = ANY ($1) AND id BETWEEN $2 AND $3", (1007, _INT4, _INT4)),
+        ("SELECT $1, $2::int8, upper($3)", (_TEXT, _INT8, _TEXT)),
+        ("SELECT 1 FROM t WHERE coalesce($1, id) = $2 LIMIT $3", (_INT4, _INT4, _INT8)),
+        ("INSERT INTO t VALUES ($1, $2, $3)", (_INT4, _TEXT, _NUMERIC)),
+        ("INSERT INTO t (ok, id) VALUES ($1, -$2), ($3, $4)", (_BOOL, _INT4, _BOOL, _INT4)),
+        ("INSERT INTO t (added) SELECT $1", (_DATE,)),
+        ("UPDATE t SET price = $1, ok = $2 WHERE name LIKE $3", (_NUMERIC, _BOOL, _TEXT)),
+        ("DELETE FROM t WHERE NOT $1 OR added > $2", (_BOOL, _DATE)),
+        ("SELECT count(*) FROM t GROUP BY ok HAVING count(*) > $1 AND sum(id) > $2", (_INT8,) * 2),
+    ],
+)
+def test_types(text: str, expected: tuple[int, ...]) -> None:
+    count = last_parameter(text)
+    assert count == len(expected)
+    assert parameter_types(text, count, (), lambda schema, table: _COLUMNS) == expected
+
+
+def test_what_the_client_says_counts() -> None:
+    columns = {"id": _INT4}
+    text = "SELECT 1 FROM t WHERE id = $1 AND id = $2"
+    assert parameter_types(text, 2, (21, 0), lambda schema, table: columns) == (21, _INT4)
+
+
+def test_values_are_constants_of_their_types() -> None:
+    text = "SELECT '$1', $1,$2 /* $3 */ FROM t WHERE a = $3 AND b = ANY($4) LIMIT $5"
+    values = (b"-7", b"it's", b"t", b"{1,NULL}", b"3")
+    assert with_values(text, values, (_INT4, _TEXT, _BOOL, 1007, _INT8)) == (
+        "SELECT '$1',  CAST(-7 AS integer) , 'it''s'  /* $3 */ FROM t WHERE a =  TRUE  AND b = ANY("
+        " ARRAY[CAST(1 AS integer), CAST(NULL AS integer)] ) LIMIT  3 "
+    )
+
+
+def test_there_is_no_parameter_0() -> None:
+    with pytest.raises(PenstockError, match=r"there is no parameter \$0"):
+        last_parameter("SELECT $0")
