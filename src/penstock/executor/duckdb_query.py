@@ -262,12 +262,16 @@ class QueryCompiler(ExpressionCompiler):
     def _sorted(self, query: Query) -> str:
         if not query.sort:
             return ""
-        if not query.distinct:
-            return f" ORDER BY {self._order(query.sort)}"
         keys = []
-        for key in query.sort:  # of DISTINCT: those that are shown
-            number = query.targets.index(key.node) + 1
-            keys.append(_order_by(key, replace(self.value(key.node), sql=f"c{number}")))
+        for key in query.sort:
+            value = self.value(key.node)
+            if key.node in query.targets:  # not computed twice; of DISTINCT all are
+                number = query.targets.index(key.node) + 1
+                plain = comparable(value, value)[0] == value.sql
+                value = replace(value, sql=str(number) if plain else f"c{number}")
+                if not plain and not query.distinct:
+                    value = self.value(key.node)
+            keys.append(_order_by(key, value))
         return f" ORDER BY {', '.join(keys)}"
 
     # FROM

@@ -24,6 +24,7 @@ from penstock.sql.query.aggregate_analysis import (
     kinds,
     window,
 )
+from penstock.sql.query.grouping import contains_subquery
 from penstock.sql.query.parsenodes import (
     Call,
     Default,
@@ -103,6 +104,8 @@ class QueryExpressions(ExpressionAnalysis):
         arguments = tuple(self.transform(argument) for argument in raw.call.arguments)
         order = tuple(self.sort_key(key) for key in raw.order)
         filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
+        if filter_ is not None and contains_subquery(filter_):
+            raise FeatureNotSupported("a subquery in FILTER is not supported")
         function = aggregate(raw, arguments, order, filter_)
         if raw.over is None:
             return function

@@ -46,7 +46,6 @@ _OPERATIONS: Final = {
     "SETOP_INTERSECT": SetOperation.INTERSECT,
     "SETOP_EXCEPT": SetOperation.EXCEPT,
 }
-_NAMES: Final = {"MergeStmt": "MERGE"}
 
 
 def parse_query(text: str) -> QueryStatement:
@@ -71,7 +70,11 @@ def _statement(raw: RawNode) -> QueryStatement:
             return _update(raw)
         case "DeleteStmt":
             return _delete(raw)
-    raise FeatureNotSupported(f"{_NAMES.get(raw.kind, raw.kind)} is not supported")
+    raise FeatureNotSupported(f"{_name(raw)} is not supported")
+
+
+def _name(raw: RawNode) -> str:
+    return raw.kind.removesuffix("Stmt").upper()
 
 
 def _select_of(node: Json) -> SelectStmt:
@@ -145,11 +148,11 @@ def _target(node: Json) -> ResTarget:
     raw = RawNode.of(node)
     name, value = raw.take("name"), raw.node("val")
     if raw.take("indirection"):
-        raise FeatureNotSupported("setting a part of a column is not supported")
+        raise FeatureNotSupported("SET of a part of a column is not supported")
     raw.done()
     assert value is not None
     if "MultiAssignRef" in value:
-        raise FeatureNotSupported("setting several columns from one row is not supported")
+        raise FeatureNotSupported("SET of several columns from one row is not supported")
     star = _star(value)
     return ResTarget(_expressions.read(value) if star is None else star, name)
 
@@ -234,6 +237,11 @@ def _join(raw: RawNode) -> JoinExpr:
 # Changes
 
 
+def _refuse(raw: RawNode, field: str, what: str) -> None:
+    if raw.take(field):
+        raise FeatureNotSupported(f"{what} is not supported")
+
+
 def _relation(raw: RawNode) -> tuple[RangeVar, Alias | None]:
     fields: Any = raw.node("relation")
     table = RawNode("RangeVar", fields)
@@ -262,6 +270,7 @@ def _insert(raw: RawNode) -> InsertStmt:
 
 def _update(raw: RawNode) -> UpdateStmt:
     relation, alias = _relation(raw)
+    _refuse(raw, "fromClause", "FROM in UPDATE")
     found = UpdateStmt(
         relation,
         alias,
@@ -274,6 +283,7 @@ def _update(raw: RawNode) -> UpdateStmt:
 
 def _delete(raw: RawNode) -> DeleteStmt:
     relation, alias = _relation(raw)
+    _refuse(raw, "usingClause", "USING in DELETE")
     found = DeleteStmt(relation, alias, _expressions.optional(raw.node("whereClause")))
     raw.done()
     return found
