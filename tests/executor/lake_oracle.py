@@ -131,7 +131,7 @@ class LakeOracle:
         """What we say."""
         try:
             analyzed = self.analyzed(query)
-            rows = self._run(compile_query(analyzed))
+            rows = self.run(compile_query(analyzed))
         except FeatureNotSupported as error:
             return Result(sqlstate="0A000", message=error.message)
         except PenstockError as error:
@@ -142,14 +142,16 @@ class LakeOracle:
         """Typed."""
         raw = parse_query(query)
         assert isinstance(raw, SelectStmt)
-        return analyze_select(raw, self._find)
+        return analyze_select(raw, self.find)
 
-    def _find(self, name: RangeVar) -> tuple[OutputColumn, ...]:
-        if name.name not in self._columns:
+    def find(self, name: RangeVar) -> tuple[OutputColumn, ...]:
+        """The columns of a table."""
+        if name.schema not in (None, "public") or name.name not in self._columns:
             raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
         return self._columns[name.name]
 
-    def _run(self, compiled: CompiledQuery) -> Rows:
+    def run(self, compiled: CompiledQuery) -> Rows:
+        """Rows as they are printed."""
         for item in compiled.inputs:
             table = self._tables[item.scan.table.name].select([name for name, _ in item.columns])
             self._duckdb.register(item.scan.name, table)

@@ -278,7 +278,7 @@ def fitted(value: Value, typmod: int) -> Value:
     kept = f"left({value.sql}, {most})"
     refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"
     sql = (
-        f"CASE WHEN length({value.sql}) <= {most} THEN {value.sql}"
+        f"CASE WHEN {value.sql} IS NULL OR length({value.sql}) <= {most} THEN {value.sql}"
         f" WHEN length(rtrim({value.sql}, ' ')) <= {most} THEN {kept} ELSE {refusal} END"
     )
     if value.type == BPCHAR:

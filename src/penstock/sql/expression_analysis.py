@@ -85,7 +85,7 @@ _VALUE_FUNCTIONS: Final = {
 """Types of SQLValueFunctions; those that are not here are names."""
 _INT4_LIMIT: Final = 1 << 31
 _INT8_LIMIT: Final = 1 << 63
-_SYSTEM_COLUMNS: Final = {
+SYSTEM_COLUMNS: Final = {
     "ctid": 27,
     "xmin": 28,
     "cmin": 29,
@@ -118,8 +118,8 @@ class ExpressionAnalysis:
             )
         if name in self._columns:
             return Var(self._columns[name][0], name, self._columns[name][1])
-        if name in _SYSTEM_COLUMNS:
-            return Var(_SYSTEM_COLUMNS[name], name, system=True)
+        if name in SYSTEM_COLUMNS:
+            return Var(SYSTEM_COLUMNS[name], name, system=True)
         if not qualifier and name == self._table[-1]:
             raise FeatureNotSupported("whole rows are not supported in expressions")
         shown = f"{qualifier[-1]}.{name}" if qualifier else f'"{name}"'

@@ -104,6 +104,8 @@ def _refuse_decorations(raw: Call, name: str, function: Function) -> None:
 def check_plain(raw: Call) -> None:
     """A call of a function that is neither. Raises PenstockError (42809)."""
     name = raw.call.name[-1]
+    if raw.call.star:
+        raise PenstockError(f"function {name}() does not exist", sqlstate="42883")
     for function in functions_by_name().get(name, ()):
         _refuse_decorations(raw, name, function)
 

@@ -139,6 +139,8 @@ class QueryExpressions(ExpressionAnalysis):
         query = self._query(raw.query, self._scope)
         if raw.kind is SubLinkKind.EXISTS:
             return SubLink(BOOL, raw.kind, query)
+        if isinstance(raw.test, ARow):
+            raise FeatureNotSupported("comparing a row with a subquery is not supported")
         if len(query.columns) != 1:
             raise SqlSyntaxError("subquery must return only one column")
         (column,) = query.columns
@@ -146,8 +148,7 @@ class QueryExpressions(ExpressionAnalysis):
             return SubLink(column.type, raw.kind, query)
         if raw.kind is SubLinkKind.ARRAY:
             return SubLink(array_of(column.type), raw.kind, query)
-        if raw.test is None or isinstance(raw.test, ARow):
-            raise FeatureNotSupported("comparing a row with a subquery is not supported")
+        assert raw.test is not None
         value = Var(column.type, "c1", column.typmod, relation=SUBLINK_COLUMN)
         test = make_operator(raw.operator, self.transform(raw.test), value)
         if test.type != BOOL:

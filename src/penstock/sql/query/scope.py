@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import DuplicateObject, FeatureNotSupported, PenstockError
+from penstock.sql.expression_analysis import SYSTEM_COLUMNS
 from penstock.sql.primnodes import Node
 
 Column = tuple[str, Node]
@@ -66,6 +67,8 @@ class Scope:
             if found is not None:
                 return found
             scope = scope.parent
+        if name in SYSTEM_COLUMNS:
+            raise FeatureNotSupported(f'system column "{name}" is not supported')
         if qualifier:
             raise PenstockError(
                 f'missing FROM-clause entry for table "{qualifier[-1]}"', sqlstate="42P01"
@@ -83,6 +86,8 @@ class Scope:
         if len(relations) > 1:
             raise PenstockError(f'table reference "{qualifier[-1]}" is ambiguous', sqlstate="42P09")
         found = [node for known, node in relations[0].columns if known == name]
+        if not found and name in SYSTEM_COLUMNS:
+            raise FeatureNotSupported(f'system column "{name}" is not supported')
         if not found:
             raise _no_column(f"{qualifier[-1]}.{name}")
         return _only(found, name)
@@ -90,7 +95,7 @@ class Scope:
     def star(self, qualifier: Sequence[str]) -> tuple[Column, ...]:
         """``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
         if not qualifier:
-            if not self.namespace.relations:
+            if not self.namespace.relations and not self.namespace.columns:
                 raise PenstockError(
                     "SELECT * with no tables specified is not valid", sqlstate="42601"
                 )

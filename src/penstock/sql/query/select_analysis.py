@@ -11,6 +11,7 @@ from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import select_common_type, to_common_type, to_target
 from penstock.sql.expressions import AConst, ColumnRef, ConstKind, Expression
 from penstock.sql.nesting import limited_depth
+from penstock.sql.operator_analysis import contains_var
 from penstock.sql.primnodes import TEXT, UNKNOWN, Const, Form, Node, Var, typmod_of
 from penstock.sql.query.aggregate_analysis import contains_aggregate
 from penstock.sql.query.expression import QueryExpressions, sort_key
@@ -113,7 +114,7 @@ class SelectAnalysis:
             having,
             raw.distinct is not None,
             sort,
-            *self._limits(raw),
+            *self._limits(raw, scope),
         )
 
     def _expressions(self, scope: Scope, clause: str) -> QueryExpressions:
@@ -158,17 +159,18 @@ class SelectAnalysis:
                 found.append(node)
         return tuple(found)
 
-    def _limits(self, raw: SelectStmt) -> tuple[int | None, int]:
-        limit = self._count(raw.limit, "LIMIT", "2201W")
-        offset = self._count(raw.offset, "OFFSET", "2201X")
+    def _limits(self, raw: SelectStmt, scope: Scope) -> tuple[int | None, int]:
+        limit = self._count(raw.limit, scope, "LIMIT", "2201W")
+        offset = self._count(raw.offset, scope, "OFFSET", "2201X")
         return limit, offset or 0
 
-    def _count(self, raw: Expression | None, word: str, sqlstate: str) -> int | None:
+    def _count(self, raw: Expression | None, scope: Scope, word: str, sqlstate: str) -> int | None:
         if raw is None:
             return None
-        node = to_target(
-            self._expressions(Scope(), word).transform(raw), _INT8, -1, "a", Form.IMPLICIT
-        )
+        given = self._expressions(scope, word).transform(raw)
+        if contains_var(given):
+            raise PenstockError(f"argument of {word} must not contain variables", sqlstate="42P10")
+        node = to_target(given, _INT8, -1, "a", Form.IMPLICIT)
         while node is not None and not isinstance(node, Const):
             (node,) = getattr(node, "arguments", None) or (None,)  # int8(integer)
         if node is None:
@@ -246,7 +248,7 @@ class SelectAnalysis:
             )
             expressions = self._expressions(Scope(None, names), "ORDER BY")
             sort = _sort_clause(raw.order, scan.columns, targets, expressions)
-        limit, offset = self._limits(raw)
+        limit, offset = self._limits(raw, Scope())
         return Query(scan.columns, targets, (scan,), sort=sort, limit=limit, offset=offset)
 
 

@@ -1,0 +1,274 @@
+"""Every clause of SELECT, INSERT, UPDATE and DELETE: as on a server, or refused by name.
+
+A statement that a server refuses has its SQLSTATE here, too, or 0A000; one that it takes is taken
+or 0A000. What only other engines know (LIMIT in DELETE, OVERWRITE, functions of Spark and DuckDB)
+is never taken.
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from executor.lake_oracle import LakeOracle
+from fix_postgres import Database
+from penstock.errors import PenstockError
+from penstock.executor.duckdb_change import compile_expression, compile_insert
+from penstock.sql.query.change_analysis import analyze_change, analyze_insert
+from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
+from penstock.sql.query.raw_statements import parse_query
+
+pytestmark = pytest.mark.postgres
+
+_SELECTS = """
+SELECT
+SELECT FROM t
+SELECT * FROM t ORDER BY id
+SELECT t.*, id AS x, 1 AS "A b" FROM t ORDER BY 1
+SELECT ALL id FROM t ORDER BY id
+SELECT DISTINCT ON (v) id, v FROM t ORDER BY v, id
+SELECT id INTO other FROM t
+SELECT * FROM ONLY t ORDER BY id
+SELECT * FROM t TABLESAMPLE system (100)
+SELECT * FROM t AS a (x, y) ORDER BY x
+SELECT * FROM t AS a (x, y, z, w, q)
+SELECT * FROM (SELECT id FROM t) ORDER BY id
+SELECT * FROM (VALUES (1, 'x'), (2, NULL)) AS v (a, b) ORDER BY a
+SELECT * FROM (VALUES (1), (2, 3)) AS v
+SELECT * FROM generate_series(1, 3)
+SELECT * FROM generate_series(1, 3) WITH ORDINALITY
+SELECT * FROM unnest(ARRAY[1, 2])
+SELECT * FROM ROWS FROM (generate_series(1, 2), generate_series(1, 3))
+SELECT * FROM pg_read_file('/etc/passwd')
+SELECT * FROM t a JOIN u b USING (id) ORDER BY 1
+SELECT * FROM t a JOIN u b USING (id) AS j
+SELECT * FROM t NATURAL LEFT JOIN u ORDER BY 1
+SELECT * FROM t CROSS JOIN u ORDER BY 1, 3
+SELECT * FROM t, LATERAL (SELECT t.id + 1 AS n) AS l ORDER BY n
+SELECT * FROM t, (SELECT t.id) AS l
+SELECT * FROM t JOIN t ON true
+SELECT nothing FROM t
+SELECT t.nothing FROM t
+SELECT x.id FROM t
+SELECT id FROM t, u
+SELECT * FROM missing
+SELECT * FROM elsewhere.t
+SELECT id FROM t WHERE v
+SELECT id FROM t WHERE count(*) > 1
+SELECT id FROM t WHERE row_number() OVER () = 1
+SELECT v, count(*) FROM t GROUP BY v ORDER BY v
+SELECT v, id FROM t GROUP BY v
+SELECT count(*) FROM t GROUP BY ROLLUP (v)
+SELECT count(*) FROM t GROUP BY GROUPING SETS ((v), ())
+SELECT v, count(*) FROM t GROUP BY 1 ORDER BY 2 DESC, 1
+SELECT v, count(*) FROM t GROUP BY 3
+SELECT v AS id, count(*) FROM t GROUP BY id
+SELECT max(id) FROM t HAVING count(*) > 0
+SELECT max(id) FROM t HAVING id > 0
+SELECT sum(count(*)) FROM t
+SELECT count(DISTINCT id ORDER BY v) FROM t
+SELECT string_agg(v, ',' ORDER BY v DESC) FROM t
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY id) FROM t
+SELECT count() FROM t
+SELECT upper(DISTINCT v) FROM t
+SELECT upper(*) FROM t
+SELECT id, sum(id) OVER w FROM t WINDOW w AS (ORDER BY id) ORDER BY id
+SELECT sum(id) OVER nowhere FROM t
+SELECT id, sum(id) OVER (ORDER BY id GROUPS 1 PRECEDING) FROM t ORDER BY id
+SELECT sum(id) OVER (ORDER BY id ROWS 1 PRECEDING EXCLUDE CURRENT ROW) FROM t
+SELECT ntile(0) OVER () FROM t
+SELECT id FROM t UNION SELECT id FROM u ORDER BY 1
+SELECT id FROM t UNION SELECT id FROM u ORDER BY id + 1
+SELECT id FROM t UNION SELECT v FROM t
+SELECT id FROM t UNION SELECT id, v FROM t
+(SELECT id FROM t ORDER BY id LIMIT 1) UNION ALL (SELECT 7) ORDER BY 1
+TABLE t ORDER BY id
+VALUES (1, 'a'), (2, 'b') ORDER BY 1 DESC
+SELECT id FROM t ORDER BY id USING >
+SELECT id FROM t ORDER BY 9
+SELECT id FROM t ORDER BY v, 'x'
+SELECT DISTINCT id FROM t ORDER BY v
+SELECT id FROM t ORDER BY id NULLS FIRST LIMIT 1 OFFSET 1
+SELECT id FROM t ORDER BY id LIMIT ALL
+SELECT id FROM t ORDER BY id LIMIT NULL
+SELECT id FROM t LIMIT -1
+SELECT id FROM t OFFSET -1
+SELECT id FROM t LIMIT id
+SELECT id FROM t ORDER BY id FETCH FIRST 2 ROWS ONLY
+SELECT id FROM t ORDER BY id FETCH FIRST 1 ROW WITH TIES
+SELECT id FROM t FOR UPDATE
+WITH q AS (SELECT 1 AS a) SELECT * FROM q
+WITH q(a, b) AS (SELECT 1) SELECT * FROM q
+WITH q AS (SELECT 1), q AS (SELECT 2) SELECT * FROM q
+WITH q AS (DELETE FROM t RETURNING id) SELECT * FROM q
+WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r
+SELECT (SELECT id FROM t)
+SELECT (SELECT id, v FROM t WHERE id = 1)
+SELECT (SELECT max(id) FROM u WHERE u.id = t.id) FROM t ORDER BY t.id
+SELECT ARRAY(SELECT id FROM t ORDER BY id)
+SELECT id FROM t WHERE (id, v) = (1, 'a')
+SELECT id FROM t WHERE (id, v) IN (SELECT id, v FROM t)
+SELECT t FROM t
+SELECT (t).id FROM t
+SELECT ctid FROM t
+SELECT id::text || v FROM t ORDER BY 1
+SELECT id || v FROM t ORDER BY 1
+SELECT v::int FROM t
+SELECT 1 / 0
+SELECT 1 / (id - 1) FROM t
+SELECT 2147483647 + id FROM t
+SELECT 'x'::int
+SELECT 'x'::nothing
+SELECT v = 1 FROM t
+SELECT now() - now()
+SELECT current_user
+SELECT $1
+SELECT xpath('//a', '<!DOCTYPE a SYSTEM "http://localhost:1/">')
+SELECT xmlparse(DOCUMENT '<a/>')
+SELECT query_to_xml('SELECT 1', true, true, '')
+SELECT lo_import('/etc/passwd')
+SELECT set_config('a.b', 'c', false)
+SELECT reflect('java.lang.System', 'exit', 1)
+SELECT java_method('java.lang.Runtime', 'getRuntime')
+SELECT input_file_name() FROM t
+SELECT read_text('/etc/passwd')
+SELECT * FROM read_csv('/etc/passwd')
+SELECT * FROM table_changes('t', 0)
+SELECT getenv('HOME')
+SELECT '${spark.driver.host}' AS v
+SELECT id FROM t QUALIFY row_number() OVER () = 1
+SELECT id FROM t LIMIT 1, 2
+SELECT TOP 1 id FROM t
+SELECT id FROM t SORT BY id
+SELECT id FROM t LATERAL VIEW explode(ARRAY[1]) e AS x
+SELECT * EXCLUDE (id) FROM t
+SELECT id FROM t VERSION AS OF 0
+SELECT id FROM 't.parquet'
+FROM t
+PIVOT t ON id
+DESCRIBE t
+"""
+_CHANGES = """
+INSERT INTO t VALUES (7, 'x')
+INSERT INTO t (id) VALUES (7)
+INSERT INTO t (v, id) VALUES ('x', 7), (DEFAULT, 8)
+INSERT INTO t AS a VALUES (7, 'x')
+INSERT INTO t SELECT id + 10, v FROM t
+INSERT INTO t SELECT 7, 'x' UNION SELECT 8, 'y'
+INSERT INTO t TABLE t
+INSERT INTO t DEFAULT VALUES
+INSERT INTO t VALUES (7, 'x', 1)
+INSERT INTO t (id, v) VALUES (7)
+INSERT INTO t (id, id) VALUES (7, 8)
+INSERT INTO t (nothing) VALUES (7)
+INSERT INTO t VALUES ('x', 'x')
+INSERT INTO t VALUES (true, 'x')
+INSERT INTO t VALUES (7, 'x'), (8)
+INSERT INTO t VALUES (7, 'x') ON CONFLICT DO NOTHING
+INSERT INTO t VALUES (7, 'x') ON CONFLICT (id) DO UPDATE SET v = 'y'
+INSERT INTO t VALUES (7, 'x') RETURNING id
+INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (7, 'x')
+WITH q AS (SELECT 7) INSERT INTO t (id) SELECT * FROM q
+INSERT INTO t (id)
+INSERT OVERWRITE t VALUES (7, 'x')
+INSERT INTO t PARTITION (id = 1) VALUES ('x')
+INSERT INTO t BY NAME SELECT 1 AS id
+INSERT OR REPLACE INTO t VALUES (7, 'x')
+INSERT INTO t VALUES (7, left('abc', -1))
+INSERT INTO t VALUES (7, now())
+INSERT INTO n VALUES (1.005, 'toolong')
+INSERT INTO n VALUES (1.005, 'x')
+INSERT INTO n VALUES (99999, 'x')
+INSERT INTO n SELECT id, v FROM t
+UPDATE t SET v = 'x'
+UPDATE t SET v = 'x' WHERE id = 1
+UPDATE ONLY t SET v = 'x'
+UPDATE t AS a SET v = a.v || 'x' WHERE a.id = 1
+UPDATE t a SET v = t.v
+UPDATE t SET v = DEFAULT
+UPDATE t SET (id, v) = (7, 'x') WHERE id = 1
+UPDATE t SET (id, v) = (SELECT 7, 'x') WHERE id = 1
+UPDATE t SET v = (SELECT max(s) FROM u)
+UPDATE t SET v = u.s FROM u WHERE u.id = t.id
+UPDATE t SET v = 'x' WHERE id = 1 RETURNING *
+UPDATE t SET v = 'x' WHERE CURRENT OF c
+UPDATE t SET nothing = 1
+UPDATE t SET id = 'x'
+UPDATE t SET id = v
+UPDATE t SET v = 'x', v = 'y'
+UPDATE t SET id = count(*)
+UPDATE t SET t.v = 'x'
+UPDATE t SET v = 'x' LIMIT 1
+UPDATE t SET v = 'x' ORDER BY id
+UPDATE t JOIN u ON true SET v = 'x'
+DELETE FROM t
+DELETE FROM t WHERE id = 1
+DELETE FROM ONLY t AS a WHERE a.id = 1
+DELETE FROM t USING u WHERE u.id = t.id
+DELETE FROM t WHERE id IN (SELECT id FROM u)
+DELETE FROM t WHERE id = 1 RETURNING id
+DELETE FROM t WHERE id > 0 LIMIT 1
+DELETE FROM t WHERE v
+DELETE FROM t ORDER BY id
+DELETE t WHERE id = 1
+DELETE FROM t JOIN u ON true
+DELETE FROM t WHERE CURRENT OF c
+MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE
+"""
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+@pytest.fixture
+def tables(database: Database) -> LakeOracle:
+    found = LakeOracle(database.connect())
+    found.create("t", {"id": "int", "v": 'text COLLATE "C"'}, [["1", "a"], ["2", None], ["3", "c"]])
+    found.create("u", {"id": "int", "s": 'text COLLATE "C"'}, [["1", "x"], ["4", "y"]])
+    found.create("n", {"p": "numeric(5,2)", "c": "varchar(3)"}, [])
+    return found
+
+
+def test_queries(tables: LakeOracle) -> None:
+    for statement in _lines(_SELECTS):
+        tables.compare(statement)
+    assert not tables.tally.differences, "\n".join(tables.tally.differences)
+
+
+def test_changes(tables: LakeOracle, database: Database) -> None:
+    wrong = []
+    for statement in _lines(_CHANGES):
+        ours, theirs = _our_state(tables, statement), _their_state(database, statement)
+        if ours not in (theirs, "0A000"):
+            wrong.append(f"{statement}\n  server {theirs or 'taken'}, ours {ours or 'taken'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _our_state(tables: LakeOracle, text: str) -> str:
+    try:
+        raw = parse_query(text)
+        assert not isinstance(raw, SelectStmt)
+        target = tables.find(raw.relation)
+        if isinstance(raw, InsertStmt):
+            tables.run(compile_insert(analyze_insert(raw, target, tables.find)))
+            return ""
+        plan = analyze_change(raw, target, tables.find)
+        for name, value in plan.settings:
+            compile_expression(plan, value, next(c for c in target if c.name == name))
+        if plan.where is not None:
+            compile_expression(plan, plan.where)
+    except PenstockError as error:
+        return error.sqlstate
+    return ""
+
+
+def _their_state(database: Database, text: str) -> str:
+    with database.connect(autocommit=False) as connection:
+        try:
+            connection.execute(text)  # type: ignore[call-overload]
+        except psycopg.Error as error:
+            return error.sqlstate or ""
+        finally:
+            connection.rollback()
+    return ""
