@@ -20,6 +20,7 @@ from penstock.lakehouse.cut_rows import SCHEMA
 from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
 from penstock.node import guc
+from penstock.node.guc_values import INT_MAX, Integer, Real
 from penstock.node.status import SubscriptionStatus, TableStatus
 from penstock.pgtypes import arrow_type
 from penstock.stats.prometheus import NodeCollector
@@ -66,7 +67,9 @@ def code(cell: str) -> str:
 
 
 def test_parameters() -> None:
-    told = {code(name): code(default) for name, default, _ in rows(_PARAMETERS, "| parameter |")}
+    table = rows(_PARAMETERS, "| parameter | default | limits |")
+    table += rows(_PARAMETERS, "| parameter | default | meaning |")
+    told = {code(name): code(default) for name, default, *_ in table}
     known = {**_defaults(guc.Parameters), **_defaults(guc.SparkParameters)}
     assert told == known
 
@@ -75,13 +78,21 @@ _PARAMETERS = "docs/parameters.md"
 
 
 def _defaults(kind: type) -> dict[str, str]:
-    found = {}
-    for field in dataclasses.fields(kind):
-        if field.default is not dataclasses.MISSING:
-            found[field.name] = guc._show(field.default, field.metadata)
-        elif field.name == "conf":
-            found[field.name] = "{}"
-    return found
+    known = (field for field in dataclasses.fields(kind) if "kind" in field.metadata)
+    return {field.name: guc.shown_default(field) for field in known}
+
+
+def test_limits_of_parameters() -> None:
+    table = rows(_PARAMETERS, "| parameter | default | limits |")
+    told = {code(name): limits for name, _, limits, _ in table}
+    for field in dataclasses.fields(guc.Parameters):
+        kind = field.metadata.get("kind")
+        wanted = ""
+        if isinstance(kind, Integer | Real):
+            top = "" if kind.maximum == INT_MAX else f" to {kind.maximum}"
+            unit = f" {kind.unit}" if isinstance(kind, Integer) and kind.unit else ""
+            wanted = f"from {kind.minimum}{top}{unit}"
+        assert told.get(field.name, "") == wanted, field.name
 
 
 def test_environment_variables() -> None:
