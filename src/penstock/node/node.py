@@ -38,6 +38,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import CatalogQueries
+from penstock.node.catching_up import CaughtUp
 from penstock.node.lockfile import LockFile, running_pid
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
@@ -54,6 +55,8 @@ from penstock.stats.report import NodeReport
 log = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
+_STEP: Final = 1.0
+"""Seconds between two looks at whether to stop waiting."""
 
 
 class Node:
@@ -261,25 +264,42 @@ class Node:
                 )
             time.sleep(_POLL)
 
-    def wait_until_caught_up(self, timeout: float, stop: threading.Event | None = None) -> None:
-        """Wait until every enabled subscription has a cut at its publisher's present position."""
+    def wait_until_caught_up(
+        self, timeout: float, stop: threading.Event | None = None
+    ) -> Sequence[CaughtUp]:
+        """Wait until every enabled subscription has a cut at its publisher's present position.
+
+        How far each is: all have got there, unless ``stop`` was set before. Raises the error that
+        has stopped a subscription, NotInPrerequisiteState after ``timeout`` seconds.
+        """
         deadline = time.monotonic() + timeout
+        wanted = {}
         for subscription in self._catalog.subscriptions():
-            if not subscription.enabled:
-                continue
-            self._raise_if_stopped(subscription.name)
-            with connect_publisher(subscription.conninfo, subscription.name) as publisher:
-                wanted = publisher.current_wal_lsn()
-            while True:
-                if stop is not None and stop.is_set():
-                    return
-                step = min(1.0, max(0.0, deadline - time.monotonic()))
+            if subscription.enabled:
+                self._raise_if_stopped(subscription.name)
+                with connect_publisher(subscription.conninfo, subscription.name) as publisher:
+                    wanted[subscription.name] = publisher.current_wal_lsn()
+        for name, lsn in wanted.items():
+            while not (stop is not None and stop.is_set()):
+                step = min(_STEP, max(0.0, deadline - time.monotonic()))
                 try:
-                    self.wait_for(wanted, subscription=subscription.name, timeout=step)
+                    self.wait_for(lsn, subscription=name, timeout=step)
                     break
                 except NotInPrerequisiteState:
                     if time.monotonic() >= deadline:
                         raise
+        return [self._caught_up(name, lsn) for name, lsn in wanted.items()]
+
+    def _caught_up(self, name: str, wanted: Lsn) -> CaughtUp:
+        (tables,) = (s.tables for s in self.status() if s.name == name)
+        cut = self.cut(name)
+        return CaughtUp(
+            name,
+            wanted,
+            None if cut is None else cut.lsn,
+            waiting=tuple(t.name for t in tables if not (t.ready or t.parked)),
+            parked=tuple(t.name for t in tables if t.parked),
+        )
 
     def _raise_if_stopped(self, name: str) -> None:
         for status in self.status():
