@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from penstock.stats.report import (
     SequencerReport,
     SlotReport,
     SubscriptionReport,
+    TableReport,
 )
 from penstock.subscription.retry import most_tries
 
@@ -198,7 +200,13 @@ def test_metrics() -> None:
     slot = SlotReport("s", True, False, False, 1, 1, 1, 1.0, 1.0, 1, 1)
     sender = SenderReport("s", "a", 1, 1, 1, 1.0)
     subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *[1] * 7)
-    report = NodeReport("1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,))
+    subscription = replace(
+        subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
+    )
+    table = TableReport("u", "public.t", "r", 1, 1, 1, 1, 1, 1, 1)
+    report = NodeReport(
+        "1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,), tables=(table,)
+    )
     families = NodeCollector(lambda: report).collect()
     samples = [sample for family in families for sample in family.samples]
     assert told == {(sample.name, tuple(sample.labels)) for sample in samples}

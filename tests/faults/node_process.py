@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.node.status import Health
+
 _PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 
 Parameters = Mapping[str, str | int | bool]
@@ -104,10 +106,12 @@ class NodeProcess:
             [*_PENSTOCK, "status", "-D", str(self.folder), "--json"],
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
             timeout=60,
             env=_environment(),
         )
+        if done.returncode not in tuple(Health):
+            raise CommandFailed("status", done.returncode, done.stderr)
         return json.loads(done.stdout)
 
     # Life

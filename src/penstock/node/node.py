@@ -45,6 +45,7 @@ from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
+from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.warehouse_owner import take_warehouse
 from penstock.relation import TableName
@@ -332,9 +333,20 @@ class Node:
         cut = self._cut_of(subscription, None)
         return reading.register_views(spark or self.spark, cut)
 
-    def status(self) -> Sequence[SubscriptionStatus]:
-        """Every subscription and its tables, from any process."""
-        return read_status(self._catalog, running=running_pid(self.folder) is not None)
+    @property
+    def running(self) -> bool:
+        """Whether a process runs the node, this one or another."""
+        return running_pid(self.folder) is not None
+
+    def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
+        """Every subscription and its tables, from any process.
+
+        While nobody runs the node nobody asks the publishers: they are asked now, and have
+        ``patience`` seconds to answer.
+        """
+        running = self.running
+        asked = () if running or not patience else self._catalog.subscriptions()
+        return read_status(self._catalog, running=running, told=ask_all(asked, patience))
 
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)
