@@ -16,14 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.options import NodeDir
+from penstock.cli.sizes import amount
 from penstock.node import Node
 from penstock.node.status import SubscriptionStatus, TableStatus, as_json, health
 
 _WATCH_INTERVAL: Final = 1.0
 _PATIENCE: Final = 3.0
 """Seconds that publishers of a node that does not run have to answer."""
-
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def status(
@@ -130,13 +129,3 @@ def _table_error(table: TableStatus) -> RenderableType:
         if value:
             lines.add_row(Text(name, style="bold"), Text(value))
     return lines
-
-
-def amount(size: int | None) -> str:
-    """Bytes as PostgreSQL's pg_size_pretty prints them; - when unknown."""
-    if size is None:
-        return "-"
-    value, unit = float(size), 0
-    while value >= 10 * 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}"
