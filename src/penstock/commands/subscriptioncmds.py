@@ -57,7 +57,8 @@ logger = logging.getLogger(__name__)
 CONNECT_PREFIX: Final = "could not connect to the publisher: "
 """How walreceiver's message begins; libpq's own words follow."""
 
-_ALTERED: Final = "ALTER SUBSCRIPTION"
+ALTERED: Final = "ALTER SUBSCRIPTION"
+"""The command tag."""
 
 
 def create_subscription(
@@ -109,29 +110,29 @@ def create_subscription(
 def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> CommandResult:
     """ENABLE and DISABLE; both forget the recorded error."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         if statement.enabled and subscription.slot_name is None:
             raise NotInPrerequisiteState(
                 "cannot enable subscription that does not have a slot name",
                 hint=f"Give it one: {alter(subscription.name)} SET (slot_name = '...').",
             )
         _save_healed(transaction, replace(subscription, enabled=statement.enabled))
-    return CommandResult(_ALTERED)
+    return CommandResult(ALTERED)
 
 
 def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -> CommandResult:
     """CONNECTION; a worker that runs starts again with the new one."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         ConnInfo.parse(statement.conninfo)
         _save_healed(transaction, replace(subscription, conninfo=statement.conninfo))
-    return CommandResult(_ALTERED)
+    return CommandResult(ALTERED)
 
 
 def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandResult:
     """SET (...)."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
         if "slot_name" in options.specified:
             if subscription.enabled and options.slot_name is None:
@@ -147,7 +148,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
         _save_healed(transaction, subscription)
-    return CommandResult(_ALTERED, tuple(_synchronous_commit_notice(options)))
+    return CommandResult(ALTERED, tuple(_synchronous_commit_notice(options)))
 
 
 def alter_refresh(
@@ -156,33 +157,46 @@ def alter_refresh(
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
     again whose name belongs to another relation now, that are parked, or have stopped it."""
     with catalog.read() as transaction:
-        subscription = _get(transaction, statement.name)
-    if not subscription.enabled:
-        raise NotInPrerequisiteState(
-            "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
-            hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
-        )
+        subscription = get_subscription(transaction, statement.name)
+    check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
-    try:
-        with _session(connect, subscription.name, subscription.conninfo) as publisher:
-            check_identity(subscription.name, subscription.publisher, _identity(publisher))
-            published = publisher.tables(subscription.publications)
-            without_identity = publisher.tables_without_replica_identity(subscription.publications)
-    except PenstockError as error:
-        raise error.with_statement(alter(subscription.name)) from None
+    found, without_identity = published(subscription, connect)
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
-        new = {table: oid for table, oid in published.items() if table not in known}
+        new = {table: oid for table, oid in found.items() if table not in known}
         check_targets(transaction, new)
         added = transaction.relations.add(subscription.oid, new, _first_state(options))
-        for table in known.keys() - set(published):
+        for table in known.keys() - set(found):
             transaction.relations.remove(known[table])
-        kept = [(known[table], oid) for table, oid in published.items() if table in known]
+        kept = [(known[table], oid) for table, oid in found.items() if table in known]
         notices = returned(added)
         notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in without_identity if table in new]
-    return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
+    return CommandResult(ALTERED, (*notices, *_without_identity(unwarned)))
+
+
+def check_enabled(subscription: Subscription, form: str) -> None:
+    """Raises NotInPrerequisiteState. ``form``: of ALTER SUBSCRIPTION."""
+    if not subscription.enabled:
+        raise NotInPrerequisiteState(
+            f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
+            hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
+        )
+
+
+def published(
+    subscription: Subscription, connect: PublisherFactory
+) -> tuple[Mapping[TableName, int], Sequence[TableName]]:
+    """What the publisher that a subscription follows publishes for it: tables with their OIDs, and
+    those without a replica identity. Raises StateMismatch for another publisher."""
+    try:
+        with _session(connect, subscription.name, subscription.conninfo) as publisher:
+            check_identity(subscription.name, subscription.publisher, _identity(publisher))
+            tables = publisher.tables(subscription.publications)
+            return tables, publisher.tables_without_replica_identity(subscription.publications)
+    except PenstockError as error:
+        raise error.with_statement(alter(subscription.name)) from None
 
 
 def _insert(
@@ -244,7 +258,8 @@ def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[li
         raise
 
 
-def _get(transaction: CatalogTransaction, name: str) -> Subscription:
+def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription:
+    """Raises UndefinedObject, and ObjectInUse for one that is being dropped."""
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
         raise ObjectInUse(

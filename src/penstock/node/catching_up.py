@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
+from penstock.node.status import SubscriptionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,14 @@ class CaughtUp:
             return f"{self.subscription}: {at}{parked}"
         waiting = f", without tables: {', '.join(self.waiting)}" if self.waiting else ""
         return f"{self.subscription}: not caught up, {at} of {self.wanted}{waiting}"
+
+
+def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> CaughtUp:
+    """How far a subscription is. ``cut``: its last one."""
+    return CaughtUp(
+        status.name,
+        wanted,
+        None if cut is None else cut.lsn,
+        waiting=tuple(table.name for table in status.tables if not (table.ready or table.parked)),
+        parked=tuple(table.name for table in status.tables if table.parked),
+    )

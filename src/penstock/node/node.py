@@ -38,7 +38,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import CatalogQueries
-from penstock.node.catching_up import CaughtUp
+from penstock.node.catching_up import CaughtUp, caught_up
 from penstock.node.lockfile import LockFile, running_pid
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
@@ -289,18 +289,8 @@ class Node:
                 except NotInPrerequisiteState:
                     if time.monotonic() >= deadline:
                         raise
-        return [self._caught_up(name, lsn) for name, lsn in wanted.items()]
-
-    def _caught_up(self, name: str, wanted: Lsn) -> CaughtUp:
-        (tables,) = (s.tables for s in self.status() if s.name == name)
-        cut = self.cut(name)
-        return CaughtUp(
-            name,
-            wanted,
-            None if cut is None else cut.lsn,
-            waiting=tuple(t.name for t in tables if not (t.ready or t.parked)),
-            parked=tuple(t.name for t in tables if t.parked),
-        )
+        status = {s.name: s for s in self.status()}
+        return [caught_up(status[n], lsn, self.cut(n)) for n, lsn in wanted.items() if n in status]
 
     def _raise_if_stopped(self, name: str) -> None:
         for status in self.status():
@@ -322,9 +312,14 @@ class Node:
 
     def read(self, table: str | TableName, *, subscription: str | None = None) -> DataFrame:
         """A table at the last cut: ``schema.table`` as SQL reads it (``sales."Order Items"``), or
-        the two names. Raises UndefinedObject, SqlSyntaxError."""
+        the two names. While a table is copied again, at the last cut that holds it. Raises
+        UndefinedObject, SqlSyntaxError."""
         name = reading.named(table)
-        return reading.read(self.spark, self._cut_of(subscription, name), name)
+        cut = self._cut_of(subscription, name)
+        if name not in cut.tables:
+            known = self._subscription(cut.subscription)
+            cut = reading.older_cut(self._catalog, self._warehouse, known, name) or cut
+        return reading.read(self.spark, cut, name)
 
     def views(
         self, spark: SparkSession | None = None, *, subscription: str | None = None

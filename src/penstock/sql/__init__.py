@@ -55,6 +55,7 @@ from penstock.sql.statements import (
     Select,
     Statement,
 )
+from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
 from penstock.sql.table_statements import (
     AddColumn,
     AddPrimaryKey,
@@ -82,6 +83,7 @@ __all__ = [
     "AlterSubscriptionConnection",
     "AlterSubscriptionEnabled",
     "AlterSubscriptionRefresh",
+    "AlterSubscriptionRefreshTables",
     "AlterSubscriptionSet",
     "AlterTable",
     "AlterTableCommand",
