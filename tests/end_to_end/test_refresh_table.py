@@ -73,20 +73,20 @@ def test_readers_keep_the_old_contents_until_the_copy_is_there(
     node: LocalNode, database: Database
 ) -> None:
     old = node.cut().tables["a", "t"]
-    with psycopg.connect(database.conninfo) as locker:
-        # The copy waits for the lock.
-        locker.execute("LOCK TABLE a.t IN ACCESS EXCLUSIVE MODE")
+    with psycopg.connect(database.conninfo) as writer:
+        # The copy's slot waits for the end of transactions that have written.
+        writer.execute("INSERT INTO u VALUES (2, 0)")
         node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE a.t")
-        database.execute("UPDATE u SET v = 7")
+        database.execute("UPDATE u SET v = 7 WHERE id = 1")
         node.wait_for(
             "s",
             "cuts without the table",
-            lambda _: ("a", "t") not in node.cut().tables and node.rows("u")[0][1] == 7,
+            lambda _: ("a", "t") not in node.cut().tables and (1, 7) in node.rows("u"),
         )
         assert node.node.read("a.t").count() == 1000  # at the last cut that holds it
         assert len(delta_rows(old.uri, None)) == 1000  # the newest version
-        locker.execute("UPDATE a.t SET v = 9")
-        locker.commit()
+        writer.execute("UPDATE a.t SET v = 9")
+        writer.commit()
     node.caught_up("s", database)
     assert_equal(node, database)
     assert node.node.read("a.t").where("v = 9").count() == 1000

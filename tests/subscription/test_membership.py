@@ -98,7 +98,9 @@ def test_no_cut_with_other_tables_than_the_session_has(
     world: World, change: Callable[[World], None], holds: bool
 ) -> None:
     members = world.membership()
-    targets = Targets(world.warehouse, world.subscription.app_id, "s", world.catalog)
+    targets = Targets(
+        world.warehouse, world.subscription.app_id, "s", world.catalog, lambda oid, names: ()
+    )
     for rel in members.rels:
         targets.open(rel)
     applier = Applier(

@@ -66,6 +66,8 @@ class TableStatistics:
     error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
+    """Columns in which rows from before they were added lack the publisher's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,11 @@ def _files(path: Path) -> list[Path]:
     return [path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))]
 
 
+def _table(numbers: Mapping[str, Any], known: Collection[str]) -> TableStatistics:
+    values = {name: value for name, value in numbers.items() if name in known}
+    return TableStatistics(**{**values, "unfilled": tuple(values.get("unfilled", ()))})
+
+
 def _statistics(numbers: Mapping[str, Any]) -> SubscriptionStatistics:
     """Fields that another version of Penstock wrote and this one does not know are left out."""
     known = {f.name for f in dataclasses.fields(SubscriptionStatistics)}
@@ -225,8 +232,5 @@ def _statistics(numbers: Mapping[str, Any]) -> SubscriptionStatistics:
     for name, value in values.items():
         if name.endswith("_lsn") and value is not None:
             values[name] = Lsn(value)
-    values["tables"] = tuple(
-        TableStatistics(**{k: v for k, v in table.items() if k in known_of_table})
-        for table in numbers.get("tables", ())
-    )
+    values["tables"] = tuple(_table(table, known_of_table) for table in numbers.get("tables", ()))
     return SubscriptionStatistics(**values)

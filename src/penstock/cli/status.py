@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.catalog.publisher_identity import alter
 from penstock.cli.options import NodeDir
 from penstock.cli.sizes import amount
 from penstock.node import Node
@@ -68,6 +69,7 @@ def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
     for subscription in subscriptions:
         parts += [_overview(subscription), _tables(subscription)]
         parts += [_table_error(table) for table in subscription.tables if table.error]
+        parts += [_unfilled(subscription, table) for table in subscription.tables if table.unfilled]
         parts.append(Text(""))
     return Group(*parts)
 
@@ -120,6 +122,15 @@ def _tables(subscription: SubscriptionStatus) -> RenderableType:
             "" if t.version is None else str(t.version),
         )
     return table
+
+
+def _unfilled(subscription: SubscriptionStatus, table: TableStatus) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    what = f"rows from before a column was added lack its value: {', '.join(table.unfilled)}"
+    lines.add_row(Text(f"warning of {table.name}", style="bold"), Text(what))
+    hint = f"Run {alter(subscription.name)} REFRESH TABLE {table.name}."
+    lines.add_row(Text("hint", style="bold"), Text(hint))
+    return lines
 
 
 def _table_error(table: TableStatus) -> RenderableType:

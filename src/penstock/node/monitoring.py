@@ -200,6 +200,7 @@ def _table(subscription: str, table: TableStatus) -> TableReport:
         changes=table.rows_applied,
         update_missing=table.update_missing,
         delete_missing=table.delete_missing,
+        unfilled=len(table.unfilled),
     )
 
 

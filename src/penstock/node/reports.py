@@ -163,7 +163,7 @@ def _table(now: TableStatus, before: TableStatistics | None) -> TableStatistics:
 
 def _earlier(before: TableStatistics) -> TableStatistics:
     """What is known of a table that the worker has not opened; its counts begin again."""
-    kept = {name: getattr(before, name) for name in ("name", "version", *_COPY_FIELDS)}
+    kept = {name: getattr(before, name) for name in ("name", "version", "unfilled", *_COPY_FIELDS)}
     return TableStatistics(**kept)
 
 

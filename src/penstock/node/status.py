@@ -35,6 +35,7 @@ class TableStatus:
 
     ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
+    ``unfilled``: columns in which rows from before they were added lack the publisher's values.
     """
 
     name: str
@@ -49,6 +50,7 @@ class TableStatus:
     version: int | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -242,6 +244,7 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        unfilled=now.unfilled,
         error=now.error if parked is None else parked.message,
         error_detail=now.error_detail if parked is None else parked.detail,
         error_hint=now.error_hint if parked is None else parked.hint,

@@ -97,6 +97,7 @@ class TableReport:
     changes: int
     update_missing: int
     delete_missing: int
+    unfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

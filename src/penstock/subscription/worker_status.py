@@ -46,6 +46,8 @@ class TableStatus:
     error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
+    """Columns in which rows from before they were added lack the publisher's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ class WorkerStatus:
                 tables.get(t.rel.qualified_name) or TableStatus(t.rel.qualified_name),
                 rows_applied=t.rows_applied,
                 version=t.table.version,
+                unfilled=t.table.unfilled,
             )
             for t in targets
         }
