@@ -1,4 +1,4 @@
-"""Columns that are added at the publisher: old rows are like there, or the column is told by name."""
+"""Columns that are added at the publisher: old rows are as there, or the column is told by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 _SETUP = (
     "CREATE TABLE t (id integer PRIMARY KEY, v text, w text);"
     "INSERT INTO t SELECT i, 'v', 'w' FROM generate_series(1, 100) i;"
-    "CREATE DOMAIN five AS integer DEFAULT 5;"
+    "CREATE DOMAIN five AS text DEFAULT '5';"
 )
 
 

@@ -45,6 +45,9 @@ OWN_ERRORS: Final = (
 
 _PARKED: Final = "The table is parked; {alter} REFRESH PUBLICATION copies it again."
 _MENDED: Final = "Then run {alter} ENABLE. Or run"
+_IN_THE_WAL: Final = (
+    "It stays in the publisher's WAL, so the table must pass it by as well. Then run"
+)
 _COPIED: Final = "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again."
 _WITHOUT: Final = (
     "To let the other tables go on without this one: {alter} SET (on_table_error = park)."
@@ -110,6 +113,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
     if table not in error.message:
         detail = _sentences(detail, f"It came up at table {table}.")
     else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=begun)
+    if isinstance(error, ValueNotRepresentable):
+        else_run = _IN_THE_WAL
     mended = _sentences(error.hint, else_run)
     hint = f"{mended} {_COPIED.format(alter=begun)} {_WITHOUT.format(alter=begun)}"
     return _with_hint(error, detail, hint)

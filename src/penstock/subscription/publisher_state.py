@@ -26,4 +26,5 @@ def publisher_state(
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
         confirmed=None if found is None else found.confirmed_flush_lsn,
+        wal_status=None if found is None else found.wal_status,
     )
