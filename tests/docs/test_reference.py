@@ -236,8 +236,6 @@ _POSTGRES = """
     permission denied for table                        aclchk.c
     cannot update table "%s" because it does not have a replica identity and publishes updates
     No space left on device                            strerror(ENOSPC)
-    can no longer access replication slot              slot.c (18)
-    can no longer get changes from replication slot    logicalfuncs.c
 """
 
 
