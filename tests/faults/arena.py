@@ -236,6 +236,11 @@ class Arena:
         last_lsn = self.cuts.last_lsn
         self.node.wait_for("catching up", lambda: last_lsn() >= target, progress=last_lsn)
 
+    def acknowledged(self, lsn: int) -> None:
+        """Have a slot that sends nothing from before a position."""
+        slot = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s"
+        self.node.wait_for("the slot to move on", lambda: self.value(slot, [SUBSCRIPTION]) > lsn)
+
     def joined(self, name: str) -> None:
         """Have a cut with that table in it."""
         self.start()
