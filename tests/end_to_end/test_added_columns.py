@@ -47,7 +47,7 @@ def unfilled(node: LocalNode) -> tuple[str, ...]:
         "c integer GENERATED ALWAYS AS IDENTITY",
         "c serial",
         "c five",
-        "\"My \"\"c\" text NOT NULL DEFAULT 'x''y'",
+        "\"Total\" text NOT NULL DEFAULT 'x''y'",
     ],
 )
 def test_values_that_are_not_sent_are_told_by_name(

@@ -24,10 +24,6 @@ _SETUP = (
 _NAME = 'My "s"'
 _QUOTED = '"My ""s"""'
 _ALTER = f"ALTER SUBSCRIPTION {_QUOTED}"
-_END_WALSENDER = (
-    "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
-    " WHERE slot_name = 'my_slot' AND active"
-)
 
 
 def assert_equal(node: LocalNode, database: Database, table: str = "t") -> None:
@@ -109,9 +105,10 @@ def test_a_slot_that_was_dropped(local_node: Callable[..., LocalNode], database:
     node.caught_up(_NAME, database)
     node.node.sql(f"{_ALTER} DISABLE")
     node.wait_for(_NAME, "its end", lambda s: s.state == "disabled")
+    free = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = 'my_slot'"
+    node.wait_for(_NAME, "the end of its stream", lambda _: database.value(free))
     database.execute(
-        f"{_END_WALSENDER}; SELECT pg_drop_replication_slot('my_slot');"
-        "UPDATE t SET d = NULL WHERE id = 5"
+        "SELECT pg_drop_replication_slot('my_slot'); UPDATE t SET d = NULL WHERE id = 5"
     )
     node.wait_for(_NAME, "a missing slot", lambda s: s.wal_status == "missing")
     node.node.sql(f"{_ALTER} ENABLE")

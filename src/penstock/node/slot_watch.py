@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import MISSING
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def ask(subscription: Subscription) -> Told:
             return Told(time.time(), position, None, None)
         slot = publisher.slot_state(subscription.slot_name)
         if slot is None:
-            return Told(time.time(), position, None, "missing")
+            return Told(time.time(), position, None, MISSING)
         return Told(time.time(), position, slot.retained_bytes, slot.wal_status)
 
 

@@ -26,6 +26,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.lsn import Lsn
 from penstock.node.reports import NO_WORKER, nothing_known, with_told
 from penstock.node.slot_watch import Told
+from penstock.walreceiver.slots import LOST, MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Health(IntEnum):
 
 
 _AT_WORK: Final = (STREAMING, "copying")
-SLOT_GONE: Final = ("lost", "missing")
+SLOT_GONE: Final = (LOST, MISSING)
 
 
 def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:

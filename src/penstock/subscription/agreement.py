@@ -29,6 +29,7 @@ from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.origin import TableProgress, start_lsn
+from penstock.walreceiver.slots import LOST, MISSING
 
 _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
 
@@ -44,7 +45,7 @@ class PublisherState:
     forks: Mapping[int, Lsn]
     confirmed: Lsn | None
     wal_status: str | None = None
-    """Of the slot, as in pg_replication_slots; None: there is no such slot."""
+    """Of the slot, as in pg_replication_slots, or ``slots.MISSING``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,6 @@ def check_publisher(
         )
 
 
-_LOST: Final = "lost"
-
-
 def check_slot(
     subscription: str, slot: str | None, server: PublisherState, cut: Lsn | None
 ) -> None:
@@ -116,14 +114,14 @@ def check_slot(
     came after the last cut. Servers say both in other words from version to version."""
     if slot is None:
         return
-    if server.wal_status == _LOST:
+    if server.wal_status == LOST:
         raise StateMismatch(
             f'replication slot "{slot}" of subscription "{subscription}" is lost',
             detail="The publisher has thrown away WAL that was not read yet: it was more than "
             "max_slot_wal_keep_size.",
             hint=copy_anew(subscription, slot),
         )
-    if server.wal_status is None and cut is not None:
+    if server.wal_status == MISSING and cut is not None:
         raise UndefinedObject(
             f'replication slot "{slot}" does not exist',
             detail=f"It is gone from the publisher, and with it the changes since the last cut, at "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.subscription.agreement import PublisherState
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import MISSING
 
 
 def publisher_state(
@@ -26,5 +27,5 @@ def publisher_state(
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
         confirmed=None if found is None else found.confirmed_flush_lsn,
-        wal_status=None if found is None else found.wal_status,
+        wal_status=MISSING if found is None else found.wal_status,
     )
