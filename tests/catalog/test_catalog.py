@@ -92,7 +92,8 @@ def test_an_error_is_kept_until_it_is_cleared(catalog: Catalog) -> None:
     assert stopped.error is not None
     assert (stopped.error.message, stopped.error.detail) == ("no route", "d")
     assert (stopped.error.hint, stopped.error.sqlstate) == ("h", "08001")
-    catalog.clear_error(subscription.oid)
+    with catalog.write() as t:
+        t.subscriptions.save(stopped.healed())
     (cleared,) = catalog.subscriptions()
     assert cleared.should_run
     assert cleared.error is None
@@ -132,21 +133,95 @@ def test_a_table_that_was_added_again_is_another_one(catalog: Catalog) -> None:
     assert catalog.relations() == (new,)
 
 
-def test_a_name_that_comes_back_knows_its_delta_table(catalog: Catalog) -> None:
+def join(catalog: Catalog, subid: int, oid: int) -> SubscriptionRel:
+    with catalog.write() as t:
+        return t.relations.add(subid, {("public", "a"): oid}, INIT)[0]
+
+
+def leave(catalog: Catalog, rel: SubscriptionRel) -> None:
+    with catalog.write() as t:
+        t.relations.remove(rel)
+
+
+def test_a_relation_that_comes_back_knows_its_delta_table(catalog: Catalog) -> None:
     subscription = subscribe(catalog)
-    (rel,) = add(catalog, subscription.oid, "a")
+    rel = join(catalog, subscription.oid, 100)
     assert (rel.table_id, rel.returned) == (None, False)
     for table_id in ("first", "second"):
         catalog.bind(rel, None, table_id)
-        with catalog.write() as t:
-            t.relations.remove(rel)
-        (rel,) = add(catalog, subscription.oid, "a")
+        leave(catalog, rel)
+        rel = join(catalog, subscription.oid, 100)
         assert (rel.table_id, rel.returned) == (table_id, True)
         assert catalog.relations() == (rel,)
     with catalog.write() as t:
-        assert not t.relations.copy_again(rel, None).returned
         t.relations.delete_all(subscription.oid)
-    assert not add(catalog, subscription.oid, "a")[0].returned
+    assert not join(catalog, subscription.oid, 100).returned
+
+
+def test_another_relation_of_the_name_knows_nothing_of_it(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    rel = join(catalog, subscription.oid, 100)
+    catalog.bind(rel, None, "only copy")
+    leave(catalog, rel)
+    (unknown,) = add(catalog, subscription.oid, "a")
+    assert (unknown.table_id, unknown.returned) == (None, False)
+    leave(catalog, unknown)
+    other = join(catalog, subscription.oid, 999)
+    assert (other.table_id, other.returned) == (None, False)
+    leave(catalog, other)
+    first = join(catalog, subscription.oid, 100)
+    assert (first.table_id, first.returned) == ("only copy", True)
+
+
+def test_a_table_has_returned_until_it_is_copied(catalog: Catalog) -> None:
+    """Its promise (rows of others are kept) holds for every copy until one is committed."""
+    subscription = subscribe(catalog)
+    rel = join(catalog, subscription.oid, 100)
+    catalog.bind(rel, None, "of others")
+    leave(catalog, rel)
+    rel = join(catalog, subscription.oid, 100)
+    for state in (INIT, D):
+        catalog.set_state(rel, state, None)
+        catalog.copy_again(rel, 100)
+        (rel,) = catalog.relations()
+        assert (rel.state, rel.table_id, rel.returned) == (INIT, "of others", True)
+    catalog.set_state(rel, D, None)
+    catalog.copy_again(rel, 999)
+    (other,) = catalog.relations()
+    assert (other.relid, other.table_id, other.returned) == (999, None, False)
+
+
+def test_a_table_that_was_copied_has_not_returned(catalog: Catalog) -> None:
+    subscription = subscribe(catalog)
+    rel = join(catalog, subscription.oid, 100)
+    catalog.bind(rel, None, "ours")
+    leave(catalog, rel)
+    rel = join(catalog, subscription.oid, 100)
+    for state in (D, F, S, R):
+        catalog.set_state(rel, state, None)
+    catalog.copy_again(rel, 999)
+    (rel,) = catalog.relations()
+    assert (rel.relid, rel.table_id, rel.returned) == (999, "ours", False)
+
+
+def test_the_relations_of_former_tables_came_with_version_6(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 5)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog:
+            subscription = subscribe(catalog)
+            rel = join(catalog, subscription.oid, 100)
+            catalog.bind(rel, None, "of nobody knows whom")
+            leave(catalog, rel)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        drop = "ALTER TABLE penstock_former_subscription_rel DROP COLUMN srrelid"
+        connection.execute(text(drop))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        rel = join(catalog, subscription.oid, 100)
+        assert (rel.table_id, rel.returned) == (None, False)
 
 
 def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog) -> None:

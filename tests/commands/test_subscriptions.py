@@ -6,26 +6,40 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, SubscriptionRelState, SubscriptionStatistics
+from penstock.catalog import (
+    Catalog,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+    SubscriptionStatistics,
+)
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
+from penstock.commands.scope import Scope
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import (
+    AuthenticationFailure,
     ConnectionFailure,
     DuplicateObject,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
+    StateMismatch,
     StorageError,
     UndefinedObject,
 )
+from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.sql import parse
+from penstock.sql import parse, parse_script
+from penstock.walreceiver.libpq_errors import connect_failure
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.stream import ReplicationStream
 
@@ -84,6 +98,9 @@ def test_a_life(version: int, catalog: Catalog, database_on: Callable[..., Datab
     assert subscription.should_run
     assert subscription.slot_name == "life"
     assert subscription.conninfo == database.conninfo
+    with Publisher.connect(database.conninfo) as publisher:
+        system, (oid, _) = publisher.identify_system(), publisher.database()
+    assert subscription.publisher == PublisherIdentity(system.system_id, system.timeline, oid)
 
     result = run(catalog, "DROP SUBSCRIPTION life")
     assert result.tag == "DROP SUBSCRIPTION"
@@ -181,6 +198,36 @@ def test_errors_of_the_connection_name_the_subscription_and_no_password(catalog:
     assert catalog.subscriptions() == ()
 
 
+def test_cuts_of_a_dropped_subscription_go_with_the_next_one_of_its_name(
+    catalog: Catalog, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with one that could not be created."""
+    cuts = (warehouse := Warehouse(str(tmp_path / "warehouse"), False)).cuts
+    dropped, scope = CutOwner("readable", "penstock-dropped"), Scope(warehouse=warehouse)
+    cuts.append(dropped, Lsn(1), None, {("public", "a"): CutTable("uri", 1)})
+
+    def create_on(conninfo: str) -> None:
+        tail = "PUBLICATION shop WITH (slot_name = readable)"
+        statement = parse(f"CREATE SUBSCRIPTION readable CONNECTION '{conninfo}' {tail}")
+        execute(statement, catalog, Publisher.connect, scope)
+
+    with pytest.raises(ConnectionFailure):
+        create_on(NOWHERE)
+    assert cuts.last(dropped) is not None
+    with monkeypatch.context() as failing:
+        failing.setattr(Cuts, "forget_others", _no_space)
+        with pytest.raises(StorageError):
+            create_on(shop.conninfo)
+    assert (slots(shop), catalog.subscriptions()) == (set(), ())
+    assert cuts.last(dropped) is not None
+    create_on(shop.conninfo)
+    assert cuts.last(dropped) is None
+
+
+def _no_space(*_: object) -> None:
+    raise StorageError("disk full", sqlstate="53100")
+
+
 def test_refresh_adds_and_removes_tables(catalog: Catalog, shop: Database) -> None:
     create(catalog, shop, "PUBLICATION shop", name="refreshed")
     before = {rel.qualified_name: rel for rel in catalog.relations()}
@@ -199,6 +246,73 @@ def test_refresh_adds_and_removes_tables(catalog: Catalog, shop: Database) -> No
     after = {rel.qualified_name: rel for rel in catalog.relations()}
     assert after["S.b"].sync_id != before["S.b"].sync_id
     assert after["public.a"].sync_id == before["public.a"].sync_id
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "DROP SUBSCRIPTION s; CREATE SUBSCRIPTION s CONNECTION '{other}' PUBLICATION shop WITH "
+        "(connect = false)",
+        "ALTER SUBSCRIPTION s CONNECTION '{other}'",
+        "ALTER SUBSCRIPTION s DISABLE",
+        "DROP SUBSCRIPTION s",
+    ],
+)
+def test_refresh_of_a_subscription_that_is_changed_meanwhile(
+    catalog: Catalog, shop: Database, meanwhile: str
+) -> None:
+    """Nothing that one publisher says goes to a subscription that follows another one."""
+    tail = "PUBLICATION shop WITH (create_slot = false, slot_name = NONE, enabled = false)"
+    create(catalog, shop, tail)
+    _enable_without_slot(catalog)
+    shop.execute("CREATE TABLE new (id int PRIMARY KEY); ALTER PUBLICATION shop ADD TABLE new")
+    before: list[tuple[tuple[Subscription, ...], tuple[SubscriptionRel, ...]]] = []
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        for statement in parse_script(meanwhile.format(other=NOWHERE)):
+            execute(statement, catalog, Publisher.connect)
+        before.append((catalog.subscriptions(), catalog.relations()))
+        return Publisher.connect(conninfo, name)
+
+    with pytest.raises(ObjectInUse, match='"s" was changed') as raised:
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+    assert raised.value.hint == "Run ALTER SUBSCRIPTION s REFRESH PUBLICATION again."
+    assert before == [(catalog.subscriptions(), catalog.relations())]
+
+
+def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
+    catalog: Catalog, shop: Database
+) -> None:
+    tail = "PUBLICATION shop WITH (create_slot = false, slot_name = NONE, enabled = false)"
+    create(catalog, shop, tail)
+    _enable_without_slot(catalog)
+    (subscription,) = catalog.subscriptions()
+    assert subscription.publisher is not None
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))
+        return Publisher.connect(conninfo, name)
+
+    with pytest.raises(StateMismatch, match="another publisher"):
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+
+
+def test_the_hint_of_refresh_says_it_again(catalog: Catalog) -> None:
+    run(catalog, f"CREATE SUBSCRIPTION s CONNECTION '{NOWHERE}' PUBLICATION p WITH (connect=off)")
+    _enable_without_slot(catalog)
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        raise connect_failure('FATAL:  no pg_hba.conf entry for host "::1", user "u"')
+
+    with pytest.raises(AuthenticationFailure) as refused:
+        execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
+    assert str(refused.value.hint).endswith("Run ALTER SUBSCRIPTION s REFRESH PUBLICATION.")
+
+
+def _enable_without_slot(catalog: Catalog) -> None:
+    """REFRESH wants it enabled; DROP wants no way to the publisher then."""
+    with catalog.write() as t:
+        t.subscriptions.save(replace(t.subscriptions.get("s"), enabled=True))
 
 
 def test_drop_waits_until_the_slot_is_free(catalog: Catalog, shop: Database) -> None:

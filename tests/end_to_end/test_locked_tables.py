@@ -65,6 +65,23 @@ def test_statements_do_not_wait_for_ever(
     assert database.value(slots) == 1
 
 
+def test_a_locked_table_keeps_no_binary_stream_from_beginning(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p", "binary = true")
+    node.caught_up("s", database)
+    node.node.stop()
+    with database.connect(autocommit=False) as holder:
+        holder.execute("LOCK TABLE u IN ACCESS EXCLUSIVE MODE")
+        database.execute("INSERT INTO t VALUES (2)")
+        node.node.start()
+        node.caught_up("s", database)
+        assert sorted(node.rows("t")) == [(1,), (2,)]
+        holder.rollback()
+
+
 def test_creating_waits_for_transactions_as_before(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

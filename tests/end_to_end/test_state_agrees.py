@@ -12,15 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from deltalake import DeltaTable as DeltaRs
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from fix_proxy import Proxy
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConfigurationError, StateMismatch, StorageError
 from penstock.node.status import SubscriptionStatus
+from penstock.subscription.witness import Witness
 from publishing.lake_node import eventually
 
 
@@ -145,6 +148,56 @@ def test_another_cluster_is_refused_and_the_way_back_leads_on(
         drop(node)
         node.subscribe("s", other, "p", "create_slot = false, copy_data = false")
         same_rows(node, other)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+def test_a_name_that_leads_to_another_server_within_a_session(
+    tmp_path: Path,
+    spark: Any,
+    database: Database,
+    make_proxy: Callable[[int], Proxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first connection of a session is to the publisher, those that copy and stream are not."""
+    setup = (
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, '{}');"
+        "CREATE PUBLICATION p FOR TABLE t"
+    )
+    database.execute(setup.format("zero"))
+    proxy = make_proxy(database.server.port)
+    check, leads_to = Witness.check, database.server.port
+
+    def then_to(*arguments: Any) -> None:
+        check(*arguments)
+        proxy.target = leads_to
+
+    with EmbeddedPostgres(18) as other, LocalNode(tmp_path / "node", spark) as node:
+        with psycopg.connect(other.conninfo(), autocommit=True) as admin:
+            admin.execute(f'CREATE DATABASE "{database.name}"')  # type: ignore[call-overload]
+        with psycopg.connect(other.conninfo(database.name), autocommit=True) as there:
+            there.execute(setup.format("of another"))  # type: ignore[call-overload]
+            there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+            slots = "SELECT count(*) FROM pg_replication_slots"
+            monkeypatch.setattr(Witness, "check", then_to)
+            leads_to = other.port
+            node.node.sql(
+                f"CREATE SUBSCRIPTION s CONNECTION '{proxy.conninfo(database.conninfo)}' "
+                "PUBLICATION p"
+            )
+            text = "another publisher"
+            stopped(node, text)  # by the next session: this one has nothing to stream
+            assert there.execute(slots).fetchone() == (1,), "nothing is left there"
+            leads_to = proxy.target = database.server.port
+            node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+            same_rows(node, database)
+            leads_to = other.port
+            there.execute("INSERT INTO t VALUES (9, 'of another')")
+            proxy.cut()
+            stopped(node, text)
+        leads_to = proxy.target = database.server.port
+        insert(database, 1)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        same_rows(node, database)
         node.node.sql("DROP SUBSCRIPTION s")
 
 

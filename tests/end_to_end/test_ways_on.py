@@ -73,7 +73,11 @@ def test_changes_that_are_not_followed(node: LocalNode, database: Database) -> N
         "ALTER TABLE t REPLICA IDENTITY USING INDEX t_d; UPDATE t SET d = '2026-01-01'",
     ):
         database.execute(f"{change}; INSERT INTO u SELECT max(id) + 1 FROM u")
-        copied_again(node, database, node.stopped(_NAME))
+        status = node.stopped(_NAME)
+        # To take the change back does not help: the WAL keeps the definition of then.
+        assert len(statements(status)) == 3, status.error_hint
+        assert "in place of all its rows" in str(status.error_hint)
+        copied_again(node, database, status)
         database.execute("DELETE FROM t WHERE id = (SELECT max(id) FROM t)")
         node.caught_up(_NAME, database)
         assert_equal(node, database)

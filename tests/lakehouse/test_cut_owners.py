@@ -11,7 +11,7 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder, write_deltalake
 
 from penstock.lakehouse.cut_rows import SCHEMA
-from penstock.lakehouse.cuts import NOBODY, CutOwner, Cuts, CutTable
+from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -40,16 +40,27 @@ def test_a_name_that_comes_back_has_no_cuts(tmp_path: Path) -> None:
     assert cuts.last(NEW) is None
     older = open_cuts(tmp_path).last(OLD)
     assert older is not None and older.lsn == 0xFF_0000_0000, "until there is another"
+    cuts.forget_others(NEW)
+    assert cuts.last(OLD) is None and documented(cuts) == []
     cuts.append(NEW, Lsn(5), None, TABLES)
     last = open_cuts(tmp_path).last(NEW)
     assert last is not None and (last.lsn, last.tables) == (5, TABLES)
-    assert cuts.last(OLD) is None and documented(cuts) == [5]
     cuts.append(NEW, Lsn(6), None, TABLES)
     cuts.prune(1)
     assert documented(open_cuts(tmp_path)) == [6]
     version = DeltaRs(local_path(cuts.uri)).version()
     cuts.forget_others(NEW)
     assert DeltaRs(local_path(cuts.uri)).version() == version, "nothing to forget, no commit"
+
+
+def test_a_worker_of_an_older_state_takes_no_cuts_from_a_younger_subscription(
+    tmp_path: Path,
+) -> None:
+    """The node's state was put back to when a dropped subscription of the name was there."""
+    open_cuts(tmp_path).append(NEW, Lsn(9), None, TABLES)
+    open_cuts(tmp_path).append(OLD, Lsn(1), None, {})
+    last = open_cuts(tmp_path).last(NEW)
+    assert last is not None and (last.lsn, last.tables) == (9, TABLES)
 
 
 @pytest.fixture
@@ -83,7 +94,7 @@ def test_older_cuts_belong_to_the_name(older: Cuts) -> None:
 
 
 def test_older_cuts_of_a_dropped_subscription(older: Cuts) -> None:
-    older.forget_others(CutOwner("s", NOBODY))
+    older.forget_others(NEW)
     assert older.last(NEW) is None
     older.append(NEW, Lsn(3), None, TABLES)
     older.append(CutOwner("third", "x"), Lsn(1), None, {})

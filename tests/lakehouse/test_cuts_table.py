@@ -12,7 +12,7 @@ from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse import cuts as cuts_module
-from penstock.lakehouse.cuts import NOBODY, CutOwner, Cuts, CutTable
+from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
@@ -107,9 +107,9 @@ def test_forget(tmp_path: Path) -> None:
     cuts = open_cuts(tmp_path)
     cuts.append(owner("a"), Lsn(1), None, tables(1))
     cuts.append(owner("b"), Lsn(1), None, tables(1))
-    cuts.forget_others(CutOwner("a", NOBODY))
+    cuts.forget_others(CutOwner("a", "later"))
     assert cuts.last(owner("a")) is None and last_lsn(cuts, "b") == 1
-    cuts.forget_others(CutOwner("b", NOBODY))
+    cuts.forget_others(CutOwner("b", "later"))
     assert cuts.last(owner("b")) is None
     cuts.append(owner("b"), Lsn(2), None, tables(1))
     assert last_lsn(open_cuts(tmp_path), "b") == 2

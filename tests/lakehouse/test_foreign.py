@@ -18,6 +18,7 @@ from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatc
 from penstock.lakehouse.cuts import Cut, CutTable
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.identity import newest_table_id
+from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -125,6 +126,74 @@ def test_a_compaction_by_others(followed: DeltaTable, spark: SparkSession, late:
     followed.reload()
     again(followed).check_restored(OURS)
     assert spark_ids(spark, followed) == rows
+
+
+def moved(table: DeltaTable, version: int, old: str, new: str, operation: str) -> None:
+    """An entry of another writer, with one file in place of another one."""
+    folder = Path(local_path(table.uri))
+    if not (folder / new).exists():
+        shutil.copy(folder / old, folder / new)
+    file = {"dataChange": operation == "RESTORE", "partitionValues": {}, "modificationTime": 1}
+    entry = [
+        {"commitInfo": {"operation": operation}},
+        {"remove": {"path": old, "dataChange": False, "deletionTimestamp": 1}},
+        {"add": {**file, "path": new, "size": (folder / new).stat().st_size}},
+    ]
+    lines = "\n".join(map(json.dumps, entry))
+    (folder / "_delta_log" / f"{version:020}.json").write_text(lines, encoding="utf-8")
+
+
+@pytest.mark.parametrize("checkpoint", [None, 3, 4], ids=["none", "before", "between"])
+def test_a_log_that_was_cleaned_still_tells_of_its_entries(
+    followed: DeltaTable, checkpoint: int | None
+) -> None:
+    """A subscription was stopped for longer than entries are kept."""
+    old = next(iter(followed.files))
+    followed.stage(written=write(followed, [4]))
+    assert commit(followed, 300) == 3
+    if checkpoint == 3:
+        followed.checkpoint()
+    moved(followed, 4, old, "first.parquet", "OPTIMIZE")
+    later = again(followed)
+    if checkpoint == 4:
+        later.checkpoint()
+    moved(followed, 5, old, "late.parquet", "OPTIMIZE")
+    now = again(followed)
+    for version in range(3 if checkpoint is None else checkpoint):
+        (Path(local_path(followed.uri)) / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(StateMismatch, match="from an older state in version 5"):
+        now.check_restored(OURS)
+
+
+def test_a_restore_after_harm_takes_what_we_have_committed_since(followed: DeltaTable) -> None:
+    old = next(iter(followed.files))
+    moved(followed, 3, old, "first.parquet", "OPTIMIZE")
+    moved(followed, 4, old, "late.parquet", "OPTIMIZE")
+    table = again(followed)
+    table.stage(written=write(table, [4]))
+    assert commit(table, 300) == 5
+    with pytest.raises(StateMismatch, match="in version 4") as caught:
+        again(followed).check_restored(OURS)
+    assert "No version of it holds the right rows." in str(caught.value.detail)
+    restore(followed, 6, to=3)
+    with pytest.raises(StateMismatch, match="in version 4") as caught:
+        again(followed).check_restored(OURS)
+    assert caught.value.hint is None
+
+
+def restore(table: DeltaTable, version: int, *, to: int) -> None:
+    """As a RESTORE of Spark's writes it."""
+    wanted, have = load_at(table.storage, table.uri, to), again(table)
+    size = {path: (Path(local_path(table.uri)) / path).stat().st_size for path in wanted.files}
+    file = {"dataChange": True, "partitionValues": {}, "modificationTime": 1}
+    entry = [
+        {"commitInfo": {"operation": "RESTORE"}},
+        *({"remove": {"path": p, "dataChange": True}} for p in have.files if p not in size),
+        *({"add": {**file, "path": p, "size": size[p]}} for p in size if p not in have.files),
+    ]
+    lines = "\n".join(map(json.dumps, entry))
+    log = Path(local_path(table.uri)) / "_delta_log"
+    (log / f"{version:020}.json").write_text(lines, encoding="utf-8")
 
 
 @pytest.mark.spark

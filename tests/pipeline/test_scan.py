@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.subscription.parking import is_own
 
 _ROWS = 150_000  # more than one batch in a row group
 _FILE = "rows.parquet"
@@ -47,3 +49,12 @@ def test_runs_of_rows_are_the_file(folder: Path, cuts: list[int]) -> None:
         assert found == list(range(start, _ROWS if stop is None else stop))
         seen += found
     assert seen == list(range(_ROWS))
+
+
+def test_rows_of_another_type_are_their_tables_error(folder: Path) -> None:
+    """One table stops because of them, and a copy of it mends them."""
+    columns = (ScanColumn("number", "number", pa.bool_()),)
+    with pytest.raises(PenstockError, match='column "number" had another type') as raised:
+        list(scan(Storage(str(folder)), str(folder), ScanFile(_FILE, 0), columns))
+    assert is_own(raised.value)
+    assert raised.value.hint is None

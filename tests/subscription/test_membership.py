@@ -5,25 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
 from penstock.errors import RelationChanged, UndefinedObject
 from penstock.lakehouse.cuts import CutOwner
+from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pgoutput import messages as m
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.tuple_data import Text
 from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.apply import Applier
 from penstock.subscription.copies import Copies
+from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
+
+A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
 
 
 class World:
@@ -37,9 +48,7 @@ class World:
                 "s", conninfo="host=127.0.0.1 port=1", publications=("p",), slot_name="s"
             )
             t.relations.add(self.oid, {("public", "a"): 1}, SubscriptionRelState.READY)
-        key = Attribute("id", 23, key=True)
-        relation = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (key,))
-        self.warehouse.create("public", "a", TableSchema.of_relation(relation))
+        self.warehouse.create("public", "a", TableSchema.of_relation(A))
 
     @property
     def oid(self) -> int:
@@ -47,6 +56,11 @@ class World:
 
     def rels(self) -> tuple[SubscriptionRel, ...]:
         return self.catalog.relations(self.oid)
+
+    def table(self) -> DeltaTable:
+        found = self.warehouse.open("public", "a")
+        assert found is not None
+        return found
 
     def membership(self) -> Membership:
         return Membership(self.catalog.generation, self.rels)
@@ -91,20 +105,16 @@ def park(world: World) -> None:
     world.catalog.park(world.rels()[0], RelationChanged("by this session"))
 
 
-@pytest.mark.parametrize(
-    ("change", "holds"), [(add, False), (remove, False), (adopt, False), (park, True)]
-)
-def test_no_cut_with_other_tables_than_the_session_has(
-    world: World, change: Callable[[World], None], holds: bool
-) -> None:
+def session(world: World, spark: Any) -> Applier:
+    """With the tables that the subscription has."""
     members = world.membership()
     targets = Targets(
         world.warehouse, world.subscription.app_id, "s", world.catalog, lambda oid, names: ()
     )
     for rel in members.rels:
         targets.open(rel)
-    applier = Applier(
-        None,
+    return Applier(
+        spark,
         world.warehouse.cuts,
         targets,
         subscription="s",
@@ -114,6 +124,15 @@ def test_no_cut_with_other_tables_than_the_session_has(
         last_cut=None,
         members_hold=members.holds,
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"), [(add, False), (remove, False), (adopt, False), (park, True)]
+)
+def test_no_cut_with_other_tables_than_the_session_has(
+    world: World, change: Callable[[World], None], holds: bool
+) -> None:
+    applier = session(world, None)
     try:
         assert applier.cut(Lsn(10), None) is not None
         change(world)
@@ -123,6 +142,51 @@ def test_no_cut_with_other_tables_than_the_session_has(
     last = world.warehouse.cuts.last(CutOwner("s", world.subscription.app_id))
     assert last is not None
     assert last.lsn == (20 if holds else 10)
+
+
+@pytest.mark.spark
+def test_no_commit_after_those_of_others_to_a_table_that_has_left(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves, and a reader writes, when a batch is staged: that reader's rows stay the last."""
+    app_id, (rel,) = world.subscription.app_id, world.rels()
+    applier = session(world, spark)
+    try:
+        assert applier.apply(batch(100, 1)) is not None
+        commit, table = DeltaTable.commit, world.table()
+
+        def leave(self: DeltaTable, **options: Any) -> int:
+            monkeypatch.undo()
+            remove(world)
+            rows = pa.table({"id": pa.array([77], pa.int32())})
+            writer = FileWriter(table.storage, table.uri, table.schema.arrow())
+            table.stage(written=writer.write([rows]))
+            commit(table, app_id="a reader", version_marker=Lsn(1), operation="WRITE")
+            return commit(self, **options)
+
+        monkeypatch.setattr(DeltaTable, "commit", leave)
+        assert applier.apply(batch(200, 2)) is None
+    finally:
+        applier.close()
+    now = world.table()
+    assert (now.version, now.transaction_version(app_id)) == (table.version, 100)
+    with world.catalog.write() as t:
+        (back,) = t.relations.add(world.oid, {rel.table_name: 1}, SubscriptionRelState.INIT)
+    assert back.returned
+    assert now.changed_by_others(app_id)
+
+
+def batch(end_lsn: int, key: int) -> Batch:
+    """One transaction, which inserts a row into table a."""
+    messages = (
+        m.Begin(Lsn(end_lsn - 1), 0, 1),
+        m.RelationMessage(A),
+        m.Insert(A.oid, (Text(str(key).encode()),)),
+        m.Commit(Lsn(end_lsn - 1), Lsn(end_lsn), 0),
+    )
+    frames = [b"w" + bytes(24) + encode(message) for message in messages]
+    piece = Piece(frames, [len(frames) - 1], sum(map(len, frames)))
+    return Batch((piece,), Lsn(end_lsn), Lsn(end_lsn), 0, 1, len(frames))
 
 
 def test_a_table_that_cannot_be_parked_any_more_is_of_another_membership(world: World) -> None:
@@ -148,6 +212,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         status=status,
         retry_interval=0,
         cancelled=lambda: False,
+        check_connection=lambda connection: None,
     )
     try:
         copies.begin()

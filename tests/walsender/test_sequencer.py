@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from penstock.catalog import Catalog, LakeTable, LakeTransaction, SubscriptionRelState
+from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
 from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -151,6 +153,52 @@ def test_what_was_applied_has_an_origin_when_its_table_has_left(
         (None, None),
         (None, None),
     ]
+
+
+def test_commit_times_do_not_go_back_over_a_restart(catalog: Catalog) -> None:
+    """What the first process wrote has an origin: its table has left its subscription."""
+    times = []
+    for moment, origin in ((1_000_000_000, "pg_16384"), (900_000_000, None)):
+        clock = CommitTimes()  # as a process has it
+        with catalog.write() as t:
+            time = clock.next(t, moment)
+            times.append(time)
+            members = [Member(1, "uri", len(times), len(times) + 1)]
+            t.transactions.append(members, commit_time=time, size=1, origin=origin)
+    assert times == [1_000_000_000, 1_000_000_000]
+
+
+@pytest.mark.parametrize(
+    ("app_id", "version"),
+    [("penstock-loader", 7), ("penstock-loader", -1), (f"penstock-{'x' * 80}", 7)],
+)
+def test_writers_may_have_names_that_begin_like_ours(
+    catalog: Catalog, warehouse: Warehouse, app_id: str, version: int
+) -> None:
+    """What they wrote has no origin, so that subscribers with origin = none get it."""
+    write(warehouse, "public.a", 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", app_id, version)
+    sequencer.step()
+    assert [(t.origin, t.origin_lsn) for t in log_of(catalog)] == [(None, None)]
+
+
+def test_a_marker_that_is_no_position_is_its_tables_trouble(
+    catalog: Catalog, warehouse: Warehouse
+) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    apply(warehouse, "a", f"penstock-{uuid.uuid4()}", -1)
+    write(warehouse, "public.b", 1)
+    sequencer.step()
+    (table,) = [table.oid for table in catalog_tables(catalog) if table.name == "b"]
+    assert [t.members[0].relation for t in log_of(catalog)] == [table]
+    (trouble,) = sequencer.troubles.all()
+    assert trouble.name == "public.a"
+    assert "no position: -1" in trouble.reason
 
 
 def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:

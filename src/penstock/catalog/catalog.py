@@ -192,13 +192,6 @@ class Catalog:
             if subscription is not None:
                 transaction.subscriptions.save(replace(subscription, publisher=publisher))
 
-    def clear_error(self, subid: int) -> None:
-        """Forget the error, so that a worker is started again."""
-        with self.write() as transaction:
-            subscription = transaction.subscriptions.find_oid(subid)
-            if subscription is not None:
-                transaction.subscriptions.save(subscription.healed())
-
 
 def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:
     subscription = transaction.subscriptions.find_oid(rel.subid)

@@ -8,6 +8,7 @@ PostgreSQL's; ``subappid`` and what comes behind it is ours. Checks of options a
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -59,8 +60,14 @@ _TABLE = Table(
     Column("suberrorsyncid", String(36)),
 )
 
-APP_ID_PREFIX: Final = "penstock-"
-"""What appIds of subscriptions begin with, those of other nodes too."""
+_APP_ID_PREFIX: Final = "penstock-"
+_APP_ID: Final = re.compile(rf"{_APP_ID_PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+
+
+def is_app_id(text: str) -> bool:
+    """Whether it is the appId of a subscription, of this node or another one. Writers may choose
+    names for themselves that begin like ours."""
+    return _APP_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Subscription:
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
-    ``publisher``: whom it follows, known since its first connection.
+    ``publisher``: whom it follows, known since CREATE or its first connection.
     """
 
     oid: int
@@ -156,7 +163,7 @@ class PgSubscription:
             slot_name=slot_name,
             synchronous_commit=synchronous_commit,
             publications=tuple(publications),
-            app_id=f"{APP_ID_PREFIX}{uuid.uuid4()}",
+            app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))

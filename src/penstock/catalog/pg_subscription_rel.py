@@ -69,8 +69,10 @@ _FORMER = Table(
     Column("srrelschema", String(64), primary_key=True),
     Column("srrelname", String(64), primary_key=True),
     Column("srtableid", String(64), nullable=False),
+    Column("srrelid", BigInteger),
 )
-"""The Delta tables of tables that have left a subscription: their names may come back into it."""
+"""What tables that have left a subscription were bound to: they may come back into it. Another
+relation of the name (srrelid) is another table, and so is one of which nobody knows."""
 
 
 class SubscriptionRelState(Enum):
@@ -83,6 +85,8 @@ class SubscriptionRelState(Enum):
     READY = "r"
     PARKED = "p"
 
+
+_NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 _NEXT: Final = {
     SubscriptionRelState.INIT: {SubscriptionRelState.DATASYNC},
@@ -109,8 +113,9 @@ class SubscriptionRel:
     (None in r when nothing was copied). ``sync_id``: a UUID, new each time that the table is added.
     ``relid``, ``table_id``: what the row is bound to, None until it is known; in state i,
     ``table_id`` is the Delta table of an earlier copy, which this one may replace. ``returned``:
-    the table had left the subscription since that copy. ``conflict``: why the relation may be
-    another one now; ``error``: why the table is parked. REFRESH PUBLICATION copies it again.
+    the table, the same relation, had left the subscription since that copy. ``conflict``: why the
+    relation may be another one now; ``error``: why the table is parked. REFRESH PUBLICATION copies
+    it again.
     """
 
     subid: int
@@ -173,8 +178,8 @@ class PgSubscriptionRel:
                 None,
                 str(uuid.uuid4()),
                 oids.get(name),
-                former.get(name),
-                returned=name in former,
+                former.get((name, oids.get(name))),
+                returned=(name, oids.get(name)) in former,
             )
             for name in tables
         )
@@ -182,22 +187,33 @@ class PgSubscriptionRel:
             self._connection.execute(_TABLE.insert(), [_values(rel) for rel in rels])
         return rels
 
-    def _former(self, subid: int) -> dict[TableName, str]:
-        """The Delta tables of tables that were in the subscription."""
-        query = select(_FORMER).where(_FORMER.c.srsubid == subid)
+    def _former(self, subid: int) -> dict[tuple[TableName, int | None], str]:
+        """Names and OIDs of tables that were in the subscription -> their Delta tables."""
+        query = select(_FORMER).where(_FORMER.c.srsubid == subid, _FORMER.c.srrelid.is_not(None))
         rows = self._connection.execute(query).mappings()
-        return {(row["srrelschema"], row["srrelname"]): row["srtableid"] for row in rows}
+        return {
+            ((row["srrelschema"], row["srrelname"]), row["srrelid"]): row["srtableid"]
+            for row in rows
+        }
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
-        """The table is another one now: a new membership, whose copy replaces the Delta table."""
+        """The table is another one now: a new membership, whose copy replaces the Delta table.
+
+        Except where the table had returned and was not copied since: the Delta table is still its
+        readers', and none of another relation's.
+        """
+        stored = self._stored(rel) or rel
+        returned = stored.returned and stored.state in _NOT_COPIED
+        anothers = returned and relid != stored.relid
         again = replace(
-            rel,
+            stored,
             state=SubscriptionRelState.INIT,
             lsn=None,
             sync_id=str(uuid.uuid4()),
             relid=relid,
+            table_id=None if anothers else stored.table_id,
             conflict=None,
-            returned=False,
+            returned=returned and not anothers,
             error=None,
         )
         self._connection.execute(_TABLE.update().where(_same(rel)).values(**_values(again)))
@@ -217,14 +233,19 @@ class PgSubscriptionRel:
         self._change(rel, conflict=conflict)
 
     def _change(self, rel: SubscriptionRel, **changes: Any) -> None:
-        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
-        if row is not None and changes:
-            values = _values(replace(_rel(row), **changes))
+        stored = self._stored(rel)
+        if stored is not None and changes:
+            values = _values(replace(stored, **changes))
             self._connection.execute(_TABLE.update().where(_same(rel)).values(**values))
 
+    def _stored(self, rel: SubscriptionRel) -> SubscriptionRel | None:
+        """The row of the same membership as it is now."""
+        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
+        return None if row is None else _rel(row)
+
     def remove(self, rel: SubscriptionRel) -> None:
-        """Remove one table; no effect when it is gone (RemoveSubscriptionRel). Which Delta table
-        it had is kept for the day when its name comes back."""
+        """Remove one table; no effect when it is gone (RemoveSubscriptionRel). What it
+        was bound to is kept for the day when it comes back."""
         row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
         if row is None:
             return
@@ -248,12 +269,11 @@ class PgSubscriptionRel:
         Raises UndefinedObject when the table was removed, or removed and added again, and
         NotInPrerequisiteState for a transition that there is not.
         """
-        row = self._connection.execute(select(_TABLE).where(_same(rel))).mappings().one_or_none()
-        if row is None:
+        before = self._stored(rel)
+        if before is None:
             raise UndefinedObject(
                 f'table "{rel.qualified_name}" is no longer part of the subscription'
             )
-        before = _rel(row)
         if not may_follow(before.state, state):
             raise NotInPrerequisiteState(
                 f'table "{rel.qualified_name}" cannot go from state '

@@ -89,8 +89,9 @@ class LakeTransaction:
     """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
     the next.
 
-    ``commit_time``: microseconds since the Unix epoch. ``origin``: name of the replication origin,
-    where a subscription of this node wrote it, and the position there.
+    ``commit_time``: microseconds since the Unix epoch. ``origin``: where a subscription wrote it,
+    the name of its replication origin, and the position there; of a dropped one, or of another
+    node's, its appId.
     """
 
     xid: int
@@ -124,8 +125,8 @@ class PgTransactions:
         return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
 
     def latest_commit_time(self) -> int:
-        """The latest commit time of what was committed here, 0 without any."""
-        query = select(func.max(_TRANSACTION.c.commit_time)).where(_TRANSACTION.c.origin.is_(None))
+        """The latest commit time of all, 0 without any."""
+        query = select(func.max(_TRANSACTION.c.commit_time))
         return int(self._connection.execute(query).scalar_one() or 0)
 
     def append(

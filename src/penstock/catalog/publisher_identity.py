@@ -1,8 +1,9 @@
 """Which publisher a subscription follows, and whether a server is that one.
 
-In: what IDENTIFY_SYSTEM said when the subscription was first connected, and what it says now. Out:
-nothing, or the error with the ways on. Whoever connects asks, before anything that the server says
-is believed: a worker, and REFRESH PUBLICATION.
+In: what IDENTIFY_SYSTEM said to CREATE SUBSCRIPTION, or a first worker, and what it says now. Out:
+nothing, or the error with the ways on. Who believes what a server says asks on the same connection:
+a worker on each of its own, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL:
+it drops the slot of that name on the server that the connection string leads to.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -63,6 +63,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     3: _add_what_is_missing,
     # Tables that have left a subscription.
     4: _add_what_is_missing,
+    # And which relations they were.
+    5: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

@@ -20,7 +20,13 @@ from penstock.catalog.publisher_identity import alter
 from penstock.commands.copied_again import copied_again
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.subscriptioncmds import ALTERED, check_enabled, get_subscription, published
+from penstock.commands.subscriptioncmds import (
+    ALTERED,
+    check_enabled,
+    get_subscription,
+    published,
+    unchanged,
+)
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, UndefinedObject
 from penstock.relation import TableName, qualified
 from penstock.sql import AlterSubscriptionRefreshTables
@@ -43,15 +49,15 @@ def refresh_tables(
         subscription = get_subscription(transaction, statement.name)
         _members(transaction, subscription, names)
     check_enabled(subscription, "REFRESH TABLE")
-    found, _ = published(subscription, connect)
+    found = published(subscription, connect)
     for name in names:
-        _check_published(subscription, name, found)
+        _check_published(subscription, name, found.tables)
     with catalog.write() as transaction:
-        subscription = get_subscription(transaction, statement.name)
+        subscription = unchanged(transaction, subscription, found)
         rels = _members(transaction, subscription, names)
         if subscription.stopped_by in {rel.sync_id for rel in rels}:
             transaction.subscriptions.save(subscription.healed())
-        notices = tuple(_refresh(transaction, rel, found[rel.table_name]) for rel in rels)
+        notices = tuple(_refresh(transaction, rel, found.tables[rel.table_name]) for rel in rels)
     return CommandResult(ALTERED, notices)
 
 

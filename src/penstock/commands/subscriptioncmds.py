@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import (
@@ -40,7 +40,7 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
-from penstock.lakehouse.cuts import NOBODY, CutOwner
+from penstock.lakehouse.cuts import CutOwner, Cuts
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
@@ -51,6 +51,7 @@ from penstock.sql import (
 )
 from penstock.sql.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publications import missing_publications_message
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
+_ENABLE: Final = "ENABLE"
+_REFRESH: Final = "REFRESH PUBLICATION"
 
 
 def create_subscription(
@@ -76,13 +79,10 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     _check_publications_once(statement.publications)
-    if scope.warehouse is not None:
-        others = [CutOwner(known.name, known.app_id) for known in catalog.subscriptions()]
-        scope.warehouse.cuts.adopt(others)
-        scope.warehouse.cuts.forget_others(CutOwner(statement.name, NOBODY))
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = _synchronous_commit_notice(options)
     if not options.connect:
-        _insert(statement, catalog, options, {})
+        _insert(statement, catalog, cuts, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -92,9 +92,10 @@ def create_subscription(
         )
         return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
     with _session(connect, statement.name, statement.conninfo) as publisher:
+        identity = _identity(publisher)
         missing = publisher.missing_publications(statement.publications)
         if missing:
-            notices.append(warning(_missing_message(missing), sqlstate="42704"))
+            notices.append(warning(missing_publications_message(missing), sqlstate="42704"))
         tables = publisher.tables(statement.publications)
         with catalog.read() as transaction:
             check_targets(transaction, tables)
@@ -103,7 +104,7 @@ def create_subscription(
         )
         with _new_slot(publisher, options) as created:
             notices += created
-            _insert(statement, catalog, options, tables)
+            _insert(statement, catalog, cuts, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -155,24 +156,26 @@ def alter_refresh(
     statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
-    again whose name belongs to another relation now, that are parked, or have stopped it."""
+    again whose name belongs to another relation now, that are parked, or have stopped it.
+
+    Raises ObjectInUse when the subscription was changed while the publisher was asked."""
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
-    found, without_identity = published(subscription, connect)
+    found = published(subscription, connect)
     with catalog.write() as transaction:
-        subscription = get_subscription(transaction, statement.name)
+        subscription = unchanged(transaction, subscription, found)
         known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
-        new = {table: oid for table, oid in found.items() if table not in known}
+        new = {table: oid for table, oid in found.tables.items() if table not in known}
         check_targets(transaction, new)
         added = transaction.relations.add(subscription.oid, new, _first_state(options))
-        for table in known.keys() - set(found):
+        for table in known.keys() - set(found.tables):
             transaction.relations.remove(known[table])
-        kept = [(known[table], oid) for table, oid in found.items() if table in known]
+        kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
         notices = returned(added)
         notices += take_in_again(transaction, subscription, kept, options)
-    unwarned = [table for table in without_identity if table in new]
+    unwarned = [table for table in found.without_identity if table in new]
     return CommandResult(ALTERED, (*notices, *_without_identity(unwarned)))
 
 
@@ -185,27 +188,44 @@ def check_enabled(subscription: Subscription, form: str) -> None:
         )
 
 
-def published(
-    subscription: Subscription, connect: PublisherFactory
-) -> tuple[Mapping[TableName, int], Sequence[TableName]]:
-    """What the publisher that a subscription follows publishes for it: tables with their OIDs, and
-    those without a replica identity. Raises StateMismatch for another publisher."""
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publisher has for a subscription: tables with their OIDs, those without a replica
+    identity, and who it is."""
+
+    identity: PublisherIdentity
+    tables: Mapping[TableName, int]
+    without_identity: Sequence[TableName]
+
+
+def published(subscription: Subscription, connect: PublisherFactory) -> Published:
+    """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
-            check_identity(subscription.name, subscription.publisher, _identity(publisher))
-            tables = publisher.tables(subscription.publications)
-            return tables, publisher.tables_without_replica_identity(subscription.publications)
+            identity = _identity(publisher)
+            check_identity(subscription.name, subscription.publisher, identity)
+            return Published(
+                identity,
+                publisher.tables(subscription.publications),
+                publisher.tables_without_replica_identity(subscription.publications),
+            )
     except PenstockError as error:
+        if error.alter == _ENABLE:  # what makes a worker try again does not say this again
+            error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
 
 
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
+    cuts: Cuts | None,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
+    publisher: PublisherIdentity | None,
 ) -> None:
+    """The last step: the cuts of a dropped one go with it, or nothing does."""
     with catalog.write() as transaction:
+        others = transaction.subscriptions.all()
         subscription = transaction.subscriptions.create(
             statement.name,
             conninfo=statement.conninfo,
@@ -216,7 +236,12 @@ def _insert(
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
         )
+        # Tables and slot are of this one: a worker that is led elsewhere stops.
+        transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
+        if cuts is not None:
+            cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
+            cuts.forget_others(CutOwner(subscription.name, subscription.app_id))
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
@@ -269,6 +294,21 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
     return subscription
 
 
+def unchanged(
+    transaction: CatalogTransaction, asked_for: Subscription, found: Published
+) -> Subscription:
+    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile. Raises
+    ObjectInUse, and StateMismatch where it follows another publisher by now."""
+    now = transaction.subscriptions.find_oid(asked_for.oid)
+    if now is None or now != asked_for or now.dropping:
+        raise ObjectInUse(
+            f'subscription "{asked_for.name}" was changed while its publisher was asked',
+            hint=f"Run {alter(asked_for.name)} {_REFRESH} again.",
+        )
+    check_identity(now.name, now.publisher, found.identity)
+    return now
+
+
 def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
     """Write it back without the recorded error, so that a node tries again."""
     transaction.subscriptions.save(subscription.healed())
@@ -278,13 +318,6 @@ def _check_publications_once(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
-
-
-def _missing_message(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names)
-    if len(names) == 1:
-        return f"publication {shown} does not exist on the publisher"
-    return f"publications {shown} do not exist on the publisher"
 
 
 def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:

@@ -44,10 +44,6 @@ class CutOwner:
     id: str
 
 
-NOBODY: Final = ""
-"""The id of an owner who has no cuts."""
-
-
 @dataclass(frozen=True)
 class CutTable:
     """A table of a cut: where it lies, and the Delta version to read.

@@ -7,10 +7,10 @@ process.
 One row per table and cut. ``cut_time`` grows strictly within a subscription, so the last cut of
 subscription s is the rows with the greatest cut_time where subscription = s. Here cuts are told by
 the subscription's id: a dropped one's are never taken for those of a later one of its name, and are
-removed when there is a later one, at the latest before its first cut: not when a worker starts,
-which may have been put back to an older state, when the dropped one was there. The table is a plain
-Delta table (reader version 1) that any reader understands. It is ours alone, therefore old rows,
-log entries and files are removed here, without VACUUM.
+removed when a later one is created: not by a worker, which may have been put back to an older
+state, when the dropped one was there. The table is a plain Delta table (reader version 1) that any
+reader understands. It is ours alone, therefore old rows, log entries and files are removed here,
+without VACUUM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.cut_rows import (
-    NOBODY,
     SCHEMA,
     Cut,
     CutOwner,
@@ -56,7 +55,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 
-__all__ = ["NOBODY", "Cut", "CutOwner", "CutTable", "Cuts"]
+__all__ = ["Cut", "CutOwner", "CutTable", "Cuts"]
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,6 @@ class Cuts:
         self._state: TableState | None = None
         self._loaded = Elapsed()
         self._newest: dict[str, datetime] = {}
-        self._begun: set[str] = set()
         self._seen = False
 
     def append(
@@ -101,12 +99,8 @@ class Cuts:
         """Record a cut, durable on return; the cuts table's version. Raises StorageError.
 
         ``commit_time_us``: the publisher's time of the last transaction's commit, in microseconds
-        since the Unix epoch. Before a subscription's first cut, those of others of its name go.
+        since the Unix epoch.
         """
-        if owner.id not in self._begun:
-            if self.last(owner) is None:
-                self.forget_others(owner)
-            self._begun.add(owner.id)
         with self._lock:
             self._current_state()
             cut_time = self._next_time(owner)
@@ -136,7 +130,7 @@ class Cuts:
         self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
 
     def forget_others(self, owner: CutOwner) -> None:
-        """Remove the cuts of earlier subscriptions that had the owner's name.
+        """Remove the cuts of all others that have had the owner's name, when it is created.
 
         So readers who know cuts by name alone see none of theirs.
         """

@@ -161,6 +161,6 @@ def _read_blob(storage: Storage, uri: str, descriptor: Descriptor) -> bytes:
 def _corrupt(uri: str, why: str) -> StorageError:
     return StorageError(
         f'invalid deletion vector in "{uri}": {why}',
-        hint="The file is damaged. Copy the table again.",
+        hint="The file is damaged: put it back from a copy.",
         sqlstate="XX001",
     )

@@ -22,7 +22,7 @@ from typing import Any, Final
 from penstock.errors import StateMismatch, VersionGone
 from penstock.lakehouse.actions import ENGINE
 from penstock.lakehouse.deletion_vectors import unique_id
-from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
 
@@ -84,12 +84,7 @@ def check_restored(
     commits = [commit for commit in commits if commit.version > since]
     if not any(commit.suspect for commit in commits):
         return
-    try:
-        harm = _harm(storage, uri, since, until)
-    except VersionGone as gone:
-        restored = [commit.version for commit in commits if commit.operation == RESTORE]
-        harm = _Harm(restored[0]) if restored else None
-        log.warning("%s", gone.message)
+    harm = _harm(storage, uri, since, until)
     if harm is not None:
         raise _error(uri, name, harm, _way_back(uri, harm.version, commits))
 
@@ -153,18 +148,35 @@ def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
 
 def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
     """The commit that took commits of ours away, or replaced what was gone; unless a RESTORE has
-    put it right since."""
-    state = TableState() if since < 0 else load_at(storage, uri, since)
-    rows = _rows(state)
-    right: set[Rows] = {rows}
+    put it right since.
+
+    Where the log does not reach back to ``since``, what its entries say of each other still counts,
+    and each checkpoint tells all files again; a RESTORE to what nobody knows is harm.
+    """
+    checkpoints = list_log(storage, uri).checkpoints
+    known = _state_at(storage, uri, since)
+    gone: Rows = frozenset()
+    right: set[Rows] = set() if known is None else {_rows(known)}
     harm: _Harm | None = None
     for version in range(since + 1, until + 1):
         actions = read_entry(storage, uri, version)
         if actions is None:
-            raise VersionGone(f'version {version} of table "{uri}" is not in its log any more')
-        outdated = _replaces(actions) and not _removed(actions) <= rows
-        state.apply(version, actions)
-        rows = _rows(state)
+            known = _state_at(storage, uri, version) if version in checkpoints else None
+            gone = frozenset()
+            right = set() if known is None else {_rows(known)}
+            continue
+        removed = _removed(actions)
+        outdated = _replaces(actions) and (
+            bool(removed & gone) or (known is not None and not removed <= _rows(known))
+        )
+        gone = (gone | removed) - _added(actions)
+        if known is not None:
+            known.apply(version, actions)
+        elif version in checkpoints:
+            known = _state_at(storage, uri, version)
+        rows = None if known is None else _rows(known)
+        if _changes_rows_by_us(actions):
+            right.clear()  # also after harm: what leads back to before it takes this away
         if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
                 harm = None
@@ -172,11 +184,20 @@ def _harm(storage: Storage, uri: str, since: int, until: int) -> _Harm | None:
                 harm = _Harm(version)
         elif harm is None and outdated:
             harm = _Harm(version, outdated=True)
-        elif harm is None:
-            if _changes_rows_by_us(actions):
-                right.clear()
+        elif harm is None and rows is not None:
             right.add(rows)
     return harm
+
+
+def _state_at(storage: Storage, uri: str, version: int) -> TableState | None:
+    """None where the log does not tell any more."""
+    if version < 0:
+        return TableState()
+    try:
+        return load_at(storage, uri, version)
+    except VersionGone as gone:
+        log.warning("%s", gone.message)
+        return None
 
 
 def _commit(storage: Storage, uri: str, version: int) -> _Commit:
@@ -221,6 +242,11 @@ def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
 
 def _removed(actions: Iterable[Mapping[str, Any]]) -> Rows:
     bodies = (action["remove"] for action in actions if "remove" in action)
+    return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
+
+
+def _added(actions: Iterable[Mapping[str, Any]]) -> Rows:
+    bodies = (action["add"] for action in actions if "add" in action)
     return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
 
 

@@ -132,8 +132,9 @@ class TableSchema:
         """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
         The added columns carry the names that they get here. The order of columns does not matter.
-        Raises RelationChanged naming table, column, both types and the remedy for anything else: a
-        column that is gone, a type that became another, another key.
+        Raises RelationChanged naming table, column and both types for anything else: a column that
+        is gone, a type that became another, another key. To take it back at the publisher does not
+        help: its WAL keeps the definition of then.
         """
         _check_same_columns(self, wanted, table)
         if set(wanted.source_key) != set(self.source_key):
@@ -141,7 +142,6 @@ class TableSchema:
                 f'replica identity of relation "{table}" has changed',
                 detail=f"The target table's key is {_key_text(self)}, the publisher's "
                 f"{_key_text(wanted)}.",
-                hint="Give the relation the key that it had at the publisher.",
             )
         taken = {column.source: column.name for column in self.columns}
         names = column_names([c.source for c in wanted.columns], taken)
@@ -168,7 +168,6 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> N
                 f'column "{column.source}" of relation "{table}" is no longer published',
                 detail=f'The target table has the column "{column.name}" of type {mine}, the '
                 "publication has not: it was dropped, renamed or left out of the column list.",
-                hint="Publish the column again.",
             )
         theirs = type_text(delta_type(other.type))
         if mine != theirs:
@@ -176,7 +175,6 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> N
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
                 f"needs {theirs}.",
-                hint="Change the type back at the publisher.",
             )
 
 

@@ -158,7 +158,7 @@ def _check(
         if failed
         else StorageError(
             f'compaction of table "{table.name}" read {found} rows where there are {expected}',
-            hint="Data files are damaged. Put them back from a copy, or copy the table again.",
+            hint="Data files are damaged: put them back from a copy.",
             sqlstate="XX001",
         )
     )

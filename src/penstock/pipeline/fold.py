@@ -70,7 +70,6 @@ def _check_tuples(
                 "publisher did not send replica identity column expected by the logical "
                 f'replication target relation "{table}"',
                 detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",
-                hint="Restore the replica identity at the publisher.",
             )
     old = changes.old_kind != 0 if schema.key else changes.old_kind == OLD_ROW
     must = changes.operation == DELETE if schema.key else changes.operation != INSERT
@@ -165,7 +164,6 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
     return ReplicationConflict(
         f'the publisher did not send column "{column}" of a row new to table "{table}"',
         detail="An UPDATE moved the row into the publication's row filter; its unchanged TOASTed "
-        "value is sent only if it is part of the replica identity.",
-        hint="Run ALTER TABLE ... REPLICA IDENTITY FULL at the publisher, and have the table "
-        "copied again.",
+        "value is sent only if it is part of the replica identity. Later ones are sent after ALTER "
+        "TABLE ... REPLICA IDENTITY FULL at the publisher.",
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from penstock.errors import NotInPrerequisiteState, StorageError, VersionGone
+from penstock.errors import RelationChanged, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.data_file import DataFile
@@ -169,10 +169,10 @@ def _converted(array: pa.Array, column: ScanColumn) -> pa.Array:
     if _class(array.type) == _class(column.type) or pa.types.is_null(array.type):
         with contextlib.suppress(pa.ArrowException):
             return array.cast(column.type)
-    raise NotInPrerequisiteState(
+    raise RelationChanged(
         f'column "{column.name}" had another type when some of the rows were written',
-        detail=f"It is {column.type} now and was {array.type}.",
-        hint="Drop the subscription and subscribe anew: the table is copied again.",
+        detail=f"It is {column.type} now and was {array.type}. A subscriber goes on once it has "
+        "copied the table again.",
     )
 
 

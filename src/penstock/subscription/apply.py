@@ -51,6 +51,10 @@ class Applied:
     outcomes: tuple[TableOutcome, ...] = ()
 
 
+class _OtherTables(Exception):
+    """The subscription has other tables than the session."""
+
+
 class Applier:
     """Applies batches to the open tables of one subscription; one thread at a time."""
 
@@ -89,8 +93,10 @@ class Applier:
         """Release the commit threads."""
         self._pool.shutdown()
 
-    def apply(self, batch: Batch) -> Applied:
+    def apply(self, batch: Batch) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
+
+        None where the subscription has other tables by now, and nothing is committed.
 
         Nothing is committed when it raises before the first commit; when it raises between two
         commits, the tables that have committed skip the batch by their own LSNs when it comes
@@ -103,6 +109,8 @@ class Applier:
             try:
                 rows = self._stage_and_commit(batch)
                 break
+            except _OtherTables:
+                return None
             except CommitConflict as conflict:
                 log.info("%s: working the batch again", conflict.message)
                 self._decoder.relations = dict(relations)
@@ -160,6 +168,10 @@ class Applier:
             for piece in batch.pieces:
                 open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
                 rows += self._stage(piece, open_end, touched)
+            # A table that has left is its readers' (``tablesync``): no commit of ours may follow
+            # theirs. What they commit after this look makes ours lose, and look again.
+            if not self._members_hold():
+                raise _OtherTables
         except BaseException:
             for target in touched.values():
                 target.table.discard()

@@ -35,6 +35,7 @@ from penstock.subscription.tablesync import (
     run_round,
 )
 from penstock.subscription.worker_status import WorkerStatus
+from penstock.walreceiver.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Copies:
         status: WorkerStatus,
         retry_interval: float,
         cancelled: Callable[[], bool],
+        check_connection: Callable[[Connection], None],
     ) -> None:
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
@@ -70,6 +72,7 @@ class Copies:
             options=options,
             progress=status.copying,
             cancelled=cancelled,
+            check_connection=check_connection,
             failed=self._failed,
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")

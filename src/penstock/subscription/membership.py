@@ -6,7 +6,10 @@ it may be one of theirs. So no cut is made after such a change, and nothing is a
 next session begins at the last cut and has the tables of then. What comes in after the look was
 committed at the publisher before REFRESH had ended, or is looked at before the next cut.
 
-What it costs: one look at the change counter a cut; the rows only where it has moved.
+A table that has left is its readers' from then on: what is staged is committed only while they are
+the same, and what was staged before a reader's commit loses to it.
+
+What it costs: two looks at the change counter a batch; the rows only where it has moved.
 """
 
 from __future__ import annotations

@@ -43,12 +43,18 @@ OWN_ERRORS: Final = (
 )
 """What can be wrong with one table alone; of StorageError what a retry does not heal."""
 
-_PARKED: Final = "The table is parked; {alter} REFRESH PUBLICATION copies it again."
+_PARKED: Final = (
+    "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
+)
 _MENDED: Final = "Then run {alter} ENABLE. Or run"
 _IN_THE_WAL: Final = (
     "It stays in the publisher's WAL, so the table must pass it by as well. Then run"
 )
-_COPIED: Final = "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again."
+_ALTERED: Final = "Run {alter} {statement}, and then {alter} ENABLE."
+_COPIED: Final = (
+    "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
+    "all its rows: those that the publisher does not have are gone from it then."
+)
 _WITHOUT: Final = (
     "To let the other tables go on without this one: {alter} SET (on_table_error = park)."
 )
@@ -112,11 +118,14 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
     detail, table = error.detail, f'"{rel.qualified_name}"'
     if table not in error.message:
         detail = _sentences(detail, f"It came up at table {table}.")
-    else_run = "Run" if error.hint is None or error.alter else _MENDED.format(alter=begun)
-    if isinstance(error, ValueNotRepresentable):
-        else_run = _IN_THE_WAL
-    mended = _sentences(error.hint, else_run)
-    hint = f"{mended} {_COPIED.format(alter=begun)} {_WITHOUT.format(alter=begun)}"
+    if error.alter is not None:
+        mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
+    else:
+        else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)
+        if isinstance(error, ValueNotRepresentable):
+            else_run = _IN_THE_WAL
+        mended = f"{_sentences(error.hint, else_run)} {_COPIED.format(alter=begun)}"
+    hint = f"{mended} {_WITHOUT.format(alter=begun)}"
     return _with_hint(error, detail, hint)
 
 

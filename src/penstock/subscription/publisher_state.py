@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.subscription.agreement import PublisherState
-from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.publisher import Publisher, database, identify_system
 from penstock.walreceiver.slots import MISSING
 
 
@@ -29,3 +30,9 @@ def publisher_state(
         confirmed=None if found is None else found.confirmed_flush_lsn,
         wal_status=MISSING if found is None else found.wal_status,
     )
+
+
+def server_identity(connection: Connection) -> PublisherIdentity:
+    """Which server a connection has led to. Raises ConnectionFailure, PublisherError."""
+    system, (database_oid, _) = identify_system(connection), database(connection)
+    return PublisherIdentity(system.system_id, system.timeline, database_oid)

@@ -131,10 +131,7 @@ def _namesake(
         if relation in seen.definitions(first):
             if target.rel.relid is not None:
                 return target, _another(targets, target, relation)
-            try:
-                targets.bind(target, oid)
-            except RelationChanged as error:
-                return target, error
+            targets.bind(target, oid)  # no other target has it: ``of`` knows none
             return target, None
     return None, None
 

@@ -82,9 +82,12 @@ class Streaming:
         parking: Parking,
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
+        check_connection: Callable[[Connection], None],
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
-        ``members_hold``: once it is false there are no more cuts, and the session is to end."""
+        ``members_hold``: once it is false there are no more cuts, and the session is to end.
+        ``check_connection``: raises StateMismatch where it has led to another server."""
+        self._check_connection = check_connection
         self._subscription = subscription
         self._targets = targets
         self._binary = binary
@@ -162,7 +165,13 @@ class Streaming:
 
     def _connect(self) -> Connection:
         subscription = self._subscription
-        return Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+        connection = Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+        try:
+            self._check_connection(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _start_lsn(self) -> Lsn:
         return origin.start_lsn(self._applier.last_cut, self._targets.progress())
@@ -227,6 +236,8 @@ class Streaming:
             applied = self._applier.apply(batch)
         finally:
             batch.forget()
+        if applied is None:
+            return  # and the session ends
         self._frames += batch.frames
         if applied.joined:
             self._joined(applied.joined, batch.end_lsn)

@@ -37,8 +37,9 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
-from penstock.relation import ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
@@ -52,6 +53,9 @@ _LOCK_PATIENCE: Final = "1s"
 """How long questions about a table wait for a lock; the other tables of the round wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
+
+
+_MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 
 class RelStates(Protocol):
@@ -91,6 +95,8 @@ class CopyRound:
     progress: Callable[[CopyProgress], None]
     cancelled: Callable[[], bool]
     """Whether the worker stops: the copy is given up, and made again at the next start."""
+    check_connection: Callable[[Connection], None]
+    """Raises StateMismatch where a connection has led to another server than is followed."""
     failed: Callable[[SubscriptionRel, PenstockError], None]
     """A table is not copied in this round, and why; the others go on."""
 
@@ -125,8 +131,10 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
     with (
         Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
         TableLocks(conninfo, slot, work.check) as locks,
-        SnapshotHolder(conninfo, slot) as holder,
+        SnapshotHolder(conninfo, slot, check_server=work.check_connection) as holder,
     ):
+        # The locks' session, and those that copy, take the holder's snapshot: there is no other.
+        work.check_connection(publisher.connection)
         publisher.connection.interrupt = work.check
         sources = _prepared(work, _lockable(work, locks, rels), publisher)
         if not sources:
@@ -248,10 +256,11 @@ def copy_target(
     warehouse: Warehouse, info: PublishedTable, rel: SubscriptionRel, app_id: str
 ) -> DeltaTable:
     """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
-    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises."""
+    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` raises, and own
+    errors of a table that lies there and cannot be read or written."""
     relation = info.relation
-    table = warehouse.open(relation.schema, relation.name)
-    if table is None or not _is_ours(table, rel, app_id):
+    table = _replaceable(warehouse, relation, rel, app_id)
+    if table is None:
         return ensure_table(warehouse, info, must_be_empty=True)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
@@ -264,12 +273,29 @@ def copy_target(
     return table
 
 
-def _is_ours(table: DeltaTable, rel: SubscriptionRel, app_id: str) -> bool:
+def _replaceable(
+    warehouse: Warehouse, relation: Relation, rel: SubscriptionRel, app_id: str
+) -> DeltaTable | None:
+    uri = warehouse.table_uri(relation.schema, relation.name)
+    try:
+        table = warehouse.open(relation.schema, relation.name)
+        return table if table is not None and _is_ours(table, relation, rel, app_id) else None
+    except PenstockError as error:
+        if not is_own(error):
+            raise
+        mended = "" if error.hint is None else f"{error.hint.rstrip('.')}. Or: "
+        raise error.changed(hint=f"{mended}{_MOVE_AWAY.format(uri=uri)}") from None
+
+
+def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
     """Whether it is the one of this row's earlier copy. While a table is out of the subscription
-    its rows are its readers': with rows that they have changed since, it is theirs."""
+    its rows are its readers': with rows that they have changed since, it is theirs; and where
+    another relation has the name now, it may be all that is left of the old one."""
     if table.id != rel.table_id or table.transaction_version(app_id) is None:
         return False
-    return not (rel.returned and table.changed_by_others(app_id))
+    if not rel.returned:
+        return True
+    return rel.relid == relation.oid and not table.changed_by_others(app_id)
 
 
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
@@ -297,7 +323,7 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
         added = table.schema.columns_added(wanted, table=table.name)
     except RelationChanged as error:
         if must_be_empty:
-            error.hint = f"Move the table at {table.uri} away: the copy makes a new one."
+            error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
     if added:
         table.add_columns(added)

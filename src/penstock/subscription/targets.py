@@ -196,7 +196,7 @@ class Targets:
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
 
-        Raises RelationChanged naming table, column, both types and the remedy.
+        Raises RelationChanged naming table, column and both types.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation, self._key(target, relation))

@@ -28,8 +28,9 @@ from penstock.subscription.agreement import (
     check_slot,
     check_table,
 )
-from penstock.subscription.publisher_state import publisher_state
+from penstock.subscription.publisher_state import publisher_state, server_identity
 from penstock.subscription.targets import Target, Targets
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,11 @@ class Witness:
             log.info('subscription "%s" follows %s', name, identity)
             self._record(identity)
             self._known = identity
+
+    def check_connection(self, connection: Connection) -> None:
+        """Of each further connection of a session, and of copies: a name, or a list of hosts, may
+        lead to another server each time. Raises StateMismatch."""
+        check_identity(self._subscription.name, self._known, server_identity(connection))
 
     def _check_table(self, target: Target) -> None:
         state, table = self._state(target), target.table

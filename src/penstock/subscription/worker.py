@@ -19,7 +19,7 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
@@ -104,6 +104,7 @@ class ApplyWorker:
             status=self.status,
             retry_interval=retry_interval,
             cancelled=self._stopping.is_set,
+            check_connection=self._witness.check_connection,
         )
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
@@ -224,6 +225,7 @@ class ApplyWorker:
                 parking=parking,
                 last_cut=self._witness.last_cut,
                 members_hold=lambda: self._members_hold(members),
+                check_connection=self._witness.check_connection,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -311,8 +313,12 @@ class ApplyWorker:
                 info = publisher.table_info(
                     self.subscription.publications, target.rel.schema, target.rel.table
                 )
-            except UndefinedObject:
-                return False  # renamed or dropped: what comes of it is seen in the stream
+            except ConnectionFailure:
+                raise
+            except PenstockError as error:
+                # Renamed, dropped, locked: what comes of it is seen in the stream.
+                log.info("%s; streaming text", error.message)
+                return False
             for attribute in info.relation.attributes:
                 if not binary_supported(attribute.type_oid):
                     log.warning(

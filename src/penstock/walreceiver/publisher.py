@@ -35,6 +35,28 @@ LOCK_PATIENCE: Final = "10s"
 from version 16 on every table of a publication to tell of one (pg_get_publication_tables)."""
 
 
+def identify_system(connection: Connection) -> SystemIdentity:
+    """Raises PublisherError, ConnectionFailure."""
+    rows = connection.query(
+        "IDENTIFY_SYSTEM",
+        prefix="could not receive database system identifier and timeline ID "
+        "from the primary server: ",
+    )
+    system_id, timeline, position, name = rows[0][:4]
+    return SystemIdentity(
+        str(system_id), int(str(timeline)), Lsn.parse(str(position)).storable(), name
+    )
+
+
+def database(connection: Connection) -> tuple[int, bool]:
+    """The database's OID, and whether the server is in recovery."""
+    ((oid, recovery),) = connection.query(
+        "SELECT oid, pg_catalog.pg_is_in_recovery() FROM pg_catalog.pg_database"
+        " WHERE datname = pg_catalog.current_database()"
+    )
+    return int(str(oid)), recovery == "t"
+
+
 class Publisher:
     """A session on the publisher; a context manager that closes it."""
 
@@ -75,23 +97,11 @@ class Publisher:
         return self.connection.server_version
 
     def identify_system(self) -> SystemIdentity:
-        rows = self.connection.query(
-            "IDENTIFY_SYSTEM",
-            prefix="could not receive database system identifier and timeline ID "
-            "from the primary server: ",
-        )
-        system_id, timeline, position, database = rows[0][:4]
-        return SystemIdentity(
-            str(system_id), int(str(timeline)), Lsn.parse(str(position)).storable(), database
-        )
+        return identify_system(self.connection)
 
     def database(self) -> tuple[int, bool]:
         """The database's OID, and whether the server is in recovery."""
-        ((oid, recovery),) = self.connection.query(
-            "SELECT oid, pg_catalog.pg_is_in_recovery() FROM pg_catalog.pg_database"
-            " WHERE datname = pg_catalog.current_database()"
-        )
-        return int(str(oid)), recovery == "t"
+        return database(self.connection)
 
     def timeline_history(self, timeline: int) -> dict[int, Lsn]:
         """TIMELINE_HISTORY: the timelines before this one, and where each ended."""

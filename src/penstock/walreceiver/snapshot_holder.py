@@ -24,7 +24,16 @@ class SnapshotHolder:
     after ``close`` and can stream from exactly there.
     """
 
-    def __init__(self, conninfo: ConnInfo, slot_name: str, *, temporary: bool = True) -> None:
+    def __init__(
+        self,
+        conninfo: ConnInfo,
+        slot_name: str,
+        *,
+        temporary: bool = True,
+        check_server: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:
+        """``check_server``: raises where the session is on another server than it should be."""
+        self._check_server = check_server
         self._conninfo = conninfo
         self.slot_name = slot_name
         self._temporary = temporary
@@ -38,6 +47,7 @@ class SnapshotHolder:
         connection = Connection.connect(self._conninfo, self.slot_name)
         connection.interrupt = interrupt
         try:
+            self._check_server(connection)
             slot = create_slot(
                 connection, self.slot_name, snapshot="export", temporary=self._temporary
             )

@@ -1,7 +1,8 @@
 """Commit times of the log: they come from the clocks of many writers.
 
 In: what a writer's commit says. Out: a time that is not later than now and never earlier than one
-that was given out before. Transactions of a subscription have the time of their publisher instead.
+that was given out before, by this process or, where its clock has not gone back, by an earlier one.
+What a subscription wrote between two cuts has the time of its publisher instead.
 """
 
 from __future__ import annotations

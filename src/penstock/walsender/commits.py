@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.catalog.pg_subscription import APP_ID_PREFIX
+from penstock.catalog.pg_subscription import is_app_id
 from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.storage import Storage
@@ -79,8 +79,9 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
         if metadata := action.get("metaData"):
             # Nothing is sent for it, but a stream sees whether it can go on with such columns.
             table_id, changes = str(metadata["id"]), True
-        if (marker := action.get("txn")) and _of_subscription(str(marker["appId"])):
-            applied = str(marker["appId"]), Lsn(marker["version"])
+        # Further markers of a subscription, as of its copies, have a path after its appId.
+        if (marker := action.get("txn")) and is_app_id(str(marker["appId"])):
+            applied = str(marker["appId"]), _position(marker["version"])
         for kind in ("add", "remove"):
             body = action.get(kind)
             if body is None:
@@ -92,9 +93,11 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     return TableCommit(version, time, size, changes, table_id, applied)
 
 
-def _of_subscription(app_id: str) -> bool:
-    """Further markers of a subscription, as of its copies, have a path after its appId."""
-    return app_id.startswith(APP_ID_PREFIX) and "/" not in app_id
+def _position(version: object) -> Lsn:
+    """A position that a publisher can have had and a state store can keep."""
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
+        raise ValueError(f"the marker of a subscription is no position: {version!r}")
+    return Lsn(version)
 
 
 def _time(info: Mapping[str, Any]) -> int | None:

@@ -1,0 +1,177 @@
+"""Which Delta tables a copy may replace, on a real catalog and real Delta tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap
+
+from lakehouse.tables import write
+from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
+from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.storage import local_path
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.subscription.tablesync import copy_target
+from penstock.walreceiver.table_info import PublishedTable
+
+OID, ANOTHER = 100, 999
+COLUMNS = (Attribute("id", 20, key=True), Attribute("owner", 25))
+
+
+def published(oid: int = OID) -> PublishedTable:
+    relation = Relation(oid, "public", "t", ReplicaIdentity.DEFAULT, COLUMNS)
+    return PublishedTable(relation, "r", ("id",), None, (), 8192)
+
+
+class World:
+    """A subscription whose table t was copied: ten rows in version 1."""
+
+    def __init__(self, folder: Path, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.warehouse = Warehouse(str(folder / "warehouse"), False)
+        with catalog.write() as t:
+            self.subscription: Subscription = t.subscriptions.create(
+                "s", conninfo="host=h", publications=["p"], slot_name="s"
+            )
+        self.join()
+        schema = TableSchema.of_relation(published().relation, ("id",))
+        table = self.warehouse.create("public", "t", schema)
+        self.catalog.bind(self.rel, OID, table.id)
+        self.commit(table, range(10), Lsn(5), "COPY")
+
+    @property
+    def rel(self) -> SubscriptionRel:
+        (rel,) = self.catalog.relations()
+        return rel
+
+    def table(self) -> DeltaTable:
+        found = self.warehouse.open("public", "t")
+        assert found is not None
+        return found
+
+    def join(self, oid: int = OID) -> None:
+        with self.catalog.write() as t:
+            t.relations.add(
+                self.subscription.oid, {("public", "t"): oid}, SubscriptionRelState.INIT
+            )
+
+    def leave(self) -> None:
+        with self.catalog.write() as t:
+            t.relations.remove(self.rel)
+
+    def commit(self, table: DeltaTable, ids: range, lsn: Lsn, operation: str) -> None:
+        table.stage(written=write(table, ids))
+        app_id = self.subscription.app_id
+        table.commit(app_id=app_id, version_marker=lsn, operation=operation)
+
+    def insert_as_another_writer(self, ids: range) -> None:
+        table = self.table()
+        table.stage(written=write(table, ids))
+        table.commit(app_id="somebody", version_marker=Lsn(1), operation="WRITE")
+
+    def target(self, oid: int = OID) -> DeltaTable:
+        return copy_target(self.warehouse, published(oid), self.rel, self.subscription.app_id)
+
+
+@pytest.fixture
+def world(tmp_path: Path, catalog: Catalog) -> World:
+    return World(tmp_path, catalog)
+
+
+def refused(world: World, oid: int = OID) -> None:
+    with pytest.raises(NotInPrerequisiteState, match="is not empty"):
+        world.target(oid)
+
+
+def test_the_relation_that_comes_back_replaces_its_copy(world: World) -> None:
+    world.leave()
+    world.join()
+    assert world.target().rows == 0
+
+
+def test_rows_of_others_are_kept_by_each_copy_that_is_tried(world: World) -> None:
+    world.leave()
+    world.join()
+    world.catalog.set_state(world.rel, SubscriptionRelState.DATASYNC, None)
+    world.insert_as_another_writer(range(50, 51))
+    world.catalog.copy_again(world.rel, OID)
+    refused(world)
+
+
+def test_another_relation_of_the_name_does_not_replace_the_last_copy_of_the_old_one(
+    world: World,
+) -> None:
+    world.leave()
+    world.join(ANOTHER)
+    refused(world, ANOTHER)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_another_relation_that_appears_before_the_copy(world: World, known: bool) -> None:
+    """By REFRESH, or known to the copy alone."""
+    world.leave()
+    world.join()
+    world.catalog.set_state(world.rel, SubscriptionRelState.DATASYNC, None)
+    if known:
+        world.catalog.copy_again(world.rel, ANOTHER)
+    refused(world, ANOTHER)
+
+
+def test_a_member_that_is_another_relation_is_replaced(world: World) -> None:
+    for state in (SubscriptionRelState.DATASYNC, SubscriptionRelState.FINISHEDCOPY):
+        world.catalog.set_state(world.rel, state, None)
+    world.catalog.copy_again(world.rel, ANOTHER)
+    assert world.target(ANOTHER).rows == 0
+
+
+def tear_the_log(world: World) -> None:
+    (log_of(world) / f"{2:020}.json").write_text('{"torn')
+
+
+def damage_a_vector(world: World) -> None:
+    table = world.table()
+    table.stage(deleted={next(iter(table.files)): BitMap([1])})
+    table.commit(app_id=world.subscription.app_id, version_marker=Lsn(6), operation="REPLICATION")
+    (vector,) = log_of(world).parent.glob("deletion_vector*")
+    vector.write_bytes(bytes(43))
+
+
+def lose_a_vector(world: World) -> None:
+    damage_a_vector(world)
+    (vector,) = log_of(world).parent.glob("deletion_vector*")
+    vector.unlink()
+
+
+def take_appends_only(world: World) -> None:
+    first = (log_of(world) / f"{0:020}.json").read_text().splitlines()
+    (metadata,) = (json.loads(line) for line in first if "metaData" in line)
+    metadata["metaData"]["configuration"]["delta.appendOnly"] = "true"
+    lines = (json.dumps({"commitInfo": {"operation": "SET TBLPROPERTIES"}}), json.dumps(metadata))
+    (log_of(world) / f"{2:020}.json").write_text("\n".join(lines))
+
+
+def log_of(world: World) -> Path:
+    return Path(local_path(world.warehouse.table_uri("public", "t"))) / "_delta_log"
+
+
+@pytest.mark.parametrize("harm", [tear_the_log, damage_a_vector, lose_a_vector, take_appends_only])
+def test_what_cannot_be_replaced_is_to_be_moved_away(
+    world: World, harm: Callable[[World], None]
+) -> None:
+    harm(world)
+    uri = world.warehouse.table_uri("public", "t")
+    with pytest.raises(PenstockError) as raised:
+        world.target()
+    hint = str(raised.value.hint)
+    assert hint.endswith(f"Move the table at {uri} away: the copy makes a new one.")
+    assert "opy the table again" not in hint
+    folder = Path(local_path(uri))
+    folder.rename(folder.with_name("t_old"))
+    assert world.target().rows == 0
