@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -429,20 +430,21 @@ def test_selects(catalog: Catalog) -> None:
 
     query = "SELECT pid, worker_type, received_lsn, lag_bytes FROM pg_stat_subscription"
     assert run(catalog, query).rows == ((None, None, None, None),)
-    catalog.statistics.report(
-        [
-            SubscriptionStatistics(
-                subid=subscription.oid,
-                pid=7,
-                state="streaming",
-                updated_at=0.0,
-                received_lsn=Lsn(9),
-                cut_lsn=Lsn(8),
-                publisher_lsn=Lsn(10),
-            )
-        ]
+    now = time.time()
+    numbers = SubscriptionStatistics(
+        subid=subscription.oid,
+        pid=7,
+        state="streaming",
+        updated_at=now,
+        received_lsn=Lsn(9),
+        cut_lsn=Lsn(8),
+        publisher_lsn=Lsn(10),
+        publisher_at=now,
     )
+    catalog.statistics.report([numbers])
     assert run(catalog, query).rows == ((7, "apply", Lsn(9), 2),)
+    catalog.statistics.report([replace(numbers, updated_at=now - 60)])
+    assert run(catalog, query).rows == ((None, None, Lsn(9), 2),)
 
 
 @pytest.mark.parametrize(

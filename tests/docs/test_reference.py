@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from penstock.lakehouse.cut_rows import SCHEMA
 from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
 from penstock.node import guc
+from penstock.node.guc_values import INT_MAX, Integer, Real
 from penstock.node.status import SubscriptionStatus, TableStatus
 from penstock.pgtypes import arrow_type
 from penstock.stats.prometheus import NodeCollector
@@ -29,6 +31,7 @@ from penstock.stats.report import (
     SequencerReport,
     SlotReport,
     SubscriptionReport,
+    TableReport,
 )
 from penstock.subscription.retry import most_tries
 
@@ -66,7 +69,9 @@ def code(cell: str) -> str:
 
 
 def test_parameters() -> None:
-    told = {code(name): code(default) for name, default, _ in rows(_PARAMETERS, "| parameter |")}
+    table = rows(_PARAMETERS, "| parameter | default | limits |")
+    table += rows(_PARAMETERS, "| parameter | default | meaning |")
+    told = {code(name): code(default) for name, default, *_ in table}
     known = {**_defaults(guc.Parameters), **_defaults(guc.SparkParameters)}
     assert told == known
 
@@ -75,13 +80,21 @@ _PARAMETERS = "docs/parameters.md"
 
 
 def _defaults(kind: type) -> dict[str, str]:
-    found = {}
-    for field in dataclasses.fields(kind):
-        if field.default is not dataclasses.MISSING:
-            found[field.name] = guc._show(field.default, field.metadata)
-        elif field.name == "conf":
-            found[field.name] = "{}"
-    return found
+    known = (field for field in dataclasses.fields(kind) if "kind" in field.metadata)
+    return {field.name: guc.shown_default(field) for field in known}
+
+
+def test_limits_of_parameters() -> None:
+    table = rows(_PARAMETERS, "| parameter | default | limits |")
+    told = {code(name): limits for name, _, limits, _ in table}
+    for field in dataclasses.fields(guc.Parameters):
+        kind = field.metadata.get("kind")
+        wanted = ""
+        if isinstance(kind, Integer | Real):
+            top = "" if kind.maximum == INT_MAX else f" to {kind.maximum}"
+            unit = f" {kind.unit}" if isinstance(kind, Integer) and kind.unit else ""
+            wanted = f"from {kind.minimum}{top}{unit}"
+        assert told.get(field.name, "") == wanted, field.name
 
 
 def test_environment_variables() -> None:
@@ -187,7 +200,13 @@ def test_metrics() -> None:
     slot = SlotReport("s", True, False, False, 1, 1, 1, 1.0, 1.0, 1, 1)
     sender = SenderReport("s", "a", 1, 1, 1, 1.0)
     subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *[1] * 7)
-    report = NodeReport("1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,))
+    subscription = replace(
+        subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
+    )
+    table = TableReport("u", "public.t", "r", 1, 1, 1, 1, 1, 1, 1)
+    report = NodeReport(
+        "1", (subscription,), SequencerReport(1, 1, 1), (slot,), (sender,), tables=(table,)
+    )
     families = NodeCollector(lambda: report).collect()
     samples = [sample for family in families for sample in family.samples]
     assert told == {(sample.name, tuple(sample.labels)) for sample in samples}
@@ -217,8 +236,6 @@ _POSTGRES = """
     permission denied for table                        aclchk.c
     cannot update table "%s" because it does not have a replica identity and publishes updates
     No space left on device                            strerror(ENOSPC)
-    can no longer access replication slot              slot.c (18)
-    can no longer get changes from replication slot    logicalfuncs.c
 """
 
 

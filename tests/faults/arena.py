@@ -212,7 +212,7 @@ class Arena:
         """Limits of a batch, other ones at each start: batches that come again end elsewhere."""
         limits = {
             "apply_batch_delay": self.rng.choice(("50ms", "300ms", "1s")),
-            "logical_decoding_work_mem": self.rng.choice(("16kB", "64kB", "1MB")),
+            "logical_decoding_work_mem": self.rng.choice(("64kB", "256kB", "1MB")),
             "apply_queue_mem": self.rng.choice(("64kB", "1MB")),
             "backlog_copy_threshold": self.rng.choice(("16kB", "64MB")),
         }

@@ -15,9 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from penstock.node.status import Health
 
 _PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 
@@ -104,10 +106,12 @@ class NodeProcess:
             [*_PENSTOCK, "status", "-D", str(self.folder), "--json"],
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
             timeout=60,
             env=_environment(),
         )
+        if done.returncode not in tuple(Health):
+            raise CommandFailed("status", done.returncode, done.stderr)
         return json.loads(done.stdout)
 
     # Life
@@ -116,8 +120,8 @@ class NodeProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, failpoint: str = "") -> None:
-        """``penstock start``; returns at once."""
+    def start(self, failpoint: str = "", command: Sequence[str] = ("start",)) -> None:
+        """``penstock start``, or another command; returns at once."""
         assert not self.running
         self.starts += 1
         environment = _environment() | self.environment
@@ -126,7 +130,7 @@ class NodeProcess:
         self._forgiven = 0
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*_with_parent(), *_PENSTOCK, "start", "-D", str(self.folder)],
+                [*_with_parent(), *_PENSTOCK, *command, "-D", str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -162,13 +166,17 @@ class NodeProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, timeout: float = 60, *, group: bool = False) -> int:
-        """SIGTERM, and the exit status. ``group``: to Spark's JVM too, as systemd does it."""
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal. ``group``: to everything that it has started, too, as a terminal does."""
         assert self._process is not None
         if group:
-            os.killpg(self._process.pid, signal.SIGTERM)
+            os.killpg(self._process.pid, number)
         else:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
+
+    def stop(self, timeout: float = 60, *, group: bool = False) -> int:
+        """SIGTERM, and the exit status. ``group``: to Spark's JVM too, as systemd does it."""
+        self.signal(signal.SIGTERM, group=group)
         status = self.wait_end(timeout)
         assert status is not None, f"no end within {timeout} s after SIGTERM\n{self.log_tail()}"
         return status

@@ -31,7 +31,10 @@ STATUS = SubscriptionStatus(
     lag_seconds=None,
     rows_applied=7,
     rows_per_second=1.0,
+    cut_age_seconds=3.0,
+    publisher_age_seconds=None,
     retained_wal_bytes=None,
+    wal_status="lost",
     transactions_applied=3,
     error_count=1,
     error=None,
@@ -56,6 +59,8 @@ def test_a_report_of_subscriptions(tmp_path: Path) -> None:
     assert (subscription.cut_lsn, subscription.lag_bytes, subscription.changes) == (20, 20, 7)
     assert (subscription.transactions, subscription.errors, subscription.stopped) == (3, 1, False)
     assert (subscription.tables_ready, subscription.tables) == (1, 2)
+    assert (subscription.cut_age_seconds, subscription.slot_gone) == (3.0, True)
+    assert [(t.table, t.state) for t in report.tables] == [("public.a", "r"), ("public.b", "d")]
     assert report.sequencer is None
 
 

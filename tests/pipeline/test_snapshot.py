@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.snapshot import CopyOptions, CopyResult, CopySource, run_copy
+from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopyResult, CopySource, run_copy
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
@@ -41,7 +40,7 @@ class Copier:
         self.conninfo = ConnInfo.parse(database.conninfo)
         self.warehouse = Warehouse(str(folder), fsync=False)
         self.tables: dict[str, DeltaTable] = {}
-        self.progress: list[tuple[str, int, int, int, int]] = []
+        self.progress: list[CopyProgress] = []
         self.finished: list[str] = []
 
     def source(self, publication: str, table: str, schema: str = "public") -> CopySource:
@@ -79,7 +78,7 @@ class Copier:
                 conninfo=ConnInfo.parse(conninfo) if conninfo else self.conninfo,
                 snapshot_name=name,
                 options=options,
-                progress=lambda *step: self.progress.append(step),
+                progress=self.progress.append,
                 finished=finish,
                 check=holder.check,
             )
@@ -134,10 +133,12 @@ def test_copy_on_every_version(
     assert copier.rows("root") == sorted(database.rows("SELECT id, r FROM root"), key=repr)
     assert sorted(copier.finished) == ["public.big", "public.empty", "public.root"]
     assert len(copier.tables["big"].files) > 4, "cut by ctid"
-    steps = [step for step in copier.progress if step[0] == "public.big"]
-    assert [done for _, _, _, done, _ in steps] == list(range(1, steps[-1][4] + 1))
-    assert steps[-1][1] == 20000
-    assert steps[-1][2] == results[0].bytes > 0
+    steps = [step for step in copier.progress if step.table == "public.big"]
+    assert [step.units for step in steps] == list(range(steps[-1].units_total + 1))
+    assert steps[-1].rows == 20000
+    heap = database.value("SELECT pg_table_size('big') - pg_relation_size('big', 'fsm')")
+    assert steps[-1].bytes == steps[-1].bytes_total == pytest.approx(heap, rel=0.1)
+    assert steps == sorted(steps, key=lambda step: step.bytes)
 
 
 def test_what_commits_after_the_snapshot_is_not_copied(copier: Copier) -> None:
@@ -304,7 +305,7 @@ def test_an_error_of_the_caller_ends_the_round(copier: Copier) -> None:
             conninfo=copier.conninfo,
             snapshot_name=holder.open()[0],
             options=SMALL,
-            progress=lambda *step: None,
+            progress=lambda step: None,
             finished=refuse,
         )
     assert not source.table.has_staged
@@ -388,7 +389,7 @@ def test_results_cross_without_the_password(copier: Copier) -> None:
     copier.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     (result,) = copier.copy("p", "t", conninfo=f"{copier.database.conninfo} password=s3cr3t")
     assert result == CopyResult("public.t", 0, 0)
-    assert json.dumps(copier.progress) == '[["public.t", 0, 0, 1, 1]]'
+    assert copier.progress == [CopyProgress("public.t", 0, 0, 0, n, 1) for n in (0, 1)]
 
 
 def test_more_tasks_than_connections(copier: Copier) -> None:
@@ -399,7 +400,7 @@ def test_more_tasks_than_connections(copier: Copier) -> None:
     one = CopyOptions(unit_bytes=256 << 10, connections=1)
     (result,) = copier.copy("p", "t", options=one)
     assert result.rows == 3000
-    assert copier.progress[-1][4] > 3
+    assert copier.progress[-1].units_total > 3
 
 
 def test_an_unexpected_error_names_the_table(copier: Copier) -> None:

@@ -13,6 +13,7 @@ from penstock.stats.report import (
     SequencerReport,
     SlotReport,
     SubscriptionReport,
+    TableReport,
 )
 
 SLOT = SlotReport("s", True, False, False, 100, 20, 2, 1.5, 0.0, 7, 900)
@@ -20,7 +21,10 @@ SENDER = SenderReport("s", "app", 110, None, 0, 0.0)
 SUBSCRIPTION = SubscriptionReport(
     "sub", "streaming", True, False, 5, 4, 6, 2, None, None, 3, 30, 1, 2, 1, 3
 )
-REPORT = NodeReport("1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10)
+TABLE = TableReport("sub", "public.t", "d", None, 7, 1024, 4096, 5, 1, 0, 2)
+REPORT = NodeReport(
+    "1.2", (SUBSCRIPTION,), SequencerReport(120, 4, 3), (SLOT,), (SENDER,), 10, 10, (TABLE,)
+)
 
 
 def scrape(report: NodeReport, path: str = "/metrics") -> tuple[str, str]:
@@ -52,12 +56,19 @@ def test_values_stand_under_their_names() -> None:
     assert found[("penstock_subscription_cut_lsn", ("sub",))] == 4
     assert found[("penstock_subscription_tables_parked", ("sub",))] == 1
     assert found[("penstock_subscription_state", ("streaming", "sub"))] == 1
+    table = ("sub", "public.t")
+    assert found[("penstock_table_copied_bytes", table)] == 1024
+    assert found[("penstock_table_copy_bytes", table)] == 4096
+    assert found[("penstock_table_columns_unfilled", table)] == 2
+    assert found[("penstock_table_state", ("d", *table))] == 1
 
 
 def test_what_is_not_known_has_no_sample() -> None:
     found = samples(scrape(REPORT)[1])
     assert ("penstock_walsender_flush_lsn", ("app", "s")) not in found
     assert ("penstock_subscription_lag_seconds", ("sub",)) not in found
+    assert ("penstock_subscription_slot_gone", ("sub",)) not in found
+    assert ("penstock_table_version", ("sub", "public.t")) not in found
 
 
 def test_a_node_that_publishes_nothing_has_no_sequencer() -> None:

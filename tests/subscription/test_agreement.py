@@ -9,7 +9,7 @@ import pytest
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.pg_subscription_rel import SubscriptionRelState as State
 from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
-from penstock.errors import ConnectionFailure, StateMismatch
+from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import Lsn
 from penstock.subscription.agreement import (
@@ -17,6 +17,7 @@ from penstock.subscription.agreement import (
     TableState,
     check_cuts,
     check_publisher,
+    check_slot,
     check_table,
 )
 
@@ -224,3 +225,14 @@ def test_cuts(state: State, joined: int | None, cut: int | None, gone: bool) -> 
     with pytest.raises(StateMismatch, match="the cuts of") as caught:
         check_cuts("s", lsn, [rel], "cuts")
     assert "ENABLE" in (caught.value.hint or "")
+
+
+def test_a_slot_that_is_lost_or_gone() -> None:
+    check_slot("s", "slot", replace(SERVER, wal_status="reserved"), Lsn(5))
+    check_slot("s", None, replace(SERVER, wal_status="missing"), Lsn(5))
+    check_slot("s", "slot", replace(SERVER, wal_status=None), Lsn(5))  # not told
+    check_slot("s", "slot", replace(SERVER, wal_status="missing"), None)  # nothing is lost with it
+    with pytest.raises(StateMismatch, match="is lost"):
+        check_slot("s", "slot", replace(SERVER, wal_status="lost"), None)
+    with pytest.raises(UndefinedObject, match="does not exist"):
+        check_slot("s", "slot", replace(SERVER, wal_status="missing"), Lsn(5))

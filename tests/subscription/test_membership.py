@@ -109,7 +109,9 @@ def park(world: World) -> None:
 def session(world: World, spark: Any) -> Applier:
     """With the tables that the subscription has."""
     members = world.membership()
-    targets = Targets(world.warehouse, world.subscription.app_id, "s", world.catalog)
+    targets = Targets(
+        world.warehouse, world.subscription.app_id, "s", world.catalog, lambda oid, names: ()
+    )
     for rel in members.rels:
         targets.open(rel)
     return Applier(

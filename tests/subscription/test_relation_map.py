@@ -75,7 +75,7 @@ class World:
         return next(rel for rel in self.catalog.relations(self.oid) if rel.table == name)
 
     def targets(self) -> Targets:
-        targets = Targets(self.warehouse, APP, "s", self.catalog)
+        targets = Targets(self.warehouse, APP, "s", self.catalog, lambda oid, names: ())
         for rel in self.catalog.relations(self.oid):
             assert targets.open(rel) is not None
         return targets
@@ -160,7 +160,7 @@ def test_one_relation_has_one_target(world: World) -> None:
     with pytest.raises(RelationChanged, match="are copies of one relation"):
         world.targets()
     # Nor does the refused one come into a cut with those that go on.
-    targets = Targets(world.warehouse, APP, "s", world.catalog)
+    targets = Targets(world.warehouse, APP, "s", world.catalog, lambda oid, names: ())
     assert targets.open(world.rel("a")) is not None
     with pytest.raises(RelationChanged):
         targets.open(world.rel("b"))

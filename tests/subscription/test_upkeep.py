@@ -31,7 +31,7 @@ def test_a_lost_race_of_a_compaction(spark: SparkSession, tmp_path: Path) -> Non
         with catalog.write() as t:
             oid = t.subscriptions.create("s", conninfo="", publications=("p",), slot_name="s").oid
             t.relations.add(oid, {("public", "t"): 1}, SubscriptionRelState.READY)
-        targets = Targets(lake.warehouse, APP, "s", catalog)
+        targets = Targets(lake.warehouse, APP, "s", catalog, lambda oid, names: ())
         target = targets.open(catalog.relations(oid)[0])
         assert target is not None
         upkeep = Upkeep(spark, targets, lake.warehouse.cuts, OPTIONS)

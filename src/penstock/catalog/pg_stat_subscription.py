@@ -1,8 +1,10 @@
 """Live numbers of subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: what a running node reports about once a second. Out: the numbers as they were told last. They
-are worth nothing after a crash, so nothing is forced to disk: with SQLite they have a file of their
-own, which is made anew when it is damaged. Nothing is decided upon them.
+In: what a running node reports about once a second. Out: the numbers as they were told last, and
+what they mean when somebody asks: those of a node that does not run, or about a publisher that does
+not answer, are out of date. They are worth nothing after a crash, so nothing is forced to disk: in
+SQLite they have a file of their own, which is made again when it is damaged. Nothing is decided
+upon them.
 """
 
 from __future__ import annotations
@@ -36,15 +38,25 @@ _TABLE: Final = Table(
 )
 
 
+STREAMING: Final = "streaming"
+"""The state of a worker that has a stream."""
+
+_REPORTED_S: Final = 10.0
+"""A node that runs has written its numbers within this time."""
+
+_TOLD_S: Final = 30.0
+"""A publisher that answers has told its position within this time."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """One table. ``name``: qualified. ``rows_total``: the publisher's estimate of what to copy.
+    """One table. ``name``: qualified. ``bytes_copied``, ``bytes_total``: of the publisher's heap.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
     bytes_copied: int = 0
-    rows_total: int | None = None
+    bytes_total: int = 0
     units_copied: int = 0
     units_total: int = 0
     rows_applied: int = 0
@@ -54,6 +66,8 @@ class TableStatistics:
     error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
+    """Columns in which rows from before they were added lack the publisher's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +75,11 @@ class SubscriptionStatistics:
     """One subscription. Times are seconds since 1970; LSNs are None while unknown.
 
     ``pid``: the node's process, None when none runs. ``state``: what the worker does, in words.
-    ``publisher_lsn``: end of the publisher's WAL as told last. ``lag_seconds``: how old the newest
-    transaction in a cut is while others wait. ``retained_bytes``: WAL that the slot keeps.
+    ``publisher_lsn``: end of the publisher's WAL as told last, at ``publisher_at``.
+    ``caught_up_at``: the last time at which a cut was known to hold everything that had been
+    committed. ``waiting``: something waits to be applied. ``retained_bytes``: WAL that the slot
+    keeps, and ``wal_status`` as in pg_replication_slots (``missing``: there is no such slot), as
+    told at ``slot_at``.
     """
 
     subid: int
@@ -77,8 +94,12 @@ class SubscriptionStatistics:
     last_msg_receipt_time: float | None = None
     commit_time: float | None = None
     cut_time: float | None = None
-    lag_seconds: float | None = None
+    publisher_at: float | None = None
+    caught_up_at: float | None = None
+    waiting: bool = True
     retained_bytes: int | None = None
+    wal_status: str | None = None
+    slot_at: float | None = None
     rows_applied: int = 0
     rows_per_second: float = 0.0
     transactions_applied: int = 0
@@ -99,12 +120,34 @@ class SubscriptionStatistics:
         """pg_stat_subscription_stats: deletes of rows that were not there."""
         return sum(table.delete_missing for table in self.tables)
 
-    @property
-    def lag_bytes(self) -> int | None:
-        """From the last cut to the end of the publisher's WAL."""
-        if self.cut_lsn is None or self.publisher_lsn is None:
+    def reported(self, now: float) -> bool:
+        """Whether a node has told these numbers just now. Times are seconds since 1970."""
+        return now - self.updated_at < _REPORTED_S
+
+    def lag_bytes(self, now: float) -> int | None:
+        """From the last cut to the end of the publisher's WAL; None where nobody knows its end."""
+        if self.cut_lsn is None or self.publisher_lsn is None or not _fresh(self.publisher_at, now):
             return None
         return max(0, self.publisher_lsn - self.cut_lsn)
+
+    def lag_seconds(self, now: float) -> float | None:
+        """How far readers are behind at most: 0 while a stream is open and nothing waits, else
+        since when nobody knows that they have everything."""
+        if self.caught_up_at is None:
+            return None
+        if self.state == STREAMING and self.reported(now) and not self.waiting:
+            return 0.0
+        return max(0.0, now - self.caught_up_at)
+
+    def slot(self, now: float) -> tuple[int | None, str | None]:
+        """``retained_bytes`` and ``wal_status``; None where the publisher has not told lately."""
+        if not _fresh(self.slot_at, now):
+            return None, None
+        return self.retained_bytes, self.wal_status
+
+
+def _fresh(at: float | None, now: float) -> bool:
+    return at is not None and now - at < _TOLD_S
 
 
 class StatisticsStore:
@@ -176,6 +219,11 @@ def _files(path: Path) -> list[Path]:
     return [path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))]
 
 
+def _table(numbers: Mapping[str, Any], known: Collection[str]) -> TableStatistics:
+    values = {name: value for name, value in numbers.items() if name in known}
+    return TableStatistics(**{**values, "unfilled": tuple(values.get("unfilled", ()))})
+
+
 def _statistics(numbers: Mapping[str, Any]) -> SubscriptionStatistics:
     """Fields that another version of Penstock wrote and this one does not know are left out."""
     known = {f.name for f in dataclasses.fields(SubscriptionStatistics)}
@@ -184,8 +232,5 @@ def _statistics(numbers: Mapping[str, Any]) -> SubscriptionStatistics:
     for name, value in values.items():
         if name.endswith("_lsn") and value is not None:
             values[name] = Lsn(value)
-    values["tables"] = tuple(
-        TableStatistics(**{k: v for k, v in table.items() if k in known_of_table})
-        for table in numbers.get("tables", ())
-    )
+    values["tables"] = tuple(_table(table, known_of_table) for table in numbers.get("tables", ()))
     return SubscriptionStatistics(**values)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import StateMismatch
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.quoting import quote_identifier, quote_literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,16 @@ def check_identity(
     )
 
 
-def copy_anew(subscription: str) -> str:
-    """The last way on, which leads out of everything: for hints."""
-    command = alter(subscription)
+def copy_anew(subscription: str, slot: str | None = None) -> str:
+    """The last way on, which leads out of everything: for hints. ``slot``: its name, where that is
+    not the subscription's."""
+    command, name = alter(subscription), quote_literal(slot or subscription)
     return (
-        f"To copy its tables again: {command} DISABLE, {command} SET (slot_name = NONE), DROP "
-        f"SUBSCRIPTION {quote_identifier(subscription)}, remove its tables and, where it still "
-        "exists, its slot, and CREATE SUBSCRIPTION."
+        f"To copy its tables again: {command} DISABLE; {command} SET (slot_name = NONE); DROP "
+        f"SUBSCRIPTION {quote_identifier(subscription)}; on the publisher SELECT "
+        "pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "
+        f"{name}; remove the folders of its tables from the warehouse; and then CREATE "
+        "SUBSCRIPTION as before."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import TextIO
 
 import typer
 
@@ -36,18 +37,35 @@ def main() -> None:
     # The receiving thread is in Python all the time, the applying one mostly in C: at the default
     # of 5 ms the latter would wait that long after each of its calls.
     sys.setswitchinterval(0.0005)
-    logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "INFO"),
-        format="%(asctime)s %(levelname)s  %(message)s",
-        stream=sys.stderr,
-    )
-    for noisy in ("py4j", "sqlglot", "deltalake"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    log_to_standard_error()
     try:
         app()
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
         sys.exit(1)
+
+
+def log_to_standard_error() -> None:
+    """As the command line does, at the level of $PENSTOCK_LOG."""
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "INFO"),
+        format="%(asctime)s %(levelname)s  %(message)s",
+        handlers=[_StandardError()],
+    )
+    for noisy in ("py4j", "sqlglot", "deltalake"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to whatever ``sys.stderr`` is at the moment: a progress display stands for it."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        pass
 
 
 if __name__ == "__main__":

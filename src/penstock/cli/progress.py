@@ -1,35 +1,47 @@
 """Progress of copies and the stream while a node runs in the foreground.
 
-In: a function that gives the node's status. Out: on a terminal bars that are drawn in place,
-otherwise a plain line now and then. It only reads; a failing read is left out, never an error.
+In: a function that gives the node's status. Out: on a terminal bars below the log lines, which go
+away when a copy is done, and all of them at the end; elsewhere a plain line now and then, as long
+as something is copied, and when a state changes. It only reads; a failing read is left out.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from penstock.cli.above_bars import AboveBars
+from penstock.cli.pace import Pace, Speed
+from penstock.cli.sizes import amount
 from penstock.errors import PenstockError
-from penstock.node.status import SubscriptionStatus
+from penstock.node.status import SubscriptionStatus, TableStatus
 
 _TERMINAL_INTERVAL: Final = 0.5
 _PLAIN_INTERVAL: Final = 10.0
+_BARS: Final = 8
+"""Tables that have a bar of their own; more would not fit below the log."""
 
 
 class ProgressDisplay:
     """A context manager that shows progress on standard error until it ends."""
 
-    def __init__(self, status: Callable[[], Sequence[SubscriptionStatus]]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Sequence[SubscriptionStatus]],
+        *,
+        plain_interval: float = _PLAIN_INTERVAL,
+    ) -> None:
         self._status = status
-        self._console = Console(stderr=True)
+        self._plain_interval = plain_interval
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> ProgressDisplay:
         self._thread.start()
@@ -40,22 +52,29 @@ class ProgressDisplay:
         self._thread.join()
 
     def _run(self) -> None:
-        if not self._console.is_terminal:
-            while not self._ended.wait(_PLAIN_INTERVAL):
-                for line in plain_lines(self._read()):
-                    print(line, file=sys.stderr)
+        console = Console(file=sys.stderr)  # not what stands for it later
+        if console.is_terminal:
+            self._draw(console)
             return
-        bars = Progress(
+        lines = PlainLines()
+        while not self._ended.wait(self._plain_interval):
+            for line in lines.of(self._read(), time.monotonic()):
+                print(line, file=sys.stderr, flush=True)
+
+    def _draw(self, console: Console) -> None:
+        progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            console=self._console,
+            console=console,
             transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        with bars:
+        bars = Bars(progress)
+        with progress, AboveBars(console):
             while not self._ended.wait(_TERMINAL_INTERVAL):
-                self._draw(bars, self._read())
+                bars.show(self._read(), time.monotonic())
 
     def _read(self) -> Sequence[SubscriptionStatus]:
         try:
@@ -63,41 +82,116 @@ class ProgressDisplay:
         except PenstockError:
             return ()
 
-    def _draw(self, bars: Progress, subscriptions: Sequence[SubscriptionStatus]) -> None:
-        for subscription in subscriptions:
-            self._task(bars, subscription.name, streaming_text(subscription), None, None)
-            for table in subscription.tables:
-                name = f"{subscription.name} copy {table.name}"
-                if table.units_total:
-                    text = f"{table.rows_copied:,} rows"
-                    self._task(bars, name, text, table.units_copied, table.units_total)
 
-    def _task(
-        self, bars: Progress, name: str, text: str, completed: int | None, total: int | None
-    ) -> None:
+class _Copies:
+    """The copies that run, with their speeds."""
+
+    def __init__(self) -> None:
+        self._paces: dict[str, Pace] = {}
+
+    def speed(self, name: str, tables: Sequence[TableStatus], at: float) -> Speed:
+        return self._paces.setdefault(name, Pace()).see(
+            at,
+            sum(t.bytes_copied for t in tables),
+            sum(t.bytes_total for t in tables),
+            sum(t.rows_copied for t in tables),
+        )
+
+    def keep_only(self, names: set[str]) -> None:
+        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
+
+
+class Bars:
+    """One line for each subscription, one for its copies together, and some for single ones."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._copies = _Copies()
+
+    def show(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> None:
+        """Draw what there is now, and take away what is done."""
+        shown: set[str] = set()
+        for subscription in subscriptions:
+            self._line(subscription.name, streaming_text(subscription), None, None)
+            shown.add(subscription.name)
+            copied = copied_tables(subscription)
+            running = [table for table in copied if table.state == "d"]
+            if not running:
+                continue
+            groups = {f"{subscription.name} copy {t.name}": [t] for t in running[:_BARS]}
+            if len(copied) > 1:
+                done = len(copied) - len(running)
+                self._copy(f"{subscription.name} copy", copied, at, f"{done} of {len(copied)}, ")
+                shown.add(f"{subscription.name} copy")
+            for name, tables in groups.items():
+                self._copy(name, tables, at, "")
+            shown |= groups.keys()
+        for name in self._tasks.keys() - shown:
+            self._progress.remove_task(self._tasks.pop(name))
+        self._copies.keep_only(shown)
+
+    def _copy(self, name: str, tables: Sequence[TableStatus], at: float, before: str) -> None:
+        text = before + copy_text(tables, self._copies.speed(name, tables, at))
+        done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
+        self._line(name, text, done, total or None)
+
+    def _line(self, name: str, text: str, completed: int | None, total: int | None) -> None:
         if name not in self._tasks:
-            self._tasks[name] = bars.add_task(name, total=total, text=text)
-        bars.update(self._tasks[name], completed=completed, total=total, text=text)
+            self._tasks[name] = self._progress.add_task(name, total=total, text=text)
+        self._progress.update(self._tasks[name], completed=completed, total=total, text=text)
+
+
+_DONE_TOTAL: Final = ("copied", "total")
+
+
+class PlainLines:
+    """What a log has of it."""
+
+    def __init__(self) -> None:
+        self._copies = _Copies()
+        self._states: dict[str, str] = {}
+
+    def of(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> list[str]:
+        """A line for each table that is being copied, and for each subscription that copies or has
+        another state than before."""
+        lines = []
+        shown: set[str] = set()
+        for s in subscriptions:
+            running = [table for table in copied_tables(s) if table.state == "d"]
+            if running or self._states.get(s.name) != s.state:
+                lines.append(f"{s.name}: {streaming_text(s)}")
+            self._states[s.name] = s.state
+            for table in running:
+                name = f"{s.name}: copying {table.name}"
+                shown.add(name)
+                speed = self._copies.speed(name, [table], at)
+                lines.append(f"{name}: {copy_text([table], speed)}")
+        self._copies.keep_only(shown)
+        return lines
+
+
+def copied_tables(subscription: SubscriptionStatus) -> list[TableStatus]:
+    """Those of the copies that run, and those that they have finished."""
+    tables = [table for table in subscription.tables if table.units_total]
+    return tables if any(table.state == "d" for table in tables) else []
+
+
+def copy_text(tables: Sequence[TableStatus], speed: Speed) -> str:
+    """How much is copied of how much, how fast, and the time left."""
+    done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
+    rows = sum(table.rows_copied for table in tables)
+    text = f"{amount(done)} of {amount(total)}, {rows:,} rows"
+    if speed.left is None:
+        return text
+    left = timedelta(seconds=round(speed.left))
+    return f"{text}, {amount(round(speed.bytes))}/s, {speed.rows:,.0f} rows/s, {left} left"
 
 
 def streaming_text(subscription: SubscriptionStatus) -> str:
     """State, position and lag in a few words."""
-    lag = "" if subscription.lag_bytes is None else f", {subscription.lag_bytes:,} bytes behind"
+    lag = "" if subscription.lag_bytes is None else f", {amount(subscription.lag_bytes)} behind"
     return (
         f"{subscription.state}, cut at {subscription.cut_lsn or 'none'}{lag}, "
         f"{subscription.rows_applied:,} rows applied"
     )
-
-
-def plain_lines(subscriptions: Sequence[SubscriptionStatus]) -> list[str]:
-    """One line for each subscription, and one for each table that is being copied."""
-    lines = []
-    for subscription in subscriptions:
-        lines.append(f"{subscription.name}: {streaming_text(subscription)}")
-        lines += [
-            f"{subscription.name}: copying {t.name}: {t.rows_copied:,} rows, "
-            f"{t.units_copied} of {t.units_total} parts"
-            for t in subscription.tables
-            if t.state == "d" and t.units_total
-        ]
-    return lines

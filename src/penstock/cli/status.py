@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,12 +15,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.catalog.publisher_identity import alter
 from penstock.cli.options import NodeDir
+from penstock.cli.sizes import amount
 from penstock.node import Node
-from penstock.node.status import SubscriptionStatus, TableStatus, as_json
+from penstock.node.status import SubscriptionStatus, TableStatus, as_json, health
 
 _WATCH_INTERVAL: Final = 1.0
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+_PATIENCE: Final = 3.0
+"""Seconds that publishers of a node that does not run have to answer."""
 
 
 def status(
@@ -27,19 +31,34 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Draw it again every second.")] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show state, positions, lag, rows, errors and retained WAL of every subscription."""
-    node = Node(directory)
-    if as_json_text:
-        typer.echo(json.dumps(as_json(node.status()), indent=2))
-        return
-    console = Console()
-    if not watch:
-        console.print(picture(node.status()))
-        return
-    with Live(picture(node.status()), console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(_WATCH_INTERVAL)
-            live.update(picture(node.status()), refresh=True)
+    """Show state, positions, lag, rows, errors and retained WAL of every subscription.
+
+    Exit status, the first that holds: 4 when a subscription needs a person (an error has stopped
+    it, a table is parked, its slot is gone or lost); 3 when no process runs the node; 5 when an
+    enabled subscription does not follow at the moment, and tries again by itself; else 0. 1: the
+    node's state cannot be read.
+    """
+    with Node(directory) as node:
+        found = node.status(patience=_PATIENCE)
+        if as_json_text:
+            typer.echo(json.dumps(as_json(found), indent=2))
+        elif not watch:
+            Console().print(picture(found))
+        else:
+            found = _watch(node, found)
+        raise typer.Exit(health(found, running=node.running))
+
+
+def _watch(node: Node, found: Sequence[SubscriptionStatus]) -> Sequence[SubscriptionStatus]:
+    """Draw until Ctrl-C; what was drawn last."""
+    with Live(picture(found), auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(_WATCH_INTERVAL)
+                found = node.status(patience=_PATIENCE)
+                live.update(picture(found), refresh=True)
+        except KeyboardInterrupt:
+            return found
 
 
 def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
@@ -50,20 +69,23 @@ def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
     for subscription in subscriptions:
         parts += [_overview(subscription), _tables(subscription)]
         parts += [_table_error(table) for table in subscription.tables if table.error]
+        parts += [_unfilled(subscription, table) for table in subscription.tables if table.unfilled]
         parts.append(Text(""))
     return Group(*parts)
 
 
 def _overview(s: SubscriptionStatus) -> RenderableType:
     lines = Table.grid(padding=(0, 2))
-    lag_seconds = "" if s.lag_seconds is None else f" ({s.lag_seconds:.1f} s)"
+    lag_seconds = "" if s.lag_seconds is None else f" ({s.lag_seconds:.1f} s at most)"
     rows = [
         ("subscription", f"{s.name}  [{s.state}]"),
         ("publications", ", ".join(s.publications)),
         ("received / cut", f"{s.received_lsn or '-'} / {s.cut_lsn or '-'}"),
         ("lag", f"{amount(s.lag_bytes)}{lag_seconds}"),
         ("rows applied", f"{s.rows_applied:,}  ({s.rows_per_second:,.0f}/s)"),
-        ("retained WAL", f"{amount(s.retained_wal_bytes)}  (slot {s.slot_name or 'none'})"),
+        ("last cut", _ago(s.cut_age_seconds)),
+        ("publisher heard", _ago(s.publisher_age_seconds)),
+        ("retained WAL", f"{amount(s.retained_wal_bytes)}  (slot {_slot(s)})"),
     ]
     if s.error:
         rows.append(("last error", s.error))
@@ -74,6 +96,14 @@ def _overview(s: SubscriptionStatus) -> RenderableType:
     return lines
 
 
+def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{timedelta(seconds=round(seconds))} ago"
+
+
+def _slot(s: SubscriptionStatus) -> str:
+    return (s.slot_name or "none") + (f", {s.wal_status}" if s.wal_status else "")
+
+
 def _tables(subscription: SubscriptionStatus) -> RenderableType:
     table = Table(show_edge=False)
     for column in ("table", "state", "lsn", "rows copied", "rows applied", "version"):
@@ -81,8 +111,8 @@ def _tables(subscription: SubscriptionStatus) -> RenderableType:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for t in subscription.tables:
         copied = f"{t.rows_copied:,}"
-        if t.state == "d" and t.units_total:
-            copied += f" ({100 * t.units_copied // t.units_total} %)"
+        if t.state == "d" and t.bytes_total:
+            copied += f" ({100 * t.bytes_copied // t.bytes_total} %)"
         table.add_row(
             t.name,
             t.state,
@@ -94,6 +124,15 @@ def _tables(subscription: SubscriptionStatus) -> RenderableType:
     return table
 
 
+def _unfilled(subscription: SubscriptionStatus, table: TableStatus) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    what = f"rows from before a column was added lack its value: {', '.join(table.unfilled)}"
+    lines.add_row(Text(f"warning of {table.name}", style="bold"), Text(what))
+    hint = f"Run {alter(subscription.name)} REFRESH TABLE {table.name}."
+    lines.add_row(Text("hint", style="bold"), Text(hint))
+    return lines
+
+
 def _table_error(table: TableStatus) -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     lines.add_row(Text(f"error of {table.name}", style="bold"), Text(table.error or ""))
@@ -101,13 +140,3 @@ def _table_error(table: TableStatus) -> RenderableType:
         if value:
             lines.add_row(Text(name, style="bold"), Text(value))
     return lines
-
-
-def amount(size: int | None) -> str:
-    """Bytes as PostgreSQL's pg_size_pretty prints them; - when unknown."""
-    if size is None:
-        return "-"
-    value, unit = float(size), 0
-    while value >= 10 * 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}"

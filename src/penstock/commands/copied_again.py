@@ -1,4 +1,4 @@
-"""Which tables REFRESH PUBLICATION has copied again, and what it says of them (subscriptioncmds.c,
+"""Which tables REFRESH has copied again, and what it says of them (subscriptioncmds.c,
 AlterSubscription_refresh, which knows of none).
 
 In: the tables of a subscription that are published still, or again. Out: rows of
@@ -27,7 +27,7 @@ _RETURNED: Final = (
 
 def returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
     """Of the tables that were added, those whose names were in the subscription before."""
-    return [_copied_again(rel, _RETURNED) for rel in added if _comes_back(rel)]
+    return [copied_again(rel, _RETURNED) for rel in added if _comes_back(rel)]
 
 
 def _comes_back(rel: SubscriptionRel) -> bool:
@@ -55,7 +55,7 @@ def take_in_again(
             continue
         if options.copy_data:
             transaction.relations.copy_again(rel, oid)
-            notices.append(_copied_again(rel, _why_again(rel, oid, failed)))
+            notices.append(copied_again(rel, _why_again(rel, oid, failed)))
         elif rel.state is not SubscriptionRelState.PARKED and another:
             transaction.relations.adopt(rel, oid)
     return notices
@@ -70,7 +70,8 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
     return None
 
 
-def _copied_again(rel: SubscriptionRel, why: str) -> Notice:
+def copied_again(rel: SubscriptionRel, why: str) -> Notice:
+    """The notice of a table whose copy replaces what is there."""
     return notice(
         f'table "{rel.qualified_name}" will be copied again',
         detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "

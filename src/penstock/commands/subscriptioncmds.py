@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import (
@@ -58,7 +58,8 @@ logger = logging.getLogger(__name__)
 CONNECT_PREFIX: Final = "could not connect to the publisher: "
 """How walreceiver's message begins; libpq's own words follow."""
 
-_ALTERED: Final = "ALTER SUBSCRIPTION"
+ALTERED: Final = "ALTER SUBSCRIPTION"
+"""The command tag."""
 _ENABLE: Final = "ENABLE"
 _REFRESH: Final = "REFRESH PUBLICATION"
 
@@ -110,29 +111,29 @@ def create_subscription(
 def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> CommandResult:
     """ENABLE and DISABLE; both forget the recorded error."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         if statement.enabled and subscription.slot_name is None:
             raise NotInPrerequisiteState(
                 "cannot enable subscription that does not have a slot name",
                 hint=f"Give it one: {alter(subscription.name)} SET (slot_name = '...').",
             )
         _save_healed(transaction, replace(subscription, enabled=statement.enabled))
-    return CommandResult(_ALTERED)
+    return CommandResult(ALTERED)
 
 
 def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -> CommandResult:
     """CONNECTION; a worker that runs starts again with the new one."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         ConnInfo.parse(statement.conninfo)
         _save_healed(transaction, replace(subscription, conninfo=statement.conninfo))
-    return CommandResult(_ALTERED)
+    return CommandResult(ALTERED)
 
 
 def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandResult:
     """SET (...)."""
     with catalog.write() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
         if "slot_name" in options.specified:
             if subscription.enabled and options.slot_name is None:
@@ -148,7 +149,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
         _save_healed(transaction, subscription)
-    return CommandResult(_ALTERED, tuple(_synchronous_commit_notice(options)))
+    return CommandResult(ALTERED, tuple(_synchronous_commit_notice(options)))
 
 
 def alter_refresh(
@@ -159,37 +160,59 @@ def alter_refresh(
 
     Raises ObjectInUse when the subscription was changed while the publisher was asked."""
     with catalog.read() as transaction:
-        subscription = _get(transaction, statement.name)
+        subscription = get_subscription(transaction, statement.name)
+    check_enabled(subscription, "REFRESH")
+    options = parse_subscription_options(statement.options, REFRESH)
+    found = published(subscription, connect)
+    with catalog.write() as transaction:
+        subscription = unchanged(transaction, subscription, found)
+        known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+        new = {table: oid for table, oid in found.tables.items() if table not in known}
+        check_targets(transaction, new)
+        added = transaction.relations.add(subscription.oid, new, _first_state(options))
+        for table in known.keys() - set(found.tables):
+            transaction.relations.remove(known[table])
+        kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
+        notices = returned(added)
+        notices += take_in_again(transaction, subscription, kept, options)
+    unwarned = [table for table in found.without_identity if table in new]
+    return CommandResult(ALTERED, (*notices, *_without_identity(unwarned)))
+
+
+def check_enabled(subscription: Subscription, form: str) -> None:
+    """Raises NotInPrerequisiteState. ``form``: of ALTER SUBSCRIPTION."""
     if not subscription.enabled:
         raise NotInPrerequisiteState(
-            "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
+            f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
             hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
         )
-    options = parse_subscription_options(statement.options, REFRESH)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publisher has for a subscription: tables with their OIDs, those without a replica
+    identity, and who it is."""
+
+    identity: PublisherIdentity
+    tables: Mapping[TableName, int]
+    without_identity: Sequence[TableName]
+
+
+def published(subscription: Subscription, connect: PublisherFactory) -> Published:
+    """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
             check_identity(subscription.name, subscription.publisher, identity)
-            published = publisher.tables(subscription.publications)
-            without_identity = publisher.tables_without_replica_identity(subscription.publications)
+            return Published(
+                identity,
+                publisher.tables(subscription.publications),
+                publisher.tables_without_replica_identity(subscription.publications),
+            )
     except PenstockError as error:
         if error.alter == _ENABLE:  # what makes a worker try again does not say this again
             error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
-    with catalog.write() as transaction:
-        subscription = _unchanged(transaction, subscription)
-        check_identity(subscription.name, subscription.publisher, identity)
-        known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
-        new = {table: oid for table, oid in published.items() if table not in known}
-        check_targets(transaction, new)
-        added = transaction.relations.add(subscription.oid, new, _first_state(options))
-        for table in known.keys() - set(published):
-            transaction.relations.remove(known[table])
-        kept = [(known[table], oid) for table, oid in published.items() if table in known]
-        notices = returned(added)
-        notices += take_in_again(transaction, subscription, kept, options)
-    unwarned = [table for table in without_identity if table in new]
-    return CommandResult(_ALTERED, (*notices, *_without_identity(unwarned)))
 
 
 def _insert(
@@ -260,7 +283,8 @@ def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[li
         raise
 
 
-def _get(transaction: CatalogTransaction, name: str) -> Subscription:
+def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription:
+    """Raises UndefinedObject, and ObjectInUse for one that is being dropped."""
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
         raise ObjectInUse(
@@ -270,14 +294,18 @@ def _get(transaction: CatalogTransaction, name: str) -> Subscription:
     return subscription
 
 
-def _unchanged(transaction: CatalogTransaction, asked_for: Subscription) -> Subscription:
-    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile."""
+def unchanged(
+    transaction: CatalogTransaction, asked_for: Subscription, found: Published
+) -> Subscription:
+    """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile. Raises
+    ObjectInUse, and StateMismatch where it follows another publisher by now."""
     now = transaction.subscriptions.find_oid(asked_for.oid)
     if now is None or now != asked_for or now.dropping:
         raise ObjectInUse(
             f'subscription "{asked_for.name}" was changed while its publisher was asked',
             hint=f"Run {alter(asked_for.name)} {_REFRESH} again.",
         )
+    check_identity(now.name, now.publisher, found.identity)
     return now
 
 

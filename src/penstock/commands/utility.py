@@ -14,6 +14,7 @@ from penstock.commands import publicationcmds, tablecmds, user
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
+from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
 from penstock.commands.subscriptioncmds import (
@@ -33,6 +34,7 @@ from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
+    AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     AlterTable,
     CreatePublication,
@@ -105,6 +107,7 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionConnection
         | AlterSubscriptionSet
         | AlterSubscriptionRefresh
+        | AlterSubscriptionRefreshTables
         | DropSubscription,
     )
 
@@ -140,6 +143,8 @@ def _subscriptions(
             return alter_options(statement, catalog)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect)
+        case AlterSubscriptionRefreshTables():
+            return refresh_tables(statement, catalog, connect)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
         case Query(_, kind):

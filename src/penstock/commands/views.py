@@ -6,6 +6,7 @@ it has the column. Connection strings come without secrets (law 9).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -100,8 +101,14 @@ def _stat_row(subscription: Subscription, stat: SubscriptionStatistics | None) -
     for name in _STAT_COLUMNS:
         if hasattr(stat, name):
             row[name] = getattr(stat, name)
+    now = time.time()
+    works = stat.pid is not None and stat.reported(now)
     return row | {
-        "worker_type": None if stat.pid is None else "apply",
+        "worker_type": "apply" if works else None,
+        "pid": stat.pid if works else None,
+        "lag_bytes": stat.lag_bytes(now),
+        "lag_seconds": stat.lag_seconds(now),
+        "retained_bytes": stat.slot(now)[0],
         "last_msg_send_time": _time(stat.last_msg_send_time),
         "last_msg_receipt_time": _time(stat.last_msg_receipt_time),
         "latest_end_lsn": stat.cut_lsn,

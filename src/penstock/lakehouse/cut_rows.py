@@ -147,6 +147,13 @@ def last_cut(rows: pa.Table) -> Cut | None:
     )
 
 
+def names_table(rows: pa.Table, table: TableName) -> pa.Array:
+    """A mask of the rows of a table."""
+    schema, name = table
+    same = pc.and_(pc.equal(rows["table_schema"], schema), pc.equal(rows["table_name"], name))
+    return pc.fill_null(same, False)
+
+
 def newest_cuts(rows: pa.Table, keep: int) -> pa.Array:
     """A mask of the rows of the newest ``keep`` cuts of each subscription."""
     owners = pc.coalesce(rows["subscription_id"], rows["subscription"])

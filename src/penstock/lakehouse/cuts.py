@@ -36,6 +36,7 @@ from penstock.lakehouse.cut_rows import (
     CutOwner,
     CutTable,
     last_cut,
+    names_table,
     newest_cuts,
     not_of_others,
     of_owner,
@@ -121,6 +122,16 @@ class Cuts:
             return None
         rows = of_owner(self._all_rows(state), owner)
         return last_cut(rows.filter(pc.less(rows["cut_time"], pa.scalar(cut.cut_time, TIMESTAMP))))
+
+    def last_with(self, owner: CutOwner, table: TableName) -> Cut | None:
+        """The newest cut of a subscription that holds a table; None when there is none."""
+        if (state := load(self._storage, self.uri)) is None:
+            return None
+        rows = self._all_rows(state)
+        owned = of_owner(rows if _has_ids(state) else with_owners(rows, [owner]), owner)
+        times = owned.filter(names_table(owned, table))["cut_time"]
+        newest = pc.max(times)
+        return last_cut(owned.filter(pc.fill_null(pc.equal(owned["cut_time"], newest), False)))
 
     def prune(self, keep: int) -> None:
         """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""

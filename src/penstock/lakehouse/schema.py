@@ -27,6 +27,8 @@ from penstock.relation import Relation, ReplicaIdentity
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
+UNFILLED: Final = "penstock.unfilled"
+"""Property: columns in which rows from before they were added lack the publisher's values."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"

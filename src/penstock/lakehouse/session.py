@@ -7,10 +7,13 @@ and timestamps would be shown in another way than at the publisher. Jars are lef
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -74,9 +77,22 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with _own_interrupt():
+        session = builder.getOrCreate()
     check_session(session)
     return session
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep what SIGINT does in this process: PySpark's context puts a handler of its own in its
+    place, which cancels all jobs and raises KeyboardInterrupt wherever the main thread is."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def check_session(spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import KEY, SOURCE, Column, TableSchema, append_columns
+from penstock.lakehouse.schema import KEY, SOURCE, UNFILLED, Column, TableSchema, append_columns
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -95,6 +95,7 @@ class DeltaTable:
         self._state = state
         self._staging = Staging(self.name, state.files)
         self._staged_schema: TableSchema | None = None
+        self._staged_unfilled: tuple[str, ...] | None = None
         self._replaced = False
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self._unknown = False
@@ -164,10 +165,22 @@ class DeltaTable:
         for file in written:
             self._staging.add(DataFile.of_written(file, now))
 
-    def add_columns(self, columns: Sequence[Column]) -> None:
-        """Stage added columns; rows from before hold NULL."""
+    def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
+        """Stage added columns; rows from before hold NULL.
+
+        ``unfilled``: those whose rows from before have other values at their source.
+        """
         if columns:
             self._staged_schema = self.schema.with_columns(columns)
+            self._staged_unfilled = (*self.unfilled, *unfilled)
+
+    @property
+    def unfilled(self) -> tuple[str, ...]:
+        """Columns in which rows from before they were added lack the values that they have at their
+        source, staged ones included; they are in the table's log until it is replaced."""
+        if self._staged_unfilled is not None:
+            return self._staged_unfilled
+        return tuple(json.loads(self.properties.get(UNFILLED, "[]")))
 
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
@@ -175,12 +188,13 @@ class DeltaTable:
         Older versions stay what they are. It is no TRUNCATE, so the commit is not marked as one.
         """
         self._staging.remove_all(truncate=False)
-        if schema != self.schema:
+        if schema != self.schema or self.unfilled:
             self._staged_schema, self._replaced = schema, True
+            self._staged_unfilled = ()
 
     def discard(self) -> None:
         """Forget what is staged. Its data files are removed unless a commit may have named them."""
-        self._staged_schema, self._replaced = None, False
+        self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
         for path in self._staging.discard():
             if not self._unknown:
                 self.storage.remove(f"{self.uri}/{path}")
@@ -316,7 +330,7 @@ class DeltaTable:
             elif "protocol" in action:
                 self._state.protocol = dict(action["protocol"])
         self._schema = self.schema
-        self._staged_schema, self._replaced = None, False
+        self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
         self._seen = Elapsed()
 
     def _metadata_actions(self) -> list[Action]:
@@ -328,10 +342,13 @@ class DeltaTable:
             if wider is not None:
                 found.append({"protocol": wider})
         metadata: dict[str, Any] = dict(self._state.metadata)
+        configuration = {**self.properties, UNFILLED: json.dumps(self.unfilled)}
+        if not self.unfilled:
+            del configuration[UNFILLED]
+        metadata["configuration"] = configuration
         if self._replaced:
             metadata["schemaString"] = self._staged_schema.delta_json()
-            key = json.dumps(self._staged_schema.key)
-            metadata["configuration"] = {**self.properties, KEY: key}
+            configuration[KEY] = json.dumps(self._staged_schema.key)
         else:
             added = self._staged_schema.columns[len(self._schema.columns) :]
             metadata["schemaString"] = append_columns(metadata["schemaString"], added)

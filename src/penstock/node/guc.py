@@ -1,30 +1,43 @@
-"""A node's parameters, with PostgreSQL's names and units (guc_tables.c, postgresql.conf).
+"""A node's parameters, with PostgreSQL's names, units and limits (guc_tables.c, postgresql.conf).
 
-In: ``penstock.toml`` in the node's folder. Out: one frozen ``Parameters``; every default stands
-here and nowhere else. Times are seconds and sizes are bytes once read; in the file they may carry
-PostgreSQL's units (``ms s min h d``, ``B kB MB GB``).
+In: ``penstock.toml`` in the node's folder. Out: one frozen ``Parameters``; every default and every
+limit stands here and nowhere else. Times are seconds and sizes are bytes once read; how they are
+written, and what is said of wrong values, is ``guc_values``'s.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, InvalidParameterValue
+from penstock.node.guc_values import (
+    INT_MAX,
+    Boolean,
+    Integer,
+    Kind,
+    Real,
+    Settings,
+    String,
+    Strings,
+)
 
 FILE_NAME: Final = "penstock.toml"
 
 _T = TypeVar("_T")
-_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE_UNITS: Final = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_QUANTITY: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
 
+_MAX_BACKENDS: Final = 0x3FFFF
+"""postmaster.h; limits of connections and slots."""
+_MAX_PORT: Final = 65535
+_NAMEDATALEN: Final = 64
+
+_ON_OFF: Final = Boolean()
+_NOT_EMPTY: Final = String(r".+")
 
 DEFAULT_HBA: Final = (
     "host all all 127.0.0.1/32 scram-sha-256",
@@ -32,86 +45,101 @@ DEFAULT_HBA: Final = (
 )
 
 
-def seconds(default: float) -> Any:
-    """A time: a bare number is in seconds."""
-    return field(default=default, metadata={"units": _TIME_UNITS})
+def parameter(default: Any, kind: Kind) -> Any:
+    """A parameter with its default, as it is once read, and what it may be."""
+    return field(default=default, metadata={"kind": kind})
 
 
-def size(default: int) -> Any:
-    """A size: a bare number is in bytes."""
-    return field(default=default, metadata={"units": _SIZE_UNITS})
+def milliseconds(default: float, minimum: int = 0) -> Any:
+    """A time in seconds, written in milliseconds where it has no unit (GUC_UNIT_MS)."""
+    return parameter(default, Integer(minimum, INT_MAX, "ms"))
+
+
+def size(default: int, minimum: int) -> Any:
+    """A size in bytes, written in kilobytes where it has no unit (GUC_UNIT_KB)."""
+    return parameter(default, Integer(minimum, INT_MAX, "kB"))
+
+
+def number(default: int, minimum: int, maximum: int = INT_MAX) -> Any:
+    """An integer."""
+    return parameter(default, Integer(minimum, maximum))
 
 
 @dataclass(frozen=True, slots=True)
 class SparkParameters:
     """Section ``[spark]``: the session that a node builds when it is not given one."""
 
-    master: str = "local[*]"
-    driver_memory: str = "2g"
-    conf: Mapping[str, str] = field(default_factory=dict)
+    master: str = parameter("local[*]", _NOT_EMPTY)
+    driver_memory: str = parameter(
+        "2g", String(r"[1-9][0-9]*[kKmMgGtT][bB]?", 'Write a number and a unit: "512m", "2g".')
+    )
+    conf: Mapping[str, str] = field(default_factory=dict, metadata={"kind": Settings()})
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """All parameters of a node."""
 
-    warehouse: str = "warehouse"
+    warehouse: str = parameter("warehouse", _NOT_EMPTY)
     """Folder (relative to the node) or URI of the Delta tables."""
-    state: str = ""
+    state: str = parameter("", String())
     """SQLAlchemy URL of the state store; empty: SQLite in the node's folder."""
-    fsync: bool = True
+    fsync: bool = parameter(True, _ON_OFF)
     """Force data to disk before a cut. Off loses data in a power failure."""
-    wal_receiver_timeout: float = seconds(60)
-    wal_receiver_status_interval: float = seconds(10)
-    wal_retrieve_retry_interval: float = seconds(5)
-    logical_decoding_work_mem: int = size(64 << 20)
+    wal_receiver_timeout: float = milliseconds(60.0)
+    wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
+    wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
+    logical_decoding_work_mem: int = size(64 << 20, 64)
     """Changes decoded at once; a transaction larger than this is applied in pieces."""
-    apply_queue_mem: int = size(256 << 20)
+    apply_queue_mem: int = size(256 << 20, 64)
     """Changes received and not applied yet; more than this spills or waits at the publisher."""
-    apply_batch_rows: int = 1_000_000
+    apply_batch_rows: int = number(1_000_000, 1)
     """Messages in one batch."""
-    apply_batch_delay: float = seconds(0.2)
+    apply_batch_delay: float = milliseconds(0.2)
     """How long a finished transaction waits for others."""
-    apply_batch_idle: float = seconds(0.01)
+    apply_batch_idle: float = milliseconds(0.01)
     """A batch is closed when nothing has come for this long."""
-    apply_backlog_delay: float = seconds(5)
+    apply_backlog_delay: float = milliseconds(5.0)
     """How long it waits instead of apply_batch_delay when megabytes come at once."""
-    backlog_copy_threshold: int = size(64 << 20)
+    backlog_copy_threshold: int = size(64 << 20, -1)
     """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
-    copy_unit_size: int = size(64 << 20)
+    copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
-    maintenance_work_mem: int = size(64 << 20)
+    maintenance_work_mem: int = size(64 << 20, 64)
     """Rows that a task of compaction holds: those it has read, and those it is to write."""
-    compact_small_files: int = 32
-    compact_dead_ratio: float = 0.3
-    checkpoint_commits: int = 100
-    cuts_kept: int = 1000
-    port: int = 0
+    compact_small_files: int = number(32, 2)
+    compact_dead_ratio: float = parameter(0.3, Real(0.01, 1.0))
+    checkpoint_commits: int = number(100, 1)
+    cuts_kept: int = number(1000, 1)
+    port: int = number(0, 0, _MAX_PORT)
     """Where clients of PostgreSQL connect; 0: the node publishes nothing."""
-    listen_addresses: str = "127.0.0.1"
+    listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)
     """The address to listen on; beyond loopback ``hba`` must allow clients, too."""
-    hba: tuple[str, ...] = DEFAULT_HBA
+    hba: tuple[str, ...] = parameter(DEFAULT_HBA, Strings())
     """Lines as in pg_hba.conf; the first that matches a connection decides."""
-    ssl_cert_file: str = ""
-    ssl_key_file: str = ""
+    ssl_cert_file: str = parameter("", String())
+    ssl_key_file: str = parameter("", String())
     """Certificate and private key, relative to the node's folder; empty: no TLS."""
-    database: str = "lake"
+    database: str = parameter(
+        "lake",
+        String(rf".{{1,{_NAMEDATALEN - 1}}}", f"A name has 1 to {_NAMEDATALEN - 1} characters."),
+    )
     """The name of the only database."""
-    server_version: int = 18
+    server_version: int = number(18, 14, 18)
     """The major version of PostgreSQL that the node behaves as, 14 to 18."""
-    max_connections: int = 100
-    max_wal_senders: int = 10
-    max_replication_slots: int = 10
-    max_slot_keep_age: float = seconds(0)
+    max_connections: int = number(100, 1, _MAX_BACKENDS)
+    max_wal_senders: int = number(10, 0, _MAX_BACKENDS)
+    max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
+    max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
     """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
-    wal_sender_timeout: float = seconds(60)
-    authentication_timeout: float = seconds(60)
-    idle_session_timeout: float = seconds(0)
-    sequencer_interval: float = seconds(0.1)
+    wal_sender_timeout: float = milliseconds(60.0)
+    authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
+    idle_session_timeout: float = milliseconds(0.0)
+    sequencer_interval: float = milliseconds(0.1, 1)
     """How often the logs of published tables are looked at."""
-    metrics_port: int = 0
+    metrics_port: int = number(0, 0, _MAX_PORT)
     """Where Prometheus scrapes /metrics; 0: nowhere."""
-    metrics_address: str = "127.0.0.1"
+    metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
     """The address of it. Whoever reaches it reads it: there is no login."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
@@ -130,20 +158,27 @@ def load(folder: Path) -> Parameters:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f'could not read "{path}": {error}') from error
     spark = raw.pop("spark", {})
+    if not isinstance(spark, dict):
+        raise _in_file(
+            InvalidParameterValue(f'"spark" is not a parameter: "{spark}"'),
+            path,
+            "It is a section: write [spark], and its parameters below.",
+        )
     return _build(Parameters, raw, path, spark=_build(SparkParameters, spark, path))
 
 
 def default_text() -> str:
     """The file that ``penstock init`` writes: every parameter with its default, commented out."""
     lines = [
-        "# Penstock node. Names and units are PostgreSQL's; changes take effect at the next start.",
+        "# Penstock node. Names and units are PostgreSQL's (without a unit: ms and kB, some s);",
+        "# changes take effect at the next start.",
         "",
     ]
-    for parameter in dataclasses.fields(Parameters):
-        if parameter.name == "spark":
+    for known in dataclasses.fields(Parameters):
+        if known.name == "spark":
             continue
-        prefix = "" if parameter.name == "warehouse" else "# "
-        lines.append(f"{prefix}{parameter.name} = {_show(parameter.default, parameter.metadata)}")
+        prefix = "" if known.name == "warehouse" else "# "
+        lines.append(f"{prefix}{known.name} = {shown_default(known)}")
     lines += ["", "[spark]"]
     defaults = SparkParameters()
     lines.append(f'# master = "{defaults.master}"')
@@ -162,6 +197,12 @@ def with_value(text: str, name: str, value: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shown_default(known: dataclasses.Field[Any]) -> str:
+    """A parameter's default as the file has it."""
+    kind: Kind = known.metadata["kind"]
+    return kind.show({} if known.default is dataclasses.MISSING else known.default)
+
+
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = dict(given)
@@ -171,53 +212,13 @@ def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> 
                 f'unrecognized configuration parameter "{name}" in file "{path}"',
                 hint="Known parameters: " + ", ".join(sorted(known)) + ".",
             )
-        values[name] = _value(name, value, known[name], path)
+        try:
+            values[name] = known[name].metadata["kind"].read(name, value)
+        except InvalidParameterValue as error:
+            raise _in_file(error, path, error.hint) from None
     return kind(**values)
 
 
-def _value(name: str, value: Any, parameter: dataclasses.Field[Any], path: Path) -> Any:
-    units = parameter.metadata.get("units")
-    if units is not None:
-        return _quantity(name, value, units, path)
-    wanted: type = type(parameter.default) if parameter.default is not dataclasses.MISSING else dict
-    if wanted is tuple and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return tuple(value)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise _invalid(name, value, path, f"It must be of type {wanted.__name__}.")
-    return value
-
-
-def _quantity(name: str, value: Any, units: Mapping[str, float], path: Path) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise _invalid(name, value, path, f"Valid units are {', '.join(units)}.")
-    if not isinstance(value, str):
-        return value
-    match = _QUANTITY.match(value)
-    if match is None or (match[2] and match[2] not in units):
-        raise _invalid(name, value, path, f"Valid units for this parameter are {', '.join(units)}.")
-    number = float(match[1]) * units.get(match[2], 1)
-    return int(number) if units is _SIZE_UNITS else number
-
-
-def _invalid(name: str, value: Any, path: Path, hint: str) -> ConfigurationError:
-    return ConfigurationError(
-        f'invalid value for parameter "{name}": "{value}"',
-        detail=f'In file "{path}".',
-        hint=hint,
-        sqlstate="22023",
-    )
-
-
-def _show(value: Any, metadata: Mapping[str, Any]) -> str:
-    units = metadata.get("units")
-    if units is _SIZE_UNITS:
-        return f'"{value >> 20}MB"'
-    if units is _TIME_UNITS:
-        return f'"{value:g}s"' if value >= 1 or not value else f'"{value * 1000:g}ms"'
-    if isinstance(value, tuple):
-        return json.dumps(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def _in_file(error: InvalidParameterValue, path: Path, hint: str | None) -> ConfigurationError:
+    detail = f'In file "{path}".'
+    return ConfigurationError(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)

@@ -19,7 +19,7 @@ from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
 from penstock.node.serving import ServingNode
-from penstock.node.status import SubscriptionStatus
+from penstock.node.status import SLOT_GONE, SubscriptionStatus, TableStatus
 from penstock.stats.prometheus import application
 from penstock.stats.report import (
     NodeReport,
@@ -27,6 +27,7 @@ from penstock.stats.report import (
     SequencerReport,
     SlotReport,
     SubscriptionReport,
+    TableReport,
 )
 from penstock.walsender.senders import Sender
 from penstock.walsender.slots import SlotState
@@ -89,7 +90,8 @@ def node_report(
     catalog: Catalog, statuses: Sequence[SubscriptionStatus], serving: ServingNode | None
 ) -> NodeReport:
     """All numbers now. Raises what the catalog raises."""
-    report = NodeReport(_version(), tuple(map(_subscription, statuses)))
+    tables = tuple(_table(s.name, table) for s in statuses for table in s.tables)
+    report = NodeReport(_version(), tuple(map(_subscription, statuses)), tables=tables)
     return report if serving is None else _with_publishing(report, catalog, serving)
 
 
@@ -112,6 +114,7 @@ def _with_publishing(report: NodeReport, catalog: Catalog, serving: ServingNode)
         tuple(_sender(s, end, ages) for s in senders),
         serving.max_wal_senders,
         serving.max_replication_slots,
+        report.tables,
     )
 
 
@@ -179,6 +182,25 @@ def _subscription(status: SubscriptionStatus) -> SubscriptionReport:
         tables=len(status.tables),
         update_missing=sum(table.update_missing for table in status.tables),
         delete_missing=sum(table.delete_missing for table in status.tables),
+        cut_age_seconds=status.cut_age_seconds,
+        publisher_age_seconds=status.publisher_age_seconds,
+        slot_gone=None if status.wal_status is None else status.wal_status in SLOT_GONE,
+    )
+
+
+def _table(subscription: str, table: TableStatus) -> TableReport:
+    return TableReport(
+        subscription=subscription,
+        table=table.name,
+        state=table.state,
+        version=table.version,
+        rows_copied=table.rows_copied,
+        bytes_copied=table.bytes_copied,
+        bytes_total=table.bytes_total,
+        changes=table.rows_applied,
+        update_missing=table.update_missing,
+        delete_missing=table.delete_missing,
+        unfilled=len(table.unfilled),
     )
 
 

@@ -38,12 +38,14 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import CatalogQueries
+from penstock.node.catching_up import CaughtUp, caught_up
 from penstock.node.lockfile import LockFile, running_pid
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
+from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.node.warehouse_owner import take_warehouse
 from penstock.relation import TableName
@@ -54,6 +56,8 @@ from penstock.stats.report import NodeReport
 log = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
+_STEP: Final = 1.0
+"""Seconds between two looks at whether to stop waiting."""
 
 
 class Node:
@@ -261,25 +265,32 @@ class Node:
                 )
             time.sleep(_POLL)
 
-    def wait_until_caught_up(self, timeout: float, stop: threading.Event | None = None) -> None:
-        """Wait until every enabled subscription has a cut at its publisher's present position."""
+    def wait_until_caught_up(
+        self, timeout: float, stop: threading.Event | None = None
+    ) -> Sequence[CaughtUp]:
+        """Wait until every enabled subscription has a cut at its publisher's present position.
+
+        How far each is: all have got there, unless ``stop`` was set before. Raises the error that
+        has stopped a subscription, NotInPrerequisiteState after ``timeout`` seconds.
+        """
         deadline = time.monotonic() + timeout
+        wanted = {}
         for subscription in self._catalog.subscriptions():
-            if not subscription.enabled:
-                continue
-            self._raise_if_stopped(subscription.name)
-            with connect_publisher(subscription.conninfo, subscription.name) as publisher:
-                wanted = publisher.current_wal_lsn()
-            while True:
-                if stop is not None and stop.is_set():
-                    return
-                step = min(1.0, max(0.0, deadline - time.monotonic()))
+            if subscription.enabled:
+                self._raise_if_stopped(subscription.name)
+                with connect_publisher(subscription.conninfo, subscription.name) as publisher:
+                    wanted[subscription.name] = publisher.current_wal_lsn()
+        for name, lsn in wanted.items():
+            while not (stop is not None and stop.is_set()):
+                step = min(_STEP, max(0.0, deadline - time.monotonic()))
                 try:
-                    self.wait_for(wanted, subscription=subscription.name, timeout=step)
+                    self.wait_for(lsn, subscription=name, timeout=step)
                     break
                 except NotInPrerequisiteState:
                     if time.monotonic() >= deadline:
                         raise
+        status = {s.name: s for s in self.status()}
+        return [caught_up(status[n], lsn, self.cut(n)) for n, lsn in wanted.items() if n in status]
 
     def _raise_if_stopped(self, name: str) -> None:
         for status in self.status():
@@ -301,9 +312,14 @@ class Node:
 
     def read(self, table: str | TableName, *, subscription: str | None = None) -> DataFrame:
         """A table at the last cut: ``schema.table`` as SQL reads it (``sales."Order Items"``), or
-        the two names. Raises UndefinedObject, SqlSyntaxError."""
+        the two names. While a table is copied again, at the last cut that holds it. Raises
+        UndefinedObject, SqlSyntaxError."""
         name = reading.named(table)
-        return reading.read(self.spark, self._cut_of(subscription, name), name)
+        cut = self._cut_of(subscription, name)
+        if name not in cut.tables:
+            known = self._subscription(cut.subscription)
+            cut = reading.older_cut(self._catalog, self._warehouse, known, name) or cut
+        return reading.read(self.spark, cut, name)
 
     def views(
         self, spark: SparkSession | None = None, *, subscription: str | None = None
@@ -312,9 +328,20 @@ class Node:
         cut = self._cut_of(subscription, None)
         return reading.register_views(spark or self.spark, cut)
 
-    def status(self) -> Sequence[SubscriptionStatus]:
-        """Every subscription and its tables, from any process."""
-        return read_status(self._catalog, running=running_pid(self.folder) is not None)
+    @property
+    def running(self) -> bool:
+        """Whether a process runs the node, this one or another."""
+        return running_pid(self.folder) is not None
+
+    def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
+        """Every subscription and its tables, from any process.
+
+        While nobody runs the node nobody asks the publishers: they are asked now, and have
+        ``patience`` seconds to answer.
+        """
+        running = self.running
+        asked = () if running or not patience else self._catalog.subscriptions()
+        return read_status(self._catalog, running=running, told=ask_all(asked, patience))
 
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)

@@ -12,15 +12,18 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.catalog import Catalog, Subscription, SubscriptionRelState
 from penstock.errors import DuplicateObject, NotInPrerequisiteState, UndefinedObject
-from penstock.lakehouse.cuts import Cut, CutTable
+from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import TableName, qualified
 from penstock.sql import parse_table_name
 from penstock.sql.quoting import quote_identifier
 
 _NOT_A_WORD: Final = re.compile(r"\W")
+_IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
 
 
 def named(table: str | TableName) -> TableName:
@@ -46,6 +49,17 @@ def read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
         )
     _check_same(qualified(*table), cut, pinned)
     return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
+
+
+def older_cut(
+    catalog: Catalog, warehouse: Warehouse, subscription: Subscription, table: TableName
+) -> Cut | None:
+    """The last cut that holds a table which the newest ones do not while it is copied again."""
+    for rel in catalog.relations(subscription.oid):
+        if rel.table_name == table and rel.state not in _IN_CUTS and rel.table_id is not None:
+            owner = CutOwner(subscription.name, subscription.app_id)
+            return warehouse.cuts.last_with(owner, table)
+    return None
 
 
 def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:

@@ -7,7 +7,6 @@ catalog and write their numbers down about once a second, until ``stop``.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -18,20 +17,18 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
-from penstock.node.slot_watch import SlotWatch
+from penstock.node.reports import Reports
 from penstock.node.worker_options import copy_options, stream_options
 from penstock.pipeline.payload import remove_leftovers
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
-from penstock.subscription.worker_status import WorkerSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +66,7 @@ class RunningNode:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
         self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
-        self._reports = _Reports(catalog)
+        self._reports = Reports(catalog)
 
     def start(self) -> None:
         """Start the threads."""
@@ -177,74 +174,3 @@ class RunningNode:
             self._stopping.wait(_REPORT_INTERVAL)
         self._thread.join()
         self._reports.write(dict(self._launcher.workers))
-
-
-class _Reports:
-    """Turns workers' snapshots into rows of pg_stat_subscription."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._before: dict[int, tuple[float, int]] = {}
-        self._slots = SlotWatch()
-
-    def write(self, workers: dict[int, ApplyWorker]) -> None:
-        """One round; a failure is logged, the numbers are worth no more."""
-        try:
-            reports = [self._statistics(oid, worker) for oid, worker in workers.items()]
-            self._catalog.statistics.report(reports)
-        except Exception as error:
-            log.warning("could not write statistics: %s", error)
-
-    def _statistics(self, oid: int, worker: ApplyWorker) -> SubscriptionStatistics:
-        snapshot = worker.status.snapshot()
-        now = time.time()
-        at = time.monotonic()
-        before, rows = self._before.get(oid, (at - _REPORT_INTERVAL, snapshot.rows_applied))
-        self._before[oid] = (at, snapshot.rows_applied)
-        return SubscriptionStatistics(
-            subid=oid,
-            pid=os.getpid(),
-            state=snapshot.state,
-            updated_at=now,
-            received_lsn=snapshot.received_lsn or None,
-            applied_lsn=snapshot.applied_lsn or None,
-            cut_lsn=snapshot.cut_lsn or None,
-            publisher_lsn=snapshot.publisher_lsn or None,
-            commit_time=snapshot.commit_time,
-            cut_time=snapshot.cut_time,
-            lag_seconds=_lag(snapshot, now),
-            retained_bytes=self._slots.retained_bytes(worker.subscription),
-            rows_applied=snapshot.rows_applied,
-            rows_per_second=max(0.0, (snapshot.rows_applied - rows) / max(0.001, at - before)),
-            transactions_applied=snapshot.transactions_applied,
-            error_count=snapshot.error_count,
-            confl_insert_exists=snapshot.insert_exists,
-            error=snapshot.error,
-            error_detail=snapshot.error_detail,
-            error_hint=snapshot.error_hint,
-            tables=tuple(
-                TableStatistics(
-                    name=t.name,
-                    rows_copied=t.rows_copied,
-                    bytes_copied=t.bytes_copied,
-                    units_copied=t.units_copied,
-                    units_total=t.units_total,
-                    rows_applied=t.rows_applied,
-                    version=t.version,
-                    error=t.error,
-                    error_detail=t.error_detail,
-                    error_hint=t.error_hint,
-                    update_missing=t.update_missing,
-                    delete_missing=t.delete_missing,
-                )
-                for t in snapshot.tables.values()
-            ),
-        )
-
-
-def _lag(snapshot: WorkerSnapshot, now: float) -> float | None:
-    if snapshot.cut_time is None or snapshot.state not in ("streaming", "stopped"):
-        return None  # what has come at the publisher meanwhile nobody has told
-    if not snapshot.transactions_behind:
-        return 0.0
-    return max(0.0, now - (snapshot.commit_time or snapshot.cut_time))

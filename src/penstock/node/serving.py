@@ -38,7 +38,6 @@ from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
-_VERSIONS: Final = range(14, 19)
 
 
 class ServingNode:
@@ -144,12 +143,6 @@ class ServingNode:
 
     def _backend_options(self, folder: Path) -> BackendOptions:
         parameters = self._parameters
-        if parameters.server_version not in _VERSIONS:
-            raise ConfigurationError(
-                f'invalid value for parameter "server_version": {parameters.server_version}',
-                hint="Valid values are 14, 15, 16, 17 and 18.",
-                sqlstate="22023",
-            )
         reported = dict(self._settings())
         reported |= {
             "DateStyle": "ISO, MDY",

@@ -1,4 +1,4 @@
-"""What the publishers' slots retain, for the numbers of subscriptions.
+"""What publishers tell of their WAL and of the slots that keep it, for the numbers.
 
 In: subscriptions, again and again. Out: what each publisher has told last. Each is asked on a
 thread of its own, so that one that does not answer keeps nobody else's numbers waiting.
@@ -9,46 +9,95 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
+from penstock.lsn import Lsn
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import MISSING
 
 log = logging.getLogger(__name__)
 
 _INTERVAL: Final = 10.0
 """Seconds between two questions to a publisher."""
 
+_PAUSE: Final = 60.0
+"""As long where it has refused: a server may count failed logins."""
+
+_APPLICATION_NAME: Final = "penstock status"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``at``: when, in seconds since 1970. ``wal_status``: as in pg_replication_slots, or
+    ``missing`` where there is no such slot; None for a subscription without one."""
+
+    at: float
+    position: Lsn
+    retained_bytes: int | None
+    wal_status: str | None
+
 
 class SlotWatch:
     """Asks in the background; at most one question to a publisher at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[int, int | None] = {}
-        self._asked: dict[int, float] = {}
+        self._known: dict[int, Told] = {}
+        self._due: dict[int, float] = {}
         self._asking: set[int] = set()
 
-    def retained_bytes(self, subscription: Subscription) -> int | None:
+    def told(self, subscription: Subscription) -> Told | None:
         """What was told last; None while nothing is known. Never waits."""
         oid, now = subscription.oid, time.monotonic()
-        due = now - self._asked.get(oid, -_INTERVAL) >= _INTERVAL
-        if due and oid not in self._asking and subscription.slot_name is not None:
-            self._asked[oid] = now
+        if now >= self._due.get(oid, 0.0) and oid not in self._asking:
             self._asking.add(oid)
-            threading.Thread(
-                target=self._ask, args=(subscription, subscription.slot_name), daemon=True
-            ).start()
+            threading.Thread(target=self._ask, args=(subscription,), daemon=True).start()
         return self._known.get(oid)
 
-    def _ask(self, subscription: Subscription, slot_name: str) -> None:
+    def _ask(self, subscription: Subscription) -> None:
+        oid, pause = subscription.oid, _INTERVAL
         try:
-            conninfo = ConnInfo.parse(subscription.conninfo)
-            with Publisher.connect(conninfo, subscription.name) as publisher:
-                slot = publisher.slot_state(slot_name)
-            self._known[subscription.oid] = None if slot is None else slot.retained_bytes
+            self._known[oid] = ask(subscription)
         except PenstockError as error:
+            self._known.pop(oid, None)
+            pause = _PAUSE if subscription.stopped else _INTERVAL
             log.debug("could not ask the publisher about its slot: %s", error.message)
         finally:
-            self._asking.discard(subscription.oid)
+            self._due[oid] = time.monotonic() + pause
+            self._asking.discard(oid)
+
+
+def ask(subscription: Subscription) -> Told:
+    """Ask one publisher. Raises what connecting and asking raise."""
+    conninfo = ConnInfo.parse(subscription.conninfo)
+    with Publisher.connect(conninfo, _APPLICATION_NAME) as publisher:
+        position = publisher.current_wal_lsn()
+        if subscription.slot_name is None:
+            return Told(time.time(), position, None, None)
+        slot = publisher.slot_state(subscription.slot_name)
+        if slot is None:
+            return Told(time.time(), position, None, MISSING)
+        return Told(time.time(), position, slot.retained_bytes, slot.wal_status)
+
+
+def ask_all(subscriptions: Iterable[Subscription], patience: float) -> Mapping[int, Told]:
+    """Ask all publishers side by side; those that answer within ``patience`` seconds, by oid."""
+    found: dict[int, Told] = {}
+
+    def one(subscription: Subscription) -> None:
+        try:
+            found[subscription.oid] = ask(subscription)
+        except PenstockError as error:
+            log.debug("could not ask the publisher about its slot: %s", error.message)
+
+    threads = [threading.Thread(target=one, args=(s,), daemon=True) for s in subscriptions]
+    deadline = time.monotonic() + patience
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(found)

@@ -1,43 +1,57 @@
 """The state of every subscription of a node, for ``penstock status`` and the library.
 
-In: rows of the catalog and the numbers that a running node has written there. Out: frozen values,
-and one JSON form of them. Nothing here asks the publisher: what a stopped node knew last is shown
-as such.
+In: rows of the catalog, the numbers that a running node has written there, and what publishers tell
+where no node asks them. Out: frozen values that are true now, and one JSON form of them; None is
+what nobody knows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_stat_subscription import (
+    STREAMING,
+    SubscriptionStatistics,
+    TableStatistics,
+)
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.lsn import Lsn
+from penstock.node.reports import NO_WORKER, nothing_known, with_told
+from penstock.node.slot_watch import Told
+from penstock.walreceiver.slots import LOST, MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """One table. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked; ``lsn``: its
-    srsublsn.
+    srsublsn. ``bytes_copied``, ``bytes_total``: of the publisher's heap, in whole units.
 
     ``error``: why it is parked, or why its copy, which is tried again and again, has failed last.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there.
+    ``unfilled``: columns in which rows from before they were added lack the publisher's values.
     """
 
     name: str
     state: str
     lsn: Lsn | None
     rows_copied: int = 0
+    bytes_copied: int = 0
+    bytes_total: int = 0
     units_copied: int = 0
     units_total: int = 0
     rows_applied: int = 0
     version: int | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -57,9 +71,12 @@ class TableStatus:
 class SubscriptionStatus:
     """One subscription. ``state``: what the worker does, or disabled, stopped, not running.
 
-    ``lag_bytes``: from the last cut to the publisher's position that was told last.
-    ``lag_seconds``: how old the newest transaction in a cut is while others wait, 0 when none
-    waits. ``retained_wal_bytes``: what the slot keeps on the publisher.
+    ``lag_bytes``: from the last cut to the publisher's position. ``lag_seconds``: how far readers
+    are behind at most; 0 while it streams and nothing waits, else since when nobody knows that a
+    cut has everything. ``cut_age_seconds``: how long ago the last cut was written, also where
+    nothing was to be written since. ``publisher_age_seconds``: how long ago the publisher was heard
+    of. ``retained_wal_bytes``: what the slot keeps on the publisher; ``wal_status``: whether it
+    still has all of it, as in pg_replication_slots, or ``missing``.
     """
 
     name: str
@@ -75,7 +92,10 @@ class SubscriptionStatus:
     lag_seconds: float | None
     rows_applied: int
     rows_per_second: float
+    cut_age_seconds: float | None
+    publisher_age_seconds: float | None
     retained_wal_bytes: int | None
+    wal_status: str | None
     transactions_applied: int
     error_count: int
     error: str | None
@@ -88,6 +108,36 @@ class SubscriptionStatus:
     def stopped(self) -> bool:
         """Whether an error has stopped it for good."""
         return self.state == "stopped" and self.error is not None
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Whether it does not go on by itself, wholly or with one of its tables."""
+        parked = any(table.parked for table in self.tables)
+        return self.stopped or parked or self.wal_status in SLOT_GONE
+
+
+class Health(IntEnum):
+    """What a script wants to know of a node; the exit status of ``penstock status``."""
+
+    FOLLOWS = 0
+    NOT_RUNNING = 3
+    NEEDS_A_PERSON = 4
+    TRIES_AGAIN = 5
+
+
+_AT_WORK: Final = (STREAMING, "copying")
+SLOT_GONE: Final = (LOST, MISSING)
+
+
+def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
+    """The worst of all enabled subscriptions: what no retry heals comes first."""
+    enabled = [s for s in subscriptions if s.enabled]
+    if any(s.needs_a_person for s in enabled):
+        return Health.NEEDS_A_PERSON
+    if not running:
+        return Health.NOT_RUNNING
+    follows = all(s.state in _AT_WORK and s.error is None for s in enabled)
+    return Health.FOLLOWS if follows else Health.TRIES_AGAIN
 
 
 def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]:
@@ -105,14 +155,24 @@ def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]
     return [plain(dataclasses.asdict(subscription)) for subscription in subscriptions]
 
 
-def read_status(catalog: Catalog, *, running: bool) -> list[SubscriptionStatus]:
-    """Every subscription in the order of creation. ``running``: whether a process runs the node."""
+def read_status(
+    catalog: Catalog, *, running: bool, told: Mapping[int, Told] = MappingProxyType({})
+) -> list[SubscriptionStatus]:
+    """Every subscription in the order of creation. ``running``: whether a process runs the node.
+    ``told``: what publishers have just told, by the subscription's oid."""
     with catalog.read() as transaction:
         subscriptions = transaction.subscriptions.all()
         rels = transaction.relations.all()
     numbers = catalog.statistics.all()
     return [
-        _status(s, [r for r in rels if r.subid == s.oid], numbers.get(s.oid), running)
+        _status(
+            s,
+            [r for r in rels if r.subid == s.oid],
+            with_told(numbers.get(s.oid) or nothing_known(s.oid), told[s.oid])
+            if s.oid in told
+            else numbers.get(s.oid),
+            running,
+        )
         for s in subscriptions
     ]
 
@@ -123,9 +183,10 @@ def _status(
     numbers: SubscriptionStatistics | None,
     running: bool,
 ) -> SubscriptionStatus:
-    error = subscription.error
-    now = numbers or SubscriptionStatistics(subscription.oid, None, "", 0.0)
+    error, at = subscription.error, time.time()
+    now = numbers or nothing_known(subscription.oid)
     tables = {table.name: table for table in now.tables}
+    retained, wal_status = now.slot(at)
     return SubscriptionStatus(
         name=subscription.name,
         enabled=subscription.enabled,
@@ -136,11 +197,14 @@ def _status(
         applied_lsn=now.applied_lsn,
         cut_lsn=now.cut_lsn,
         publisher_lsn=now.publisher_lsn,
-        lag_bytes=now.lag_bytes,
-        lag_seconds=now.lag_seconds,
+        lag_bytes=now.lag_bytes(at),
+        lag_seconds=now.lag_seconds(at),
         rows_applied=now.rows_applied,
-        rows_per_second=now.rows_per_second if running else 0.0,
-        retained_wal_bytes=now.retained_bytes,
+        rows_per_second=now.rows_per_second if running and now.reported(at) else 0.0,
+        cut_age_seconds=_age(now.cut_time, at),
+        publisher_age_seconds=_age(now.publisher_at, at),
+        retained_wal_bytes=retained,
+        wal_status=wal_status,
         transactions_applied=now.transactions_applied,
         error_count=now.error_count,
         error=error.message if error else now.error,
@@ -149,6 +213,10 @@ def _status(
         updated_at=now.updated_at or None,
         tables=tuple(_table(rel, tables.get(rel.qualified_name)) for rel in rels),
     )
+
+
+def _age(since: float | None, now: float) -> float | None:
+    return None if since is None else max(0.0, now - since)
 
 
 def _state(
@@ -161,7 +229,7 @@ def _state(
     if not running:
         return "not running"
     # A worker's last word outlives it: after ENABLE it is the next one's turn.
-    return numbers.state if numbers is not None and numbers.state != "stopped" else "starting"
+    return numbers.state if numbers is not None and numbers.state != NO_WORKER else "starting"
 
 
 def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus:
@@ -171,10 +239,13 @@ def _table(rel: SubscriptionRel, numbers: TableStatistics | None) -> TableStatus
         state=rel.state.value,
         lsn=rel.lsn,
         rows_copied=now.rows_copied,
+        bytes_copied=now.bytes_copied,
+        bytes_total=now.bytes_total,
         units_copied=now.units_copied,
         units_total=now.units_total,
         rows_applied=now.rows_applied,
         version=now.version,
+        unfilled=now.unfilled,
         error=now.error if parked is None else parked.message,
         error_detail=now.error_detail if parked is None else parked.detail,
         error_hint=now.error_hint if parked is None else parked.hint,

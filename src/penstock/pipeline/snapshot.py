@@ -32,8 +32,22 @@ from penstock.walreceiver.table_info import PublishedTable
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[str, int, int, int, int], None]
-"""table, rows, bytes of data files, finished units, all units."""
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """How far a table's copy is. ``bytes``, ``bytes_total``: of the publisher's heap with TOAST, as
+    estimated when the copy began, and of finished units of it; ``rows``: of finished units.
+    """
+
+    table: str
+    rows: int
+    bytes: int
+    bytes_total: int
+    units: int
+    units_total: int
+
+
+Progress = Callable[[CopyProgress], None]
 
 _UNITS_PER_CORE: Final = 8
 _LARGEST_UNIT: Final = 512 << 20
@@ -79,7 +93,15 @@ class _Copy:
     done: int = 0
     rows: int = 0
     bytes: int = 0
+    heap_done: int = 0
+    heap: int = 0
     files: list[WrittenFile] = field(default_factory=list)
+
+    @property
+    def progress(self) -> CopyProgress:
+        return CopyProgress(
+            self.source.table.name, self.rows, self.heap_done, self.heap, self.done, self.units
+        )
 
     @property
     def result(self) -> CopyResult:
@@ -114,10 +136,12 @@ def run_copy(
     """
     copies = [_Copy(source) for source in sources]
     owners: dict[int, _Copy] = {}
-    tasks = _tasks(spark, copies, owners, conninfo, snapshot_name, options)
+    sizes: dict[int, int] = {}
+    tasks = _tasks(spark, copies, owners, sizes, conninfo, snapshot_name, options)
     job = CopyJob(spark, tasks, options.connections, _description(sources))
-    round_ = _Round(job, copies, owners, progress, finished, failed, wanted, check)
+    round_ = _Round(job, copies, owners, sizes, progress, finished, failed, wanted, check)
     for copy in copies:
+        progress(copy.progress)
         if not copy.units:  # a table without columns has nothing that a file could hold
             round_.finish(copy)
     try:
@@ -141,6 +165,7 @@ class _Round:
     job: CopyJob
     copies: Sequence[_Copy]
     owners: Mapping[int, _Copy]
+    sizes: Mapping[int, int]
     progress: Progress
     finished: Callable[[CopySource], object]
     failed: Callable[[CopySource, PenstockError], object]
@@ -157,7 +182,8 @@ class _Round:
         copy.files += result.files
         copy.rows += sum(file.rows for file in result.files)
         copy.bytes += sum(file.size for file in result.files)
-        self.progress(copy.source.table.name, copy.rows, copy.bytes, copy.done, copy.units)
+        copy.heap_done += self.sizes[result.number]
+        self.progress(copy.progress)
         if copy.done == copy.units:
             self.finish(copy)
 
@@ -218,6 +244,7 @@ def _tasks(
     spark: SparkSession,
     copies: Sequence[_Copy],
     owners: dict[int, _Copy],
+    sizes: dict[int, int],
     conninfo: ConnInfo,
     snapshot_name: str,
     options: CopyOptions,
@@ -247,6 +274,8 @@ def _tasks(
                 target_file_bytes=options.target_file_bytes,
             )
             owners[task.number] = copy
+            sizes[task.number] = unit.size
+            copy.heap += unit.size
             sized.append((unit.size, task))
     return [task for _, task in sorted(sized, key=lambda pair: -pair[0])]
 

@@ -57,6 +57,7 @@ from penstock.sql.statements import (
     Select,
     Statement,
 )
+from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
 from penstock.sql.table_statements import (
     AddColumn,
     AddPrimaryKey,
@@ -84,6 +85,7 @@ __all__ = [
     "AlterSubscriptionConnection",
     "AlterSubscriptionEnabled",
     "AlterSubscriptionRefresh",
+    "AlterSubscriptionRefreshTables",
     "AlterSubscriptionSet",
     "AlterTable",
     "AlterTableCommand",

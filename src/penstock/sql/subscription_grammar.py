@@ -1,8 +1,9 @@
 """CREATE, ALTER and DROP SUBSCRIPTION (gram.y, CreateSubscriptionStmt and its neighbours).
 
-In: a cursor behind the word SUBSCRIPTION. Out: a statement. All forms of PostgreSQL 18 are read to
-their end, so that a mistake in them is a syntax error; those that Penstock does not have yet raise
-FeatureNotSupported by name, and become a statement of their own later.
+In: a cursor behind the word SUBSCRIPTION. Out: a statement. REFRESH TABLE is ours; all forms of
+PostgreSQL 18 are read to their end, so that a mistake in them is a syntax error; those that
+Penstock does not have yet raise FeatureNotSupported by name, and become a statement of their own
+later.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.object_names import qualified_name
 from penstock.sql.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -20,6 +22,7 @@ from penstock.sql.statements import (
     DropSubscription,
     Statement,
 )
+from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
 
 _ALTER: Final = "ALTER SUBSCRIPTION ..."
 
@@ -73,10 +76,21 @@ def _connection(cursor: Cursor, name: str) -> Statement:
 
 
 def _refresh(cursor: Cursor, name: str) -> Statement:
+    if cursor.accept("table"):
+        return _refresh_tables(cursor, name)
     cursor.expect("publication")
     options = cursor.opt_definition()
     cursor.expect_end()
     return AlterSubscriptionRefresh(name, options, notices=cursor.notices)
+
+
+def _refresh_tables(cursor: Cursor, name: str) -> Statement:
+    """qualified_name_list; ours"""
+    tables = [qualified_name(cursor)]
+    while cursor.accept_symbol(","):
+        tables.append(qualified_name(cursor))
+    cursor.expect_end()
+    return AlterSubscriptionRefreshTables(name, tuple(tables), notices=cursor.notices)
 
 
 def _set(cursor: Cursor, name: str) -> Statement:

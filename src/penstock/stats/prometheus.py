@@ -14,7 +14,13 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.stats.report import NodeReport, SenderReport, SlotReport, SubscriptionReport
+from penstock.stats.report import (
+    NodeReport,
+    SenderReport,
+    SlotReport,
+    SubscriptionReport,
+    TableReport,
+)
 
 _Field = tuple[str, str, str]
 """Name behind the prefix, attribute of the report, help. Names with _total are counters."""
@@ -43,7 +49,10 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("cut_lsn", "cut_lsn", "The publisher's position of the last cut: durable and acknowledged."),
     ("publisher_lsn", "publisher_lsn", "The publisher's position that it told last."),
     ("lag_bytes", "lag_bytes", "From the last cut to the publisher's position."),
-    ("lag_seconds", "lag_seconds", "Age of the newest transaction in a cut while others wait."),
+    ("lag_seconds", "lag_seconds", "How far readers are behind at most; 0 while nothing waits."),
+    ("cut_age_seconds", "cut_age_seconds", "How long ago the last cut was written."),
+    ("publisher_age_seconds", "publisher_age_seconds", "How long ago the publisher was heard of."),
+    ("slot_gone", "slot_gone", "Whether the publisher's slot is lost or missing."),
     ("retained_wal_bytes", "retained_wal_bytes", "WAL that the slot keeps on the publisher."),
     ("transactions_total", "transactions", "Transactions applied since the node started."),
     ("changes_total", "changes", "Changes applied since the node started."),
@@ -53,6 +62,17 @@ _SUBSCRIPTION: Final[Sequence[_Field]] = (
     ("tables_ready", "tables_ready", "Tables that are part of the cuts."),
     ("tables_parked", "tables_parked", "Tables that an error of their own keeps out of the cuts."),
     ("tables", "tables", "Tables of the subscription."),
+)
+
+_TABLE: Final[Sequence[_Field]] = (
+    ("version", "version", "Delta version of the table in the last cut."),
+    ("columns_unfilled", "unfilled", "Added columns that lack values in rows from before."),
+    ("copied_rows", "rows_copied", "Rows that its copy has brought so far."),
+    ("copied_bytes", "bytes_copied", "Bytes of the publisher's heap that are copied."),
+    ("copy_bytes", "bytes_total", "Bytes of the publisher's heap that the copy is to read."),
+    ("changes_total", "changes", "Changes applied since the node started."),
+    ("update_missing_total", "update_missing", "Updates skipped, their rows were not there."),
+    ("delete_missing_total", "delete_missing", "Deletes skipped, their rows were not there."),
 )
 
 
@@ -82,6 +102,15 @@ class NodeCollector(Collector):
         for subscription in report.subscriptions:
             state.add_metric([subscription.name, subscription.state], 1)
         yield state
+        yield from _families("penstock_table", _TABLE, report.tables, _table_labels)
+        table_state = GaugeMetricFamily(
+            "penstock_table_state",
+            "1 for the state of the table, as in pg_subscription_rel.",
+            labels=["subscription", "table", "state"],
+        )
+        for table in report.tables:
+            table_state.add_metric([table.subscription, table.table, table.state], 1)
+        yield table_state
 
 
 def application(report: Callable[[], NodeReport]) -> WSGIApplication:
@@ -146,6 +175,7 @@ _LABELS: Final = {
     "penstock_replication_slot": ("slot_name",),
     "penstock_walsender": ("slot_name", "application_name"),
     "penstock_subscription": ("subscription",),
+    "penstock_table": ("subscription", "table"),
 }
 
 
@@ -159,3 +189,7 @@ def _sender_labels(sender: SenderReport) -> dict[str, str]:
 
 def _subscription_labels(subscription: SubscriptionReport) -> dict[str, str]:
     return {"subscription": subscription.name}
+
+
+def _table_labels(table: TableReport) -> dict[str, str]:
+    return {"subscription": table.subscription, "table": table.table}

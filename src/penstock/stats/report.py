@@ -77,6 +77,27 @@ class SubscriptionReport:
     tables: int
     update_missing: int = 0
     delete_missing: int = 0
+    cut_age_seconds: float | None = None
+    publisher_age_seconds: float | None = None
+    slot_gone: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """A table of a subscription, in a state of pg_subscription_rel. ``bytes_copied`` of
+    ``bytes_total``: of the publisher's heap, by the copy that runs or was the last."""
+
+    subscription: str
+    table: str
+    state: str
+    version: int | None
+    rows_copied: int
+    bytes_copied: int
+    bytes_total: int
+    changes: int
+    update_missing: int
+    delete_missing: int
+    unfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +111,4 @@ class NodeReport:
     senders: tuple[SenderReport, ...] = ()
     wal_senders_limit: int = 0
     slots_limit: int = 0
+    tables: tuple[TableReport, ...] = ()

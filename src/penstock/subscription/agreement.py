@@ -25,10 +25,11 @@ from typing import Final
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, copy_anew
-from penstock.errors import ConnectionFailure, StateMismatch
+from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.origin import TableProgress, start_lsn
+from penstock.walreceiver.slots import LOST, MISSING
 
 _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
 
@@ -43,6 +44,8 @@ class PublisherState:
     in_recovery: bool
     forks: Mapping[int, Lsn]
     confirmed: Lsn | None
+    wal_status: str | None = None
+    """Of the slot, as in pg_replication_slots, or ``slots.MISSING``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,29 @@ def check_publisher(
             f"{alter(subscription)} ENABLE. {copy_anew(subscription)} To go on without the "
             "changes in between, keep the tables and create it WITH (create_slot = false, "
             "copy_data = false).",
+        )
+
+
+def check_slot(
+    subscription: str, slot: str | None, server: PublisherState, cut: Lsn | None
+) -> None:
+    """Raises StateMismatch for a slot that is lost, UndefinedObject for one that is gone with what
+    came after the last cut. Servers say both in other words from version to version."""
+    if slot is None:
+        return
+    if server.wal_status == LOST:
+        raise StateMismatch(
+            f'replication slot "{slot}" of subscription "{subscription}" is lost',
+            detail="The publisher has thrown away WAL that was not read yet: it was more than "
+            "max_slot_wal_keep_size.",
+            hint=copy_anew(subscription, slot),
+        )
+    if server.wal_status == MISSING and cut is not None:
+        raise UndefinedObject(
+            f'replication slot "{slot}" does not exist',
+            detail=f"It is gone from the publisher, and with it the changes since the last cut, at "
+            f"{cut}.",
+            hint=copy_anew(subscription, slot),
         )
 
 

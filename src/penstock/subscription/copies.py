@@ -26,6 +26,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.rights import NO_RIGHT, missing_right
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,
@@ -184,6 +185,8 @@ class Copies:
     def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """One table of a round."""
         error = error.with_statement(alter(self._subscription.name))
+        if error.sqlstate == NO_RIGHT:
+            error = error.changed(hint=missing_right(rel, self._subscription.conninfo))
         log.warning("%s", error.report())
         log.info(
             'subscription "%s": table "%s" is copied again in %.1f s',

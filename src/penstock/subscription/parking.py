@@ -47,6 +47,9 @@ _PARKED: Final = (
     "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
 )
 _MENDED: Final = "Then run {alter} ENABLE. Or run"
+_IN_THE_WAL: Final = (
+    "It stays in the publisher's WAL, so the table must pass it by as well. Then run"
+)
 _ALTERED: Final = "Run {alter} {statement}, and then {alter} ENABLE."
 _COPIED: Final = (
     "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
@@ -119,6 +122,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
     else:
         else_run = "Run" if error.hint is None else _MENDED.format(alter=begun)
+        if isinstance(error, ValueNotRepresentable):
+            else_run = _IN_THE_WAL
         mended = f"{_sentences(error.hint, else_run)} {_COPIED.format(alter=begun)}"
     hint = f"{mended} {_WITHOUT.format(alter=begun)}"
     return _with_hint(error, detail, hint)

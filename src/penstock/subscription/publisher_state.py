@@ -10,6 +10,7 @@ from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.subscription.agreement import PublisherState
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher, database, identify_system
+from penstock.walreceiver.slots import MISSING
 
 
 def publisher_state(
@@ -27,6 +28,7 @@ def publisher_state(
         in_recovery=in_recovery,
         forks=publisher.timeline_history(system.timeline) if changed else {},
         confirmed=None if found is None else found.confirmed_flush_lsn,
+        wal_status=MISSING if found is None else found.wal_status,
     )
 
 

@@ -29,6 +29,9 @@ class ChangeSource(Protocol):
     @property
     def latest_end_lsn(self) -> Lsn: ...
 
+    last_send_time_us: int
+    last_receipt_time_us: int
+
     def receive(self, timeout_s: float) -> list[bytes]: ...
 
     def confirm(self, lsn: Lsn, frames: int) -> None: ...

@@ -226,7 +226,7 @@ class Streaming:
                 self._idle_cut(position, stream)
             else:
                 inbox.wait(_TICK)
-            self._status.received(position, stream.latest_end_lsn, behind=not inbox.empty())
+            self._status.received(position, stream, behind=not inbox.empty())
 
     def _apply_one(self, now: float, stream: ChangeSource) -> None:
         batch = self._inbox.take(now)

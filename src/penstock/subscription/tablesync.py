@@ -36,7 +36,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pipeline.snapshot import CopyOptions, CopySource, run_copy
+from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.shards import check_alone
@@ -97,7 +97,7 @@ class CopyRound:
     states: RelStates
     subscription: Subscription
     options: CopyOptions
-    progress: Callable[[str, int, int, int, int], None]
+    progress: Callable[[CopyProgress], None]
     cancelled: Callable[[], bool]
     """Whether the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]

@@ -9,7 +9,7 @@ table cannot follow. Which changes go to which target is ``relation_map``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -22,11 +22,12 @@ from penstock.errors import (
     StateMismatch,
 )
 from penstock.lakehouse.log import log_folder
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity, TableName
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,17 @@ class Targets:
     """The open tables of one subscription, by name and by the publisher's OID."""
 
     def __init__(
-        self, warehouse: Warehouse, app_id: str, subscription: str, bindings: Bindings
+        self,
+        warehouse: Warehouse,
+        app_id: str,
+        subscription: str,
+        bindings: Bindings,
+        columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
     ) -> None:
+        """``columns_with_values``: those of a relation's columns (by OID and names) that may have
+        given values to rows when they were added. Asked seldom; may raise ConnectionFailure."""
         self.subscription: Final = subscription
+        self._columns_with_values = columns_with_values
         self._warehouse = warehouse
         self._app_id = app_id
         self._bindings = bindings
@@ -198,8 +207,22 @@ class Targets:
                 target.table.name,
                 ", ".join(column.name for column in added),
             )
-            target.table.add_columns(added)
+            target.table.add_columns(added, self._unfilled(target, relation, added))
         target.followed = relation
+
+    def _unfilled(
+        self, target: Target, relation: Relation, added: Sequence[Column]
+    ) -> tuple[str, ...]:
+        """Added columns in which rows from before have a value at the publisher, which it does not
+        send: told by name, as nobody can say here what it is (a volatile default, a column that was
+        there and is published only now, a table that was rewritten since)."""
+        if not target.table.rows:
+            return ()
+        found = self._columns_with_values(relation.oid, [column.source for column in added])
+        names = tuple(column.name for column in added if column.source in found)
+        if names:
+            log.warning("%s", unfilled_warning(self.subscription, target.rel, names))
+        return names
 
     def _check_order(self, target: Target, relation: Relation) -> None:
         """PostgreSQL never moves a column: where the order of names is another one, columns have
@@ -224,3 +247,14 @@ class Targets:
         if relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
             return target.table.schema.source_key
         return None
+
+
+def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
+    """What is said of added columns without the publisher's values, and how they come."""
+    named = ", ".join(f'"{name}"' for name in columns)
+    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
+    return (
+        f'rows of table "{rel.qualified_name}" from before a column was added hold NULL in it, and '
+        f"may have a default or another value at the publisher: {named}. To copy the table again: "
+        f"{alter(subscription)} REFRESH TABLE {table}"
+    )

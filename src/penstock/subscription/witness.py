@@ -25,6 +25,7 @@ from penstock.subscription.agreement import (
     TableState,
     check_cuts,
     check_publisher,
+    check_slot,
     check_table,
 )
 from penstock.subscription.publisher_state import publisher_state, server_identity
@@ -56,12 +57,14 @@ class Witness:
         self._server: PublisherState | None = None
 
     def begin(self, publisher: Publisher) -> None:
-        """Before anything is created. Raises StateMismatch, StorageError, ConnectionFailure."""
+        """Before anything is created. Raises StateMismatch, UndefinedObject (the slot is gone),
+        StorageError, ConnectionFailure."""
         self._warehouse.check_there()
         subscription, cuts = self._subscription, self._warehouse.cuts
         self._server = publisher_state(publisher, subscription.slot_name, self._known)
         check_identity(subscription.name, self._known, self._server.identity)
         self.last_cut = cuts.last(self._owner)
+        check_slot(subscription.name, subscription.slot_name, self._server, self._cut_lsn)
         if self.last_cut is not None:
             # As for the tables' logs: what is read here is acknowledged.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))

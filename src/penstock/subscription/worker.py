@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -270,7 +270,13 @@ class ApplyWorker:
         self, publisher: Publisher, rels: Sequence[SubscriptionRel], parking: Parking
     ) -> Targets:
         subscription = self.subscription
-        targets = Targets(self._warehouse, subscription.app_id, subscription.name, self._catalog)
+        targets = Targets(
+            self._warehouse,
+            subscription.app_id,
+            subscription.name,
+            self._catalog,
+            self._columns_with_values,
+        )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
         for rel in followed:
@@ -295,6 +301,12 @@ class ApplyWorker:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
             targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+
+    def _columns_with_values(self, oid: int, names: Sequence[str]) -> Collection[str]:
+        """While the stream has the session's connection, another one asks."""
+        subscription = self.subscription
+        with Publisher.connect(subscription.conninfo, subscription.name) as publisher:
+            return publisher.columns_with_values(subscription.publications, oid, names)
 
     def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
         """Whether every published column can be read in binary; text is right for all of them."""

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from penstock.catalog.pg_stat_subscription import STREAMING
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
+from penstock.pipeline.snapshot import CopyProgress
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
@@ -27,12 +29,14 @@ _NO_ERROR: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; ``units_copied`` of ``units_total`` are copied. ``error``: of its last copy.
+    """One table; ``bytes_copied`` of ``bytes_total`` of the publisher's heap are copied, and
+    ``units_copied`` of ``units_total``. ``error``: of its last copy.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
 
     name: str
     rows_copied: int = 0
     bytes_copied: int = 0
+    bytes_total: int = 0
     units_copied: int = 0
     units_total: int = 0
     rows_applied: int = 0
@@ -42,6 +46,8 @@ class TableStatus:
     error_hint: str | None = None
     update_missing: int = 0
     delete_missing: int = 0
+    unfilled: tuple[str, ...] = ()
+    """Columns in which rows from before they were added lack the publisher's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,11 @@ class WorkerSnapshot:
     cut_time: float | None
     rows_applied: int
     transactions_behind: bool
+    """Something waits to be applied, or is only partly here."""
+    heard_at: float | None = None
+    """When the publisher's last message came."""
+    sent_at: float | None = None
+    """When it was sent, by the publisher's clock."""
     transactions_applied: int = 0
     error_count: int = 0
     insert_exists: int = 0
@@ -67,6 +78,16 @@ class WorkerSnapshot:
     error_detail: str | None = None
     error_hint: str | None = None
     tables: dict[str, TableStatus] = field(default_factory=dict)
+
+
+class Heard(Protocol):
+    """What a source of changes knows of the publisher; times are us since 1970, 0 while unknown."""
+
+    @property
+    def latest_end_lsn(self) -> Lsn: ...
+
+    last_send_time_us: int
+    last_receipt_time_us: int
 
 
 class WorkerStatus:
@@ -105,17 +126,20 @@ class WorkerStatus:
     def streaming(self, targets: Iterable[Target], cut: Lsn | None) -> None:
         """The stream has begun."""
         tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._set(state="streaming", tables=tables, cut_lsn=cut or INVALID)
+        self._set(state=STREAMING, tables=tables, cut_lsn=cut or INVALID)
 
-    def received(self, position: Lsn, publisher: Lsn, behind: bool) -> None:
-        """Positions told by the publisher. ``behind``: transactions wait to be applied."""
-        now = self._now
-        if (now.received_lsn, now.publisher_lsn, now.transactions_behind) != (
-            position,
-            publisher,
-            behind,
-        ):
-            self._set(received_lsn=position, publisher_lsn=publisher, transactions_behind=behind)
+    def received(self, position: Lsn, source: Heard, behind: bool) -> None:
+        """Positions and times told by the publisher. ``behind``: transactions wait to be
+        applied."""
+        changes = {
+            "received_lsn": position,
+            "publisher_lsn": source.latest_end_lsn,
+            "transactions_behind": behind,
+            "heard_at": _seconds(source.last_receipt_time_us),
+            "sent_at": _seconds(source.last_send_time_us),
+        }
+        if any(getattr(self._now, name) != value for name, value in changes.items()):
+            self._set(**changes)
 
     def applied(
         self,
@@ -152,14 +176,19 @@ class WorkerStatus:
         tables = {**self.snapshot().tables, **self._tables(targets)}
         self._set(cut_lsn=lsn, cut_time=time.time(), tables=tables, **self._lasting_error())
 
-    def copying(self, table: str, rows: int, size: int, done: int, total: int) -> None:
-        """Progress of a table's copy: rows, bytes, finished units of all."""
+    def copying(self, copy: CopyProgress) -> None:
+        """Progress of a table's copy."""
         with self._lock:
-            before = self._now.tables.get(table) or TableStatus(table)
+            before = self._now.tables.get(copy.table) or TableStatus(copy.table)
             after = replace(
-                before, rows_copied=rows, bytes_copied=size, units_copied=done, units_total=total
+                before,
+                rows_copied=copy.rows,
+                bytes_copied=copy.bytes,
+                bytes_total=copy.bytes_total,
+                units_copied=copy.units,
+                units_total=copy.units_total,
             )
-            self._now = replace(self._now, tables={**self._now.tables, table: after})
+            self._now = replace(self._now, tables={**self._now.tables, copy.table: after})
 
     def copy_failed(self, table: str, error: BaseException) -> None:
         """A table's copy has failed: its error stays, with the table and the subscription, until
@@ -211,6 +240,7 @@ class WorkerStatus:
                 tables.get(t.rel.qualified_name) or TableStatus(t.rel.qualified_name),
                 rows_applied=t.rows_applied,
                 version=t.table.version,
+                unfilled=t.table.unfilled,
             )
             for t in targets
         }
@@ -218,6 +248,10 @@ class WorkerStatus:
     def _set(self, **changes: object) -> None:
         with self._lock:
             self._now = replace(self._now, **changes)  # type: ignore[arg-type]
+
+
+def _seconds(microseconds: int) -> float | None:
+    return microseconds / 1e6 if microseconds else None
 
 
 def _fields(error: BaseException) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Final
 
 import psycopg
@@ -77,6 +78,9 @@ class Backlog:
         self.received_lsn = start
         """Everything before it has arrived. Moves at the end of each window."""
         self.latest_end_lsn = target
+        self.last_send_time_us = 0
+        """Not told: rows of a function have no time."""
+        self.last_receipt_time_us = 0
         self.finished = False
         """All of it has been handed out, and there is no more."""
         self._open(start)
@@ -176,6 +180,7 @@ class Backlog:
         if not all(row.startswith(_ROW) for row in rows):
             raise ProtocolViolation("unexpected row in a copy of changes")
         self._bytes += sum(map(len, rows))
+        self.last_receipt_time_us = time.time_ns() // 1000
         return [_XLOGDATA + row[_DATA_AT:] for row in rows]
 
     def _end_window(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
@@ -22,6 +22,12 @@ _OLD_SNAPSHOT = {
     "nothing": "NOEXPORT_SNAPSHOT",
     "use": "USE_SNAPSHOT",
 }
+
+
+LOST: Final = "lost"
+"""wal_status of a slot whose WAL is gone (slotfuncs.c)."""
+MISSING: Final = "missing"
+"""Ours: there is no such slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from psycopg.pq import ExecStatus
 
 from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
-from penstock.walreceiver.connection import Connection, quote_identifier, wait_any
+from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal, wait_any
 from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.feedback import POSTGRES_EPOCH_US, Feedback, Status
 from penstock.walreceiver.libpq_errors import result_failure
@@ -82,8 +82,8 @@ class ReplicationStream:
             result = self._connection.execute(command, prefix="could not start WAL streaming: ")
         except UndefinedObject as error:
             error.hint = error.hint or (
-                "The slot is gone from the publisher, and with it the changes since the last cut: "
-                "drop the subscription and create it again."
+                "Make the slot on the publisher: SELECT pg_create_logical_replication_slot"
+                f"({quote_literal(slot)}, 'pgoutput')"
             )
             raise
         if result.status != ExecStatus.COPY_BOTH:

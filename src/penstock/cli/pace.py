@@ -1,0 +1,44 @@
+"""How fast copies go and how long they will take.
+
+In: the bytes and rows of each copy as they were seen, with the time. Out: rates over the last half
+minute, and the time left at that rate. Clocks are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+_WINDOW_S: Final = 30.0
+"""Parts of a copy end in bursts: a rate over less would jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """``bytes``, ``rows``: a second; ``left``: seconds to the end, None while nobody can tell."""
+
+    bytes: float
+    rows: float
+    left: float | None
+
+
+class Pace:
+    """What was seen of one copy."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def see(self, at: float, done: int, total: int, rows: int) -> Speed:
+        """``done`` of ``total`` bytes, and ``rows``, at a time in seconds."""
+        if self._seen and done < self._seen[-1][1]:  # it has begun again
+            self._seen.clear()
+        self._seen.append((at, done, rows))
+        while len(self._seen) > 2 and self._seen[1][0] <= at - _WINDOW_S:
+            self._seen.popleft()
+        since, done_then, rows_then = self._seen[0]
+        elapsed = at - since
+        if elapsed <= 0 or done <= done_then:
+            return Speed(0.0, 0.0, None)
+        speed = (done - done_then) / elapsed
+        return Speed(speed, (rows - rows_then) / elapsed, (total - done) / speed)

@@ -1,0 +1,104 @@
+"""ALTER SUBSCRIPTION ... REFRESH TABLE: copy single tables again (ours; PostgreSQL has none).
+
+In: a statement, the catalog, a way to the publisher. Out: rows of pg_subscription_rel in state i,
+and notices. The copies take the place of the rows that are there, each in one commit; until then
+readers have those. Whatever is wrong with one of the tables, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
+from penstock.catalog.publisher_identity import alter
+from penstock.commands.copied_again import copied_again
+from penstock.commands.publisher import PublisherFactory
+from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.subscriptioncmds import (
+    ALTERED,
+    check_enabled,
+    get_subscription,
+    published,
+    unchanged,
+)
+from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, UndefinedObject
+from penstock.relation import TableName, qualified
+from penstock.sql import AlterSubscriptionRefreshTables
+from penstock.sql.object_names import RangeVar
+
+_COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
+_ASKED_FOR = "You have asked for it."
+
+
+def refresh_tables(
+    statement: AlterSubscriptionRefreshTables, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
+    """Have each table copied again, and start the subscription where one of them has stopped it.
+
+    Raises UndefinedObject for a table that is not in the subscription, NotInPrerequisiteState for
+    one that is not published, what connecting raises.
+    """
+    names = list(dict.fromkeys(map(_table_name, statement.tables)))
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        _members(transaction, subscription, names)
+    check_enabled(subscription, "REFRESH TABLE")
+    found = published(subscription, connect)
+    for name in names:
+        _check_published(subscription, name, found.tables)
+    with catalog.write() as transaction:
+        subscription = unchanged(transaction, subscription, found)
+        rels = _members(transaction, subscription, names)
+        if subscription.stopped_by in {rel.sync_id for rel in rels}:
+            transaction.subscriptions.save(subscription.healed())
+        notices = tuple(_refresh(transaction, rel, found.tables[rel.table_name]) for rel in rels)
+    return CommandResult(ALTERED, notices)
+
+
+def _refresh(transaction: CatalogTransaction, rel: SubscriptionRel, oid: int) -> Notice:
+    if rel.state in _COPIED_NOW:
+        return notice(f'table "{rel.qualified_name}" is being copied already, skipping')
+    transaction.relations.copy_again(rel, oid)
+    return copied_again(rel, _ASKED_FOR)
+
+
+def _table_name(table: RangeVar) -> TableName:
+    if table.catalog is not None:
+        raise FeatureNotSupported(
+            f'cross-database references are not implemented: "{table.catalog}.{table.schema}.'
+            f'{table.name}"'
+        )
+    return table.schema or "public", table.name
+
+
+def _members(
+    transaction: CatalogTransaction, subscription: Subscription, names: list[TableName]
+) -> list[SubscriptionRel]:
+    known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+    for name in names:
+        if name not in known:
+            raise UndefinedObject(
+                f'relation "{qualified(*name)}" is not part of the subscription',
+                hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes in what is published.",
+                sqlstate="42P01",
+            )
+    return [known[name] for name in names]
+
+
+def _check_published(
+    subscription: Subscription, name: TableName, found: Mapping[TableName, int]
+) -> None:
+    if name not in found:
+        raise NotInPrerequisiteState(
+            f'relation "{qualified(*name)}" is not published',
+            detail="It was dropped, renamed, or taken out of the publications: "
+            f"{', '.join(subscription.publications)}.",
+            hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes it out of the "
+            "subscription, and in what is published under another name.",
+        )

@@ -1,0 +1,177 @@
+"""What workers tell of themselves, and publishers of their slots, as rows of pg_stat_subscription.
+
+In: every subscription, the workers that run, and what was reported before. Out: one row for each
+subscription, also for one without a worker: its publisher goes on and keeps WAL for it. Numbers of
+earlier runs are kept where this one knows none yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_stat_subscription import (
+    STREAMING,
+    SubscriptionStatistics,
+    TableStatistics,
+)
+from penstock.catalog.pg_subscription import Subscription
+from penstock.lsn import INVALID, Lsn
+from penstock.node.slot_watch import SlotWatch, Told
+from penstock.subscription.worker import ApplyWorker
+from penstock.subscription.worker_status import TableStatus, WorkerSnapshot
+
+log = logging.getLogger(__name__)
+
+NO_WORKER: Final = "stopped"
+
+
+class Reports:
+    """Writes one round after the other."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._before: dict[int, SubscriptionStatistics] = {}
+        self._rows: dict[int, tuple[float, int]] = {}
+        self._slots = SlotWatch()
+        self._known = False
+
+    def write(self, workers: Mapping[int, ApplyWorker]) -> None:
+        """One round; a failure is logged, the numbers are worth no more."""
+        try:
+            if not self._known:
+                self._before = self._catalog.statistics.all()
+                self._known = True
+            subscriptions = self._catalog.subscriptions()
+            reports = {s.oid: self._statistics(s, workers.get(s.oid)) for s in subscriptions}
+            self._catalog.statistics.report(reports.values())
+            if self._before.keys() - reports.keys():
+                self._catalog.statistics.keep_only(reports)
+            self._before = reports
+        except Exception as error:
+            log.warning("could not write statistics: %s", error)
+
+    def _statistics(
+        self, subscription: Subscription, worker: ApplyWorker | None
+    ) -> SubscriptionStatistics:
+        oid, now = subscription.oid, time.time()
+        before = self._before.get(oid) or nothing_known(oid)
+        told = self._slots.told(subscription)
+        if worker is None:
+            self._rows.pop(oid, None)
+            idle = replace(before, pid=None, state=NO_WORKER, updated_at=now, rows_per_second=0.0)
+            return with_told(idle, told)
+        snapshot = worker.status.snapshot()
+        rate = self._rate(oid, snapshot.rows_applied)
+        return with_told(statistics_of(before, snapshot, now, rate), told)
+
+    def _rate(self, oid: int, rows: int) -> float:
+        at = time.monotonic()
+        before, rows_before = self._rows.get(oid, (at, rows))
+        self._rows[oid] = (at, rows)
+        return max(0.0, (rows - rows_before) / max(0.001, at - before))
+
+
+def nothing_known(oid: int) -> SubscriptionStatistics:
+    """Of a subscription that no worker has told of."""
+    return SubscriptionStatistics(oid, None, NO_WORKER, 0.0)
+
+
+def statistics_of(
+    before: SubscriptionStatistics, snapshot: WorkerSnapshot, now: float, rate: float
+) -> SubscriptionStatistics:
+    """A worker's numbers; positions and times that it does not know yet are those of before."""
+    tables = {table.name: table for table in before.tables}
+    return SubscriptionStatistics(
+        subid=before.subid,
+        pid=os.getpid(),
+        state=snapshot.state,
+        updated_at=now,
+        received_lsn=snapshot.received_lsn or before.received_lsn,
+        applied_lsn=snapshot.applied_lsn or before.applied_lsn,
+        cut_lsn=snapshot.cut_lsn or before.cut_lsn,
+        publisher_lsn=_later(snapshot.publisher_lsn, before.publisher_lsn),
+        publisher_at=_newest(snapshot.heard_at, before.publisher_at),
+        last_msg_send_time=snapshot.sent_at,
+        last_msg_receipt_time=snapshot.heard_at,
+        commit_time=snapshot.commit_time or before.commit_time,
+        cut_time=snapshot.cut_time or before.cut_time,
+        waiting=snapshot.state != STREAMING or snapshot.transactions_behind,
+        caught_up_at=before.caught_up_at,
+        retained_bytes=before.retained_bytes,
+        wal_status=before.wal_status,
+        slot_at=before.slot_at,
+        rows_applied=snapshot.rows_applied,
+        rows_per_second=rate,
+        transactions_applied=snapshot.transactions_applied,
+        error_count=snapshot.error_count,
+        confl_insert_exists=snapshot.insert_exists,
+        error=snapshot.error,
+        error_detail=snapshot.error_detail,
+        error_hint=snapshot.error_hint,
+        tables=tuple(_table(table, tables.get(table.name)) for table in snapshot.tables.values())
+        + tuple(_earlier(table) for name, table in tables.items() if name not in snapshot.tables),
+    )
+
+
+def with_told(numbers: SubscriptionStatistics, told: Told | None) -> SubscriptionStatistics:
+    """The numbers with what the publisher tells of itself, and since when a cut has everything."""
+    if told is None:
+        numbers = replace(numbers, retained_bytes=None, wal_status=None, slot_at=None)
+    else:
+        numbers = replace(
+            numbers,
+            publisher_lsn=_later(told.position, numbers.publisher_lsn),
+            publisher_at=_newest(told.at, numbers.publisher_at),
+            retained_bytes=told.retained_bytes,
+            wal_status=told.wal_status,
+            slot_at=told.at,
+            # A walsender tells how far it is, which may be far behind its server.
+            waiting=numbers.waiting or (numbers.received_lsn or INVALID) < told.position,
+        )
+    known = [numbers.caught_up_at, numbers.commit_time if numbers.cut_lsn else None]
+    if not numbers.waiting:
+        known.append(numbers.last_msg_receipt_time)
+    if told is not None and (numbers.cut_lsn or INVALID) >= told.position:
+        known.append(told.at)
+    return replace(numbers, caught_up_at=_newest(*known))
+
+
+def _later(one: Lsn | None, other: Lsn | None) -> Lsn | None:
+    return max(one or INVALID, other or INVALID) or None
+
+
+def _newest(*times: float | None) -> float | None:
+    return max((at for at in times if at is not None), default=None)
+
+
+def _table(now: TableStatus, before: TableStatistics | None) -> TableStatistics:
+    """A table's numbers; those of a copy are kept after it, in later runs too."""
+    values = {name: getattr(now, name) for name in _TABLE_FIELDS}
+    if before is not None and not now.units_total:
+        values |= {name: getattr(before, name) for name in _COPY_FIELDS}
+    if before is not None and now.version is None:
+        values["version"] = before.version
+    return TableStatistics(**values)
+
+
+def _earlier(before: TableStatistics) -> TableStatistics:
+    """What is known of a table that the worker has not opened; its counts begin again."""
+    kept = {name: getattr(before, name) for name in ("name", "version", "unfilled", *_COPY_FIELDS)}
+    return TableStatistics(**kept)
+
+
+_TABLE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(TableStatistics))
+_COPY_FIELDS: Final = (
+    "rows_copied",
+    "bytes_copied",
+    "bytes_total",
+    "units_copied",
+    "units_total",
+)
