@@ -15,7 +15,7 @@ help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
-	@echo 'make oracle      row filters beside PostgreSQL 18, 1 million pairs (PAIRS=1000000)'
+	@echo 'make oracle      row filters and queries beside PostgreSQL 18, a million pairs (PAIRS=1000000)'
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
 	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
 	@echo '                 make bench-subscribing or make bench-publishing for one half'
@@ -59,6 +59,8 @@ test: setup
 oracle: setup
 	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \
 		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
+	PENSTOCK_ORACLE_SHARE=1 PENSTOCK_ORACLE_QUERIES=5000 \
+		$(BIN)/python -m pytest tests/executor -s $(ARGS)
 
 faults: setup
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \

@@ -47,8 +47,9 @@ class SelectAnalysis:
         self.relations = Relations(find_table, self.query)
         self._ctes: dict[str, Cte] = {}
 
-    def query(self, raw: SelectStmt, parent: Scope | None = None) -> Query:
-        """Any query; ``parent``: whose columns it can use."""
+    def query(self, raw: SelectStmt, parent: Scope | None = None, *, resolve: bool = True) -> Query:
+        """Any query; ``parent``: whose columns it can use. ``resolve``: literals without a type
+        are text; a side of a set operation takes the type of the other."""
         known, self._ctes = self._ctes, dict(self._ctes)
         try:
             own = self._with(raw, parent)
@@ -57,7 +58,7 @@ class SelectAnalysis:
             elif raw.values:
                 query = self._values(raw, parent)
             else:
-                query = self._select(raw, parent)
+                query = self._select(raw, parent, resolve)
         finally:
             self._ctes = known
         return replace(query, ctes=own)
@@ -75,7 +76,7 @@ class SelectAnalysis:
 
     # A plain SELECT
 
-    def _select(self, raw: SelectStmt, parent: Scope | None) -> Query:
+    def _select(self, raw: SelectStmt, parent: Scope | None, resolve: bool) -> Query:
         scope = Scope(parent)
         nodes = self._from(raw, scope)
         where = None
@@ -85,7 +86,7 @@ class SelectAnalysis:
         expressions = QueryExpressions(
             scope, self.query, "SELECT", aggregates=True, windows=windows, in_windows=True
         )
-        columns, targets = _target_list(raw.targets, scope, expressions)
+        columns, targets = _target_list(raw.targets, scope, expressions, resolve)
         having = None
         if raw.having is not None:
             having = QueryExpressions(scope, self.query, "HAVING", aggregates=True).boolean(
@@ -200,7 +201,8 @@ class SelectAnalysis:
 
     def _set_operation(self, raw: SelectStmt, parent: Scope | None) -> Query:
         assert raw.left is not None and raw.right is not None and raw.operation is not None
-        left, right = self.query(raw.left, parent), self.query(raw.right, parent)
+        left = self.query(raw.left, parent, resolve=False)
+        right = self.query(raw.right, parent, resolve=False)
         word = raw.operation.value
         if len(left.columns) != len(right.columns):
             raise SqlSyntaxError(f"each {word} query must have the same number of columns")
@@ -223,6 +225,8 @@ class SelectAnalysis:
 
     def _converted(self, query: Query, columns: list[OutputColumn], word: str) -> Query:
         wanted = [column.type for column in columns]
+        if any(column.type == UNKNOWN for column in query.columns):
+            query = _typed(query, wanted, word)
         if [column.type for column in query.columns] == wanted:
             return query
         scan = SubqueryScan(self.relations.name(), query.columns, query)
@@ -252,12 +256,24 @@ class SelectAnalysis:
         return Query(scan.columns, targets, (scan,), sort=sort, limit=limit, offset=offset)
 
 
+def _typed(query: Query, wanted: list[int], word: str) -> Query:
+    """With types for literals that had none."""
+    targets = tuple(
+        to_common_type(node, type_, word) if node.type == UNKNOWN else node
+        for node, type_ in zip(query.targets, wanted, strict=True)
+    )
+    columns = tuple(
+        replace(column, type=node.type) for column, node in zip(query.columns, targets, strict=True)
+    )
+    return replace(query, targets=targets, columns=columns)
+
+
 def _var(column: OutputColumn) -> Node:
     return Var(column.type, column.name, column.typmod)
 
 
 def _target_list(
-    raw: tuple[ResTarget, ...], scope: Scope, expressions: QueryExpressions
+    raw: tuple[ResTarget, ...], scope: Scope, expressions: QueryExpressions, resolve: bool
 ) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
     columns, targets = [], []
     for target in raw:
@@ -265,7 +281,7 @@ def _target_list(
             found = list(scope.star(target.value.qualifier))
         else:
             node = expressions.transform(target.value)
-            if node.type == UNKNOWN:
+            if node.type == UNKNOWN and resolve:
                 node = to_common_type(node, TEXT, "SELECT")
             name = result_name(target.value) if target.name is None else target.name
             found = [(name, node)]
