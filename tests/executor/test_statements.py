@@ -65,6 +65,23 @@ SELECT v, count(*) FROM t GROUP BY 3
 SELECT v AS id, count(*) FROM t GROUP BY id
 SELECT max(id) FROM t HAVING count(*) > 0
 SELECT max(id) FROM t HAVING id > 0
+SELECT 1 FROM t HAVING true
+SELECT 1 FROM t HAVING false
+SELECT 1 AS one FROM t GROUP BY NULL::int
+SELECT 1 AS one FROM t WHERE false GROUP BY NULL::int
+SELECT 5 AS v, count(*) FROM t GROUP BY v
+SELECT count(*) FROM t WHERE false
+SELECT count(*) FROM t WHERE false GROUP BY ()
+SELECT id + 1, count(*) FROM t GROUP BY id + 1 ORDER BY id + 1
+SELECT id % 2 AS m FROM t GROUP BY m HAVING count(*) > 1 ORDER BY m
+SELECT count(*) FROM t ORDER BY count(*)
+SELECT id FROM t ORDER BY count(*)
+SELECT max(id) FROM t a WHERE EXISTS (SELECT max(a.id) FROM u)
+SELECT (SELECT count(a.id) FROM u) FROM t a ORDER BY 1
+SELECT (SELECT a.id FROM u LIMIT 1), count(*) FROM t a
+SELECT sum(sum(id)) OVER () FROM t
+SELECT sum(id) OVER (), sum(id) FROM t
+SELECT sum(sum(id) OVER ()) FROM t
 SELECT sum(count(*)) FROM t
 SELECT count(DISTINCT id ORDER BY v) FROM t
 SELECT string_agg(v, ',' ORDER BY v DESC) FROM t

@@ -49,7 +49,8 @@ def aggregate(
     """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
     (name,) = raw.call.name
     function, nodes, result = _found(raw, name, arguments)
-    if function.kind == AGGREGATE and any(_has_aggregate(node) for node in arguments):
+    nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
+    if function.kind == AGGREGATE and nested:
         raise PenstockError("aggregate function calls cannot be nested", sqlstate="42803")
     if function.kind != AGGREGATE:
         _refuse_decorations(raw, name, function)

@@ -24,7 +24,7 @@ from penstock.sql.query.aggregate_analysis import (
     kinds,
     window,
 )
-from penstock.sql.query.grouping import contains_subquery
+from penstock.sql.query.grouping import contains_subquery, relations_of
 from penstock.sql.query.parsenodes import (
     Call,
     Default,
@@ -106,6 +106,7 @@ class QueryExpressions(ExpressionAnalysis):
         filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
         if filter_ is not None and contains_subquery(filter_):
             raise FeatureNotSupported("a subquery in FILTER is not supported")
+        self._check_level(arguments)
         function = aggregate(raw, arguments, order, filter_)
         if raw.over is None:
             return function
@@ -117,6 +118,13 @@ class QueryExpressions(ExpressionAnalysis):
             tuple(self.sort_key(key) for key in definition.order),
             (self._optional(definition.start), self._optional(definition.end)),
         )
+
+    def _check_level(self, arguments: tuple[Node, ...]) -> None:
+        """An aggregate of columns of the query around is that query's own."""
+        own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
+        used = {relation for node in arguments for relation in relations_of(node)}
+        if used and not used & own:
+            raise FeatureNotSupported("an aggregate of an outer query's columns is not supported")
 
     def boolean(self, raw: Expression, clause: str) -> Node:
         """A condition. Raises PenstockError (42804)."""

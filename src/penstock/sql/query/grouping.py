@@ -10,7 +10,17 @@ from collections.abc import Iterator
 
 from penstock.errors import PenstockError
 from penstock.sql.primnodes import Node, Var, children
-from penstock.sql.query.primnodes import Aggref, SubLink, WindowFunc
+from penstock.sql.query.primnodes import (
+    Aggref,
+    FromNode,
+    Join,
+    Query,
+    SetOperationScan,
+    SubLink,
+    SubqueryScan,
+    ValuesScan,
+    WindowFunc,
+)
 from penstock.sql.query.scope import Namespace
 
 
@@ -23,33 +33,82 @@ def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Name
         if isinstance(node, Var)
     }
     for node in shown:
-        for var in _ungrouped(node, group):
+        for var, inside in _ungrouped(node, group):
             column = own.get((var.relation, var.name))
-            if column is not None:
-                raise PenstockError(
-                    f'column "{column}" must appear in the GROUP BY clause or be used in an '
-                    "aggregate function",
-                    sqlstate="42803",
-                )
+            if column is None:
+                continue
+            message = (
+                f'subquery uses ungrouped column "{column}" from outer query'
+                if inside
+                else f'column "{column}" must appear in the GROUP BY clause or be used in an '
+                "aggregate function"
+            )
+            raise PenstockError(message, sqlstate="42803")
 
 
-def _ungrouped(node: Node, group: tuple[Node, ...]) -> Iterator[Var]:
-    if node in group or isinstance(node, Aggref):
+def _ungrouped(
+    node: Node, group: tuple[Node, ...], inside: bool = False
+) -> Iterator[tuple[Var, bool]]:
+    """Columns, and whether a subquery uses them."""
+    if node in group or (isinstance(node, Aggref) and not inside):
         return
     if isinstance(node, Var):
-        yield node
-        return
+        yield node, inside
+    for child in below(node):
+        yield from _ungrouped(child, group, inside)
+    if isinstance(node, SubLink):
+        for child in nodes_of(node.query):
+            yield from _ungrouped(child, group, True)
+
+
+def below(node: Node) -> tuple[Node, ...]:
+    """The nodes right below, without those of subqueries."""
     if isinstance(node, WindowFunc):
         inner = node.aggregate
-        below: tuple[Node, ...] = (*inner.arguments, *node.partition, *(k.node for k in node.order))
-    elif isinstance(node, SubLink):
-        below = () if node.test is None else (node.test,)
-    else:
-        below = children(node)
-    for child in below:
-        yield from _ungrouped(child, group)
+        return (*inner.arguments, *node.partition, *(key.node for key in node.order))
+    if isinstance(node, Aggref):
+        filter_ = () if node.filter is None else (node.filter,)
+        return (*node.arguments, *(key.node for key in node.order), *filter_)
+    return children(node)
+
+
+def nodes_of(query: Query) -> Iterator[Node]:
+    """Every expression of a query and of those in its FROM and WITH."""
+    yield from query.targets
+    yield from query.group
+    yield from (key.node for key in query.sort)
+    yield from (node for node in (query.where, query.having) if node is not None)
+    for cte in query.ctes:
+        yield from nodes_of(cte.query)
+    for item in query.from_:
+        yield from _nodes_of_from(item)
+
+
+def _nodes_of_from(item: FromNode) -> Iterator[Node]:
+    match item:
+        case Join():
+            yield from _nodes_of_from(item.left)
+            yield from _nodes_of_from(item.right)
+            if item.condition is not None:
+                yield item.condition
+        case SubqueryScan():
+            yield from nodes_of(item.query)
+        case SetOperationScan():
+            yield from nodes_of(item.left)
+            yield from nodes_of(item.right)
+        case ValuesScan():
+            for row in item.rows:
+                yield from row
 
 
 def contains_subquery(node: Node) -> bool:
     """Such expressions cannot be told to be the same."""
     return isinstance(node, SubLink) or any(contains_subquery(child) for child in children(node))
+
+
+def relations_of(node: Node) -> Iterator[str]:
+    """Names of the relations whose columns are in it."""
+    if isinstance(node, Var):
+        yield node.relation
+    for child in below(node):
+        yield from relations_of(child)

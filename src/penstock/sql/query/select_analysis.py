@@ -156,8 +156,7 @@ class SelectAnalysis:
                 )
             if contains_subquery(node):
                 raise FeatureNotSupported("a subquery in GROUP BY is not supported")
-            if not isinstance(node, Const):  # a constant groups nothing
-                found.append(node)
+            found.append(node)
         return tuple(found)
 
     def _limits(self, raw: SelectStmt, scope: Scope) -> tuple[int | None, int]:
