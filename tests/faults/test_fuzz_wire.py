@@ -239,12 +239,14 @@ class Catalogs:
 
     reads_catalog_only = staticmethod(reads_catalog_only)
 
-    def describe(self, text: str, _: object) -> Description:
+    def describe(self, text: str, _: object, said: Sequence[int]) -> Description:
         database = CatalogDatabase(objects.snapshot(), objects.session())
         types = database.parameter_types(text)
         return Description(types, field_descriptions(database.describe(text)))
 
-    def query(self, text: str, parameters: Sequence[bytes | None], _: object) -> Rows:
+    def query(
+        self, text: str, parameters: Sequence[bytes | None], _: object, said: Sequence[int] = ()
+    ) -> Rows:
         with contextlib.closing(CatalogDatabase(objects.snapshot(), objects.session())) as database:
             fields, rows = database.query(text, parameters)
         return Rows(field_descriptions(fields), rows)
