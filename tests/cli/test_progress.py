@@ -18,7 +18,7 @@ _TESTS = str(Path(__file__).parents[1])
 _MB = 1 << 20
 _BAR = re.compile(
     r"s copy public\.big +\S+ +\d+ [kM]B of 40 MB, [\d,]+ rows, "
-    r"\d+ [kM]B/s, [\d,]+ rows/s, 0:00:0\d left"
+    r"\d+ [kM]B/s, [\d,]+ rows/s, \d:\d\d:\d\d left"
 )
 
 

@@ -18,6 +18,7 @@ from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.pipeline.snapshot import CopyProgress
 from penstock.subscription import tablesync
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
 
@@ -301,9 +302,9 @@ class InTheMiddle:
         def run_copy(*arguments: Any, **named: Any) -> Any:
             told = named["progress"]
 
-            def progress(name: str, rows: int, size: int, done: int, units: int) -> None:
-                told(name, rows, size, done, units)
-                if name == "public.t" and done == 2 and not self.reached.is_set():
+            def progress(copy: CopyProgress) -> None:
+                told(copy)
+                if (copy.table, copy.units) == ("public.t", 2) and not self.reached.is_set():
                     self.reached.set()
                     self._go.wait(60)
 

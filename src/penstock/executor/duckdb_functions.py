@@ -201,6 +201,8 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         return as_decimal(value)
     if source in FLOATS and (target in FLOATS or target in INTEGERS):
         return _of_float(value, target)
+    if source == NUMERIC and value.shape is None and target in FLOATS:
+        return _float_of_text(value, target)
     if source == NUMERIC and value.shape is not None:
         if target in INTEGERS:
             return _plain(value, target, fails=True)
@@ -226,6 +228,19 @@ def cast(value: Value, target: int, typmod: int) -> Value:
 def _plain(value: Value, target: int, *, fails: bool = False) -> Value:
     sql = f"CAST({value.sql} AS {duckdb_type(target, None)})"
     return Value(sql, target, None, value.fails or fails)
+
+
+def _float_of_text(value: Value, target: int) -> Value:
+    """numeric_float8: through the text, whose value must have a float."""
+    held = duckdb_type(target, None)
+    done = f"CAST({value.sql} AS {held})"
+    checks = (
+        f"WHEN isinf({done}) AND {value.sql} NOT IN ('Infinity', '-Infinity')"
+        f" THEN CAST(error('value out of range: overflow') AS {held})"
+        f" WHEN {done} = 0 AND regexp_matches({value.sql}, '[1-9]')"
+        f" THEN CAST(error('value out of range: underflow') AS {held})"
+    )
+    return Value(f"CASE {checks} ELSE {done} END", target, None, True)
 
 
 def _of_float(value: Value, target: int) -> Value:

@@ -80,9 +80,7 @@ def _name(raw: RawNode) -> str:
 def _select_of(node: Json) -> SelectStmt:
     raw = RawNode.of(node)
     if raw.kind != "SelectStmt":
-        raise FeatureNotSupported(
-            f"{raw.kind.removesuffix('Stmt').upper()} within a query is not supported"
-        )
+        raise FeatureNotSupported(f"{_name(raw)} within WITH is not supported")
     return _select(raw)
 
 
