@@ -1,6 +1,6 @@
 """PostgreSQL A -> node -> PostgreSQL B, exactly once: node and servers are killed over and over.
 
-``make test`` runs three cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says. While B
+``make test`` runs two cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says. While B
 follows, one query sees one state of the bank: its balance never changes.
 """
 
@@ -182,7 +182,7 @@ def _listens(port: int) -> bool:
 def test_a_cascade_loses_nothing_and_doubles_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "3"))
+    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2"))
     seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
     with Cascade(tmp_path, seed) as cascade:
         kinds = [
