@@ -104,3 +104,17 @@ def test_queries_give_what_a_server_gives(both: tuple[Any, Any]) -> None:
         except psycopg.Error as error:
             wrong.append(f"{query}\n    {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_snapshot_has_the_columns_of_its_time(lake: LakeNode) -> None:
+    lake.execute("CREATE TABLE grows (id int)", "INSERT INTO grows VALUES (1)")
+    with lake.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert connection.execute("SELECT * FROM grows").fetchall() == [(1,)]
+        lake.execute("ALTER TABLE grows ADD COLUMN more text", "INSERT INTO grows VALUES (2, 'x')")
+        assert connection.execute("SELECT * FROM grows").fetchall() == [(1,)]
+        connection.execute("COMMIT")
+        assert connection.execute("SELECT * FROM grows ORDER BY 1").fetchall() == [
+            (1, None),
+            (2, "x"),
+        ]

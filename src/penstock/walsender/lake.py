@@ -35,7 +35,6 @@ from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.services import CommandOutcome, CopyRequest
 
-_TEXT: Final = 25
 _PRINTERS: Final = {Form.VALUE: None, Form.CAST: text_cast, Form.OUTPUT: text_output}
 
 
@@ -114,9 +113,9 @@ class SparkLake:
         """A SELECT on tables of the lake, at ``at``. Raises PenstockError."""
         return self._select.query(text, at, role, interrupts)
 
-    def describe(self, text: str, role: LoginRole) -> tuple[FieldDescription, ...]:
-        """The columns of a query."""
-        return self._select.describe(text, role)
+    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
+        """The columns of a query at ``at``."""
+        return self._select.describe(text, at, role)
 
     def change(self, text: str, role: LoginRole, interrupts: Interrupts) -> CommandOutcome:
         """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""

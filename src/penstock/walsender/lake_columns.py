@@ -20,6 +20,7 @@ from penstock.lakehouse.schema import GENERATION, PHYSICAL_NAME, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
+from penstock.sql.query.primnodes import OutputColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,8 @@ def filter_column(column: LakeColumn) -> FilterColumn:
 def column_type(column: LakeColumn) -> tuple[int, int]:
     """(oid, typmod): the one that it came with, or what its Arrow type is in PostgreSQL."""
     return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
+
+
+def output_column(column: LakeColumn) -> OutputColumn:
+    """As queries and changes see it."""
+    return OutputColumn(column.name, *column_type(column))

@@ -31,7 +31,7 @@ from penstock.sql.query.change_analysis import analyze_change, analyze_insert
 from penstock.sql.query.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.walsender.authentication import LoginRole
-from penstock.walsender.lake_columns import LakeColumn, column_type, spark_type
+from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position
@@ -93,7 +93,7 @@ class LakeRows:
         plan = analyze_insert(
             statement,
             _output(columns.values()),
-            lambda name: self._select.columns(name, role),
+            self._select.find_table(at, role),
         )
         written = [columns[name] for name in plan.columns]
         batches = self._select.batches(compile_insert(plan), at, role, interrupts)
@@ -121,12 +121,14 @@ class LakeRows:
         """Its functions are there while inside. Raises PenstockError."""
         columns = {column.name: column for column in self._tables.columns(table)}
         plan = analyze_change(
-            statement, _output(columns.values()), lambda name: self._select.columns(name, role)
+            statement, _output(columns.values()), self._select.find_table(at, role)
         )
         functions: list[str] = []
 
         def call(node: Node, column: LakeColumn | None) -> str:
-            compiled = compile_expression(plan, node, None if column is None else _shape(column))
+            compiled = compile_expression(
+                plan, node, None if column is None else output_column(column)
+            )
             tables = self._shipped(compiled, at, role, interrupts)
             return self._function(compiled, columns, column, tables, functions)
 
@@ -181,7 +183,7 @@ class LakeRows:
                         sqlstate="54000",
                     )
                 batches.append(batch)
-            schema = batches[0].schema if batches else self._select.schema(item, role)
+            schema = batches[0].schema if batches else self._select.schema(item, at, role)
             found[item.scan.name] = pa.Table.from_batches(batches, schema)
         return found
 
@@ -204,11 +206,7 @@ def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch
 
 
 def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
-    return tuple(_shape(column) for column in columns)
-
-
-def _shape(column: LakeColumn) -> OutputColumn:
-    return OutputColumn(column.name, *column_type(column))
+    return tuple(map(output_column, columns))
 
 
 def quoted(name: str) -> str:

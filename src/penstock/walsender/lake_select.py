@@ -21,13 +21,14 @@ from penstock.pipeline.query import Interrupts, LakeQuery, QueryInput
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
+from penstock.sql.query.from_analysis import FindTable
 from penstock.sql.query.parsenodes import SelectStmt
 from penstock.sql.query.primnodes import OutputColumn, Query
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
 from penstock.walsender.answers import Rows
 from penstock.walsender.authentication import LoginRole
-from penstock.walsender.lake_columns import column_type
+from penstock.walsender.lake_columns import output_column
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position
 
@@ -42,13 +43,13 @@ class LakeSelect:
         self._warehouse = warehouse
         self._tables = tables
 
-    def describe(self, text: str, role: LoginRole) -> tuple[FieldDescription, ...]:
-        """The columns of a query. Raises PenstockError."""
-        return _fields(self._analyzed(text, role))
+    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
+        """The columns of a query at ``at``. Raises PenstockError."""
+        return _fields(self._analyzed(text, at, role))
 
     def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
         """Its rows at ``at``. Raises PenstockError."""
-        query = self._analyzed(text, role)
+        query = self._analyzed(text, at, role)
         batches = self.batches(compile_query(query), at, role, interrupts)
         return Rows(_fields(query), _cells(batches, len(query.columns)))
 
@@ -61,17 +62,20 @@ class LakeSelect:
         work = LakeQuery(self._spark, self._warehouse.storage, staging, interrupts)
         return work.run(compiled.sql, inputs, once=compiled.once)
 
-    def columns(self, name: RangeVar, role: LoginRole) -> tuple[OutputColumn, ...]:
-        """``FindTable``."""
-        table = self._tables.find(name, role)
-        found = self._tables.columns(table)
-        return tuple(OutputColumn(column.name, *column_type(column)) for column in found)
+    def find_table(self, at: Position, role: LoginRole) -> FindTable:
+        """Columns of tables as they are at ``at``."""
 
-    def _analyzed(self, text: str, role: LoginRole) -> Query:
+        def columns(name: RangeVar) -> tuple[OutputColumn, ...]:
+            table = self._tables.find(name, role)
+            return tuple(map(output_column, self._tables.columns_at(table, at)))
+
+        return columns
+
+    def _analyzed(self, text: str, at: Position, role: LoginRole) -> Query:
         statement = parse_query(text)
         if not isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement gives no rows")
-        return analyze_select(statement, lambda name: self.columns(name, role))
+        return analyze_select(statement, self.find_table(at, role))
 
     def _input(self, item: TableInput, at: Position, role: LoginRole) -> QueryInput:
         table = self._tables.find(item.scan.table, role)
@@ -89,12 +93,13 @@ class LakeSelect:
                     tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted),
                 )
             )
-        return QueryInput(item.scan.name, self.schema(item, role), tuple(tables), item.predicate)
+        schema = self.schema(item, at, role)
+        return QueryInput(item.scan.name, schema, tuple(tables), item.predicate)
 
-    def schema(self, item: TableInput, role: LoginRole) -> pa.Schema:
+    def schema(self, item: TableInput, at: Position, role: LoginRole) -> pa.Schema:
         """Of what is read of a table."""
         table = self._tables.find(item.scan.table, role)
-        types = {column.name: column.type for column in self._tables.columns(table)}
+        types = {column.name: column.type for column in self._tables.columns_at(table, at)}
         return pa.schema([(name, types[column.name]) for name, column in item.columns])
 
 

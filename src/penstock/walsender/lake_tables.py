@@ -78,6 +78,13 @@ class LakeTables:
             )
         return columns_of(state)
 
+    def columns_at(self, table: LakeTable, at: Position) -> tuple[LakeColumn, ...]:
+        """At a consistent point: those of a leaf; now where there is none."""
+        leaf = next(iter(self.leaves(table)), None)
+        if leaf is None:
+            return self.columns(table)
+        return self.columns(leaf, self.version(leaf, at))
+
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
         """(name in Delta, Spark type), now."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))

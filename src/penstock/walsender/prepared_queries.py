@@ -14,6 +14,7 @@ from penstock.sql.parameter_types import parameter_types
 from penstock.sql.parameters import last_parameter, with_values
 from penstock.walsender.answers import Cells, Description
 from penstock.walsender.authentication import LoginRole
+from penstock.walsender.sequencer import Position
 from penstock.walsender.services import SessionFacts, SessionServices
 
 _PUBLIC = "public"
@@ -31,6 +32,7 @@ def describe_query(
     services: SessionServices,
     text: str,
     said: Sequence[int],
+    at: Position,
     facts: SessionFacts,
     role: LoginRole,
 ) -> Description:
@@ -39,7 +41,7 @@ def describe_query(
         return services.catalog_queries.describe(text, facts, said)
     parameters = described_parameters(services, text, said)
     nulls = with_values(text, (None,) * len(parameters), parameters)
-    return Description(parameters, services.lake.describe(nulls, role))
+    return Description(parameters, services.lake.describe(nulls, at, role))
 
 
 def described_parameters(

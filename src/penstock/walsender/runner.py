@@ -100,8 +100,8 @@ class SessionRunner:
                 title = None if name is None else self._settings.title(name)
                 description = replace(description, fields=_shown_fields(title))
             case Select() | Query() if _reads(statement):
-                role = self._context.role
-                description = describe_query(self._services, text, types, self._facts(), role)
+                at, role = self._block.now(), self._context.role
+                description = describe_query(self._services, text, types, at, self._facts(), role)
             case Query():
                 parameters = described_parameters(self._services, text, types)
                 description = Description(parameters, None)

@@ -90,7 +90,7 @@ class Lake(Protocol):
     def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
         """A SELECT; rows come as they are drawn."""
 
-    def describe(self, text: str, role: LoginRole) -> tuple[FieldDescription, ...]:
+    def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
         """The columns of a query, without running it."""
 
     def change(self, text: str, role: LoginRole, interrupts: Interrupts) -> CommandOutcome:
