@@ -3,7 +3,9 @@ copied any more, and it ends."""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import time
 
 from cli.statuses import subscription, table
@@ -12,7 +14,8 @@ from penstock.cli.progress import ProgressDisplay
 from penstock.node.status import SubscriptionStatus
 
 _STEPS = 40
-_STEP_S = 0.1
+_STEPS_EACH_LOOK = 5
+_LOG_S = 0.1
 _MB = 1 << 20
 
 
@@ -31,17 +34,23 @@ def status_at(step: int) -> list[SubscriptionStatus]:
     ]
 
 
-def _state(step: int) -> str:
-    return "d" if step < _STEPS else "f"
-
-
 def run() -> None:
     log_to_standard_error()
-    began = time.monotonic()
-    with ProgressDisplay(lambda: status_at(int((time.monotonic() - began) / _STEP_S))):
+    looks = itertools.count()
+    over = threading.Event()
+
+    def status() -> list[SubscriptionStatus]:
+        """Further at each look, so that a slow machine shows each state too."""
+        step = next(looks) * _STEPS_EACH_LOOK
+        if step > _STEPS:  # what is streaming has been drawn
+            over.set()
+        return status_at(step)
+
+    with ProgressDisplay(status):
         for number in range(60):
             logging.info("line %02d %s end", number, "word " * 30)
-            time.sleep(_STEP_S)
+            time.sleep(_LOG_S)
+        over.wait()
     print("over", flush=True)
 
 

@@ -20,6 +20,9 @@ from typing import Any
 
 import pyte
 
+_FRAME = 512
+"""Bytes taken in at once: fewer than a display draws, so that nothing drawn is overlooked."""
+
 
 class Terminal:
     """A context manager that ends the program."""
@@ -63,7 +66,7 @@ class Terminal:
         if not select.select([self._master], [], [], seconds)[0]:
             return True
         try:
-            data = os.read(self._master, 65536)
+            data = os.read(self._master, _FRAME)
         except OSError:  # EIO: nobody has the other end any more
             return False
         self.raw += data

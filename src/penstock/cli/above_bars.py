@@ -16,12 +16,16 @@ from rich.text import Text
 
 
 class AboveBars(io.TextIOBase):
-    """Stands for ``sys.stderr`` from ``__enter__`` to ``__exit__``."""
+    """Stands for ``sys.stderr`` from ``__enter__`` to ``__exit__``.
+
+    ``drawing``: to be held by whoever draws. rich places a line above what it drew last, and
+    writes it a moment later: what is drawn in between would stay on the screen.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._before = sys.stderr
-        self._lock = threading.Lock()
+        self.drawing = threading.RLock()
         self._begun = ""
 
     def writable(self) -> bool:
@@ -34,7 +38,7 @@ class AboveBars(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Print the lines that are whole; keep what is begun."""
-        with self._lock:
+        with self.drawing:
             *lines, self._begun = (self._begun + text).split("\n")
             for line in lines:
                 self._console.print(Text(line), soft_wrap=True)

@@ -67,14 +67,24 @@ class ProgressDisplay:
             BarColumn(bar_width=20),
             TextColumn("{task.fields[text]}"),
             console=console,
+            auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
         bars = Bars(progress)
-        with progress, AboveBars(console):
-            while not self._ended.wait(_TERMINAL_INTERVAL):
-                bars.show(self._read(), time.monotonic())
+        with AboveBars(console) as above:
+            with above.drawing:
+                progress.start()
+            try:
+                while not self._ended.wait(_TERMINAL_INTERVAL):
+                    status = self._read()
+                    with above.drawing:
+                        bars.show(status, time.monotonic())
+                        progress.refresh()
+            finally:
+                with above.drawing:
+                    progress.stop()
 
     def _read(self) -> Sequence[SubscriptionStatus]:
         try:
