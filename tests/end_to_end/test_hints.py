@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -151,12 +151,20 @@ def subscribe_again(node: LocalNode, database: Database, hint: str) -> None:
     assert_equal(node, database)
 
 
+@pytest.fixture
+def roles(database: Database) -> Iterator[None]:
+    """Others compare the roles of the whole server."""
+    database.execute('CREATE ROLE owner; CREATE ROLE "Pen stock" LOGIN REPLICATION')
+    yield
+    for role in ("owner", '"Pen stock"'):
+        database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+@pytest.mark.usefixtures("roles")
 def test_rights_for_this_table_and_for_those_to_come(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
     database.execute(
-        'DROP ROLE IF EXISTS owner; DROP ROLE IF EXISTS "Pen stock";'
-        'CREATE ROLE owner; CREATE ROLE "Pen stock" LOGIN REPLICATION;'
         "CREATE SCHEMA app AUTHORIZATION owner; SET ROLE owner;"
         "CREATE TABLE app.t (id integer PRIMARY KEY); INSERT INTO app.t VALUES (1); RESET ROLE;"
         "CREATE PUBLICATION p FOR ALL TABLES"
@@ -179,4 +187,3 @@ def test_rights_for_this_table_and_for_those_to_come(
     node.caught_up(_NAME, database)
     assert node.rows("u", schema="app", subscription=_NAME) == [(2,)]
     node.node.sql(f"DROP SUBSCRIPTION {_QUOTED}")
-    database.execute('DROP OWNED BY owner CASCADE; DROP OWNED BY "Pen stock" CASCADE')
