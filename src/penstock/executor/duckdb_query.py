@@ -262,17 +262,18 @@ class QueryCompiler(ExpressionCompiler):
     def _sorted(self, query: Query) -> str:
         if not query.sort:
             return ""
-        keys = []
-        for key in query.sort:
-            value = self.value(key.node)
-            if key.node in query.targets:  # not computed twice; of DISTINCT all are
-                number = query.targets.index(key.node) + 1
-                plain = comparable(value, value)[0] == value.sql
-                value = replace(value, sql=str(number) if plain else f"c{number}")
-                if not plain and not query.distinct:
-                    value = self.value(key.node)
-            keys.append(_order_by(key, value))
+        keys = [_order_by(key, self._sort_value(key.node, query)) for key in query.sort]
         return f" ORDER BY {', '.join(keys)}"
+
+    def _sort_value(self, node: Node, query: Query) -> Value:
+        """A target by its place, so that it is not computed twice, or by its name."""
+        value = self.value(node)
+        if node not in query.targets:
+            return value
+        number = query.targets.index(node) + 1
+        if comparable(value, value)[0] == value.sql:
+            return replace(value, sql=str(number))
+        return replace(value, sql=f"c{number}") if query.distinct else value
 
     # FROM
 
@@ -304,9 +305,8 @@ class QueryCompiler(ExpressionCompiler):
         """A table comes into reach."""
         self.tables.append(node)
         for number, item in _numbered(node.columns):
-            found = column(f"c{number}", item.type, item.typmod)
-            sql = found.sql.replace(f'"c{number}"', f"{node.name}.c{number}")
-            self._columns[node.name, f"c{number}"] = replace(found, sql=sql)
+            name = f"c{number}"
+            self._columns[node.name, name] = column(name, item.type, item.typmod, node.name)
         return node.name
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:

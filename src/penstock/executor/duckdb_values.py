@@ -90,9 +90,11 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
     return DUCKDB[oid]
 
 
-def column(name: str, oid: int, typmod: int) -> Value:
-    """A column, quoted by its name at the publisher."""
+def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
+    """A column, quoted by its name at the publisher. ``relation``: of a query, where it has any."""
     quoted = '"' + name.replace('"', '""') + '"'
+    if relation:
+        quoted = f"{relation}.{quoted}"
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
     if oid == INT2:  # Spark's byte is a smallint too
         return Value(f"CAST({quoted} AS SMALLINT)", oid)

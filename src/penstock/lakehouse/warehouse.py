@@ -177,9 +177,14 @@ class Warehouse:
         self.storage.remove_folder(log_folder(uri))
         self.storage.remove_folder(uri)
 
+    @property
+    def staging(self) -> str:
+        """The URI of the folder of passing files."""
+        return f"{self.uri}/{OWN_FOLDER}/staging"
+
     def staging_path(self, name: str) -> str:
         """The URI of a passing file that executors read; its folder exists."""
-        folder = f"{self.uri}/{OWN_FOLDER}/staging"
+        folder = self.staging
         if self.storage.is_local and not self.storage.exists(folder):
             self.check_there()
         self.storage.create_folder(folder)

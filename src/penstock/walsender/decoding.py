@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
-from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Truncate
@@ -108,12 +108,11 @@ class Decoding:
         gone."""
         plans, error = self._plans(transactions)
         items = [item for plan in plans for item in plan.items]
-        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
         portions = publish_changes(
             self._spark,
             self._warehouse.storage,
             items,
-            staging=staging,
+            staging=self._warehouse.staging,
             share_bytes=_PAIRED * self._work_mem,
         )
         waiting = next(portions, None)

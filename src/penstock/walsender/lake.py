@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.evaluate import told_error
@@ -57,21 +57,18 @@ class SparkLake:
     def copy(self, request: CopyRequest, at: Position, role: LoginRole) -> CopyOut:
         """COPY TO STDOUT. Raises PenstockError (42P01, 42501, 42703), FeatureNotSupported."""
         table = self._tables.find(request.relation, role)
-        columns = self._tables.columns(table)
         leaves = () if request.only and table.partition_key else self._tables.leaves(table)
         sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
-        if sources:
-            columns = self._tables.columns(*sources[0])
+        columns = self._tables.columns(*sources[0]) if sources else self._tables.columns(table)
         targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
         _check_names(targets, columns)
         predicate, used = self._predicate(request, columns, table)
         tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
-        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/staging"
         chunks = copy_to(
             self._spark,
             self._warehouse.storage,
             tables,
-            staging=staging,
+            staging=self._warehouse.staging,
             predicate=predicate,
             binary=request.binary,
         )
@@ -141,14 +138,15 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise _failed(str(error), error.getSqlState()) from None
+        raise _failed(str(error), str(error), error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
-        raise _failed(str(error.java_exception)) from None
+        raise _failed(str(error.java_exception), str(error)) from None
 
 
-def _failed(text: str, sqlstate: str | None = None) -> PenstockError:
-    told = told_error(text)
+def _failed(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
+    """``trace``: with the causes, since the message of a job that failed need not name them."""
+    told = told_error(trace)
     if told is not None:
         return told
-    lines = text.strip().splitlines() or ["no message"]
+    lines = message.strip().splitlines() or ["no message"]
     return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")

@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.executor.duckdb_change import CompiledExpression, compile_expression, compile_insert
 from penstock.executor.duckdb_query import compile_input
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
-from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation
 from penstock.pipeline.query import Interrupts
 from penstock.sql.primnodes import Node
@@ -97,7 +97,7 @@ class LakeRows:
         )
         written = [columns[name] for name in plan.columns]
         batches = self._select.batches(compile_insert(plan), at, role, interrupts)
-        folder = f"{self._warehouse.uri}/{OWN_FOLDER}/staging/{uuid.uuid4()}"
+        folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
             count = _write(f"{folder}/rows.parquet", written, batches)
             values = ", ".join(

@@ -7,14 +7,13 @@ its rows as they come. Names and rights are ``lake_tables``'s, the work is ``pip
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.errors import FeatureNotSupported
 from penstock.executor.duckdb_query import CompiledQuery, TableInput, compile_query
-from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable
 from penstock.pipeline.query import Interrupts, LakeQuery, QueryInput
@@ -31,8 +30,6 @@ from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_columns import output_column
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position
-
-_STAGING: Final = "staging"
 
 
 class LakeSelect:
@@ -58,8 +55,8 @@ class LakeSelect:
     ) -> Iterator[pa.RecordBatch]:
         """Record batches with columns c1 and so on."""
         inputs = [self._input(item, at, role) for item in compiled.inputs]
-        staging = f"{self._warehouse.uri}/{OWN_FOLDER}/{_STAGING}"
-        work = LakeQuery(self._spark, self._warehouse.storage, staging, interrupts)
+        warehouse = self._warehouse
+        work = LakeQuery(self._spark, warehouse.storage, warehouse.staging, interrupts)
         return work.run(compiled.sql, inputs, once=compiled.once)
 
     def find_table(self, at: Position, role: LoginRole) -> FindTable:
@@ -81,11 +78,13 @@ class LakeSelect:
         table = self._tables.find(item.scan.table, role)
         only = item.scan.table.only and table.partition_key
         leaves = () if only else self._tables.leaves(table)
-        tables = []
+        tables: list[CopyTable] = []
+        types: dict[str, pa.DataType] = {}
         for leaf in leaves:
             version = self._tables.version(leaf, at)
             columns = {column.name: column for column in self._tables.columns(leaf, version)}
             wanted = [(name, columns[column.name]) for name, column in item.columns]
+            types = types or {name: column.type for name, column in wanted}
             tables.append(
                 CopyTable(
                     leaf.uri or "",
@@ -93,7 +92,7 @@ class LakeSelect:
                     tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted),
                 )
             )
-        schema = self.schema(item, at, role)
+        schema = pa.schema(types) if types else self.schema(item, at, role)
         return QueryInput(item.scan.name, schema, tuple(tables), item.predicate)
 
     def schema(self, item: TableInput, at: Position, role: LoginRole) -> pa.Schema:

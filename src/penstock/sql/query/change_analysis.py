@@ -20,7 +20,7 @@ from penstock.errors import (
 from penstock.sql.coercion import to_target
 from penstock.sql.expressions import AConst, ConstKind, Expression
 from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import UNKNOWN, Const, Form, Node, Var
+from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
 from penstock.sql.query.expression import QueryExpressions
 from penstock.sql.query.from_analysis import FindTable
 from penstock.sql.query.parsenodes import (
@@ -93,8 +93,8 @@ def _names(scan: TableScan, alias: Alias | None) -> Namespace:
     if alias is not None and alias.columns:
         raise SqlSyntaxError('syntax error at or near "("')
     columns = tuple(
-        (column.name, Var(column.type, f"c{number}", column.typmod, relation=scan.name))
-        for number, column in enumerate(scan.columns, 1)
+        (column.name, variable)
+        for column, variable in zip(scan.columns, scan.variables(), strict=True)
     )
     schema = None if alias else scan.table.schema or "public"
     name = alias.name if alias else scan.table.name
@@ -149,11 +149,7 @@ def _values(
         for row in raw.values
     )
     scan = ValuesScan(analysis.relations.name(), columns, rows)
-    targets = tuple(
-        Var(column.type, f"c{number}", column.typmod, relation=scan.name)
-        for number, column in enumerate(columns, 1)
-    )
-    return Query(columns, targets, (scan,))
+    return Query(columns, scan.variables(), (scan,))
 
 
 def _rows(
@@ -165,13 +161,8 @@ def _rows(
     columns = tuple(wanted[:width])
     scan = SubqueryScan(analysis.relations.name(), query.columns, query)
     targets = []
-    for number, (given, column) in enumerate(zip(query.columns, columns, strict=True), 1):
-        literal = _literal(raw, number - 1)
-        if literal is not None:
-            node: Node = literal
-        else:
-            node = Var(given.type, f"c{number}", given.typmod, relation=scan.name)
-        targets.append(assigned(node, column))
+    for position, (given, column) in enumerate(zip(scan.variables(), columns, strict=True)):
+        targets.append(assigned(_literal(raw, position) or given, column))
     return Query(columns, tuple(targets), (scan,))
 
 

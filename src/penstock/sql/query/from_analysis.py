@@ -16,7 +16,7 @@ from penstock.sql.coercion import select_common_type, to_common_type
 from penstock.sql.expressions import BoolOp, Expression
 from penstock.sql.object_names import RangeVar
 from penstock.sql.operator_analysis import make_operator
-from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node, Var
+from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node
 from penstock.sql.query.expression import QueryExpressions
 from penstock.sql.query.parsenodes import (
     Alias,
@@ -202,10 +202,7 @@ def _named(
             )
         names[: len(alias.columns)] = alias.columns
         name, schema = alias.name, None
-    columns = tuple(
-        (shown, Var(column.type, f"c{number}", column.typmod, relation=relation.name))
-        for number, (shown, column) in enumerate(zip(names, relation.columns, strict=True), 1)
-    )
+    columns = tuple(zip(names, relation.variables(), strict=True))
     named = () if name is None else (NamedRelation(name, schema, columns),)
     return Namespace(named, columns)
 

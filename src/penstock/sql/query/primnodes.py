@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.sql.object_names import RangeVar
-from penstock.sql.primnodes import Node
+from penstock.sql.primnodes import Node, Var
 from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 
 
@@ -81,6 +81,13 @@ class Relation:
 
     name: str
     columns: tuple[OutputColumn, ...]
+
+    def variables(self) -> tuple[Var, ...]:
+        """Its columns, as expressions name them."""
+        return tuple(
+            Var(column.type, f"c{number}", column.typmod, relation=self.name)
+            for number, column in enumerate(self.columns, 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,19 +230,14 @@ class SelectAnalysis:
             return query
         scan = SubqueryScan(self.relations.name(), query.columns, query)
         targets = tuple(
-            to_common_type(
-                Var(column.type, f"c{number}", column.typmod, relation=scan.name), type_, word
-            )
-            for number, (column, type_) in enumerate(zip(query.columns, wanted, strict=True), 1)
+            to_common_type(column, type_, word)
+            for column, type_ in zip(scan.variables(), wanted, strict=True)
         )
         return Query(tuple(columns), targets, (scan,))
 
     def _of_one(self, scan: ValuesScan | SetOperationScan, raw: SelectStmt) -> Query:
         """ORDER BY and LIMIT over a relation all of whose columns are shown."""
-        targets = tuple(
-            Var(column.type, f"c{number}", column.typmod, relation=scan.name)
-            for number, column in enumerate(scan.columns, 1)
-        )
+        targets = scan.variables()
         if isinstance(scan, SetOperationScan):
             sort = tuple(_sort_of_set(key, scan, targets) for key in raw.order)
         else:
