@@ -23,6 +23,7 @@ from penstock.protocol.backend_messages import (
     parameter_status,
 )
 from penstock.protocol.phases import Limits
+from penstock.protocol.replication_grammar import is_replication_command
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 from penstock.protocol.startup import (
@@ -342,7 +343,10 @@ class Backend:
         """Others see what begins here; Sync ends it."""
         assert self.runner is not None and self._shown is not None
         if isinstance(event, m.Query):
-            self._shown.runs(event.text)
+            command = self._session.walsender and is_replication_command(
+                event.text, self._options.version
+            )
+            self._shown.runs(event.text, transaction=not command)
         elif isinstance(event, m.Parse):
             self._shown.runs(event.query)
         elif isinstance(event, m.Bind) and event.statement in self.runner.prepared:

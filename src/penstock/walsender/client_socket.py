@@ -25,7 +25,7 @@ _TICK_S: Final = 0.25
 
 
 class ClientSocket:
-    """``address`` and ``port`` are the client's."""
+    """``address`` and ``port`` are the client's; ``stopped``: by ``stop_reading``."""
 
     def __init__(self, accepted: socket.socket, *, write_timeout_s: float) -> None:
         self._socket = accepted
@@ -33,7 +33,7 @@ class ClientSocket:
         self.address, self.port = accepted.getpeername()[:2]
         self.tls = False
         self._cut_off = False  # in the middle of what was being sent
-        self._stopped = False
+        self.stopped = False
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -87,7 +87,7 @@ class ClientSocket:
                 pass
             now = time.monotonic()
             blocked = blocked or now
-            if self._stopped:
+            if self.stopped:
                 raise ConnectionFailure("terminating connection: the client does not read")
             if waiting is not None:
                 self._poll(ready | select.POLLIN, _TICK_S)
@@ -113,7 +113,7 @@ class ClientSocket:
     def stop_reading(self) -> None:
         """The thread that uses it sees the end of what the client sends, and can still send what
         the client takes at once."""
-        self._stopped = True
+        self.stopped = True
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)  # that of TLS would end both ways
 

@@ -91,10 +91,10 @@ class LakeChanges:
 
         Raises PenstockError, PySparkException.
         """
+        tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         mark = grouped_mark(str(uuid.uuid4()))
         session = self._spark.newSession()
         session.conf.set(_USER_METADATA, json.dumps(mark))
-        tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         leaves = {leaf.oid: leaf for t in tables for leaf in self._tables.leaves(t)}.values()
         with self._sequencer.one_transaction():
             for leaf in leaves:

@@ -60,16 +60,17 @@ class Session:
     terminate: Callable[[], None]
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def runs(self, query: str) -> None:
-        """A statement begins."""
+    def runs(self, query: str, *, transaction: bool = True) -> None:
+        """A statement begins; replication commands do so without a ``transaction``."""
         now = time.time()
+        began = self.activity.transaction_started or (now if transaction else None)
         self.activity = replace(
             self.activity,
             state=ACTIVE,
             state_changed=now,
             query=shown_query(query),
             query_started=now,
-            transaction_started=self.activity.transaction_started or now,
+            transaction_started=began,
         )
 
     def waits(self, status: TransactionStatus) -> None:
@@ -79,7 +80,7 @@ class Session:
             self.activity,
             state=_STATES[status],
             state_changed=time.time(),
-            transaction_started=None if status is TransactionStatus.IDLE else began,
+            transaction_started=began if status is TransactionStatus.IN_TRANSACTION else None,
         )
 
 
