@@ -22,6 +22,7 @@ from penstock.walsender.sessions import Sessions
 from penstock.walsender.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
+from penstock.walsender.subscription_views import stat_subscription, stat_subscription_stats
 from penstock.walsender.table_columns import TableColumns
 from penstock.walsender.troubles import Trouble, Troubles
 
@@ -104,10 +105,12 @@ class NodeCatalogs:
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()
+        numbers = self._catalog.statistics.all()
         with self._catalog.read() as t:
             publications = t.publications
             tables = tuple(self._columns.of(table) for table in t.tables.all())
             roles = t.roles.all()
+            subscriptions = t.subscriptions.all()
             names = {role.oid: role.name for role in roles}
             return pg_catalog.CatalogSnapshot(
                 database=facts.database,
@@ -117,7 +120,7 @@ class NodeCatalogs:
                 publications=publications.all(),
                 publication_rels=publications.relations(),
                 publication_namespaces=publications.namespaces(),
-                subscriptions=t.subscriptions.all(),
+                subscriptions=subscriptions,
                 subscription_rels=t.relations.all(),
                 slots=tuple(state.slot for state in states),
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
@@ -130,6 +133,8 @@ class NodeCatalogs:
                     "pg_stat_activity": stat_activity(
                         self._sessions.all(), names, facts, self._database_oid
                     ),
+                    "pg_stat_subscription": stat_subscription(subscriptions, numbers),
+                    "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
                     "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
