@@ -50,8 +50,31 @@ from penstock.walsender.pg_catalog.text_output import text_output
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
-_VIEWS: Final = frozenset(("pg_shadow",))
-_SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
+_VIEWS: Final = frozenset(
+    [
+        "pg_aios",
+        "pg_backend_memory_contexts",
+        "pg_config",
+        "pg_file_settings",
+        "pg_hba_file_rules",
+        "pg_ident_file_mappings",
+        "pg_replication_origin_status",
+        "pg_shadow",
+        "pg_shmem_allocations",
+        "pg_shmem_allocations_numa",
+    ]
+)
+_SUPERUSERS: Final = _VIEWS | frozenset(
+    [
+        "pg_authid",
+        "pg_largeobject",
+        "pg_statistic",
+        "pg_statistic_ext_data",
+        "pg_subscription",
+        "pg_user_mapping",
+    ]
+)
+"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
 
 _CONNECTIONS: Final = Connections()
 
