@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,54 @@ def test_a_password_is_not_shown(statement: str) -> None:
 def test_a_long_query_is_cut_at_a_character() -> None:
     assert shown_query("é" * 600) == "é" * 511
     assert shown_query("SELECT * FROM passengers WHERE a = 'x'").endswith("'x'")
+
+
+def cancelled(server: Server, statement: str, waits: Callable[[], bool]) -> object:
+    """What a statement comes to that is cancelled while it ``waits`` for somebody."""
+    with server.connect("t_boss") as boss, closing(server.connect("t_boss")) as session:
+        found: list[object] = []
+        thread = threading.Thread(target=lambda: found.append(outcome(session, statement)))
+        thread.start()
+        wait_for(waits, "the statement's wait")
+        assert boss.execute(f"SELECT pg_cancel_backend({pid(session)})").fetchone() == (True,)
+        thread.join(30)
+        assert session.execute("SELECT count(*) FROM pg_subscription").fetchone() == (0,)
+        return found
+
+
+def test_a_command_is_cancelled_that_waits_for_a_publisher(both: list[Server]) -> None:
+    """One that takes the connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        seen = []
+        for server in both:
+            taken: list[socket.socket] = []
+            thread = threading.Thread(target=lambda t=taken: t.append(silent.accept()[0]))  # type: ignore[misc]
+            thread.start()
+            conninfo = f"host=127.0.0.1 port={silent.getsockname()[1]} password=x"
+            create = f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+            seen.append(cancelled(server, create, lambda t=taken: bool(t)))  # type: ignore[misc]
+            thread.join(20)
+            taken[0].close()
+    assert seen[1] == seen[0] == [("57014", "canceling statement due to user request", None)]
+
+
+def test_a_command_is_cancelled_that_waits_for_a_slot(
+    both: list[Server], database: Database
+) -> None:
+    """The publisher waits for a transaction before it gives one."""
+    node = both[1]
+    with database.connect(autocommit=False) as writer:
+        writer.execute("CREATE TABLE t_new (id int)")
+        create = (
+            f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}'"
+            " PUBLICATION everything WITH (slot_name = t_waits)"
+        )
+        waits = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND query LIKE 'CREATE_REPLICATION_SLOT%%' AND wait_event_type = 'Lock'"
+        )
+        found = cancelled(node, create, lambda: database.value(waits) == 1)
+        assert found == [("57014", "canceling statement due to user request", None)]
+        writer.rollback()
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 't_waits'"
+    wait_for(lambda: database.value(slots) == 0, "the end of the slot")

@@ -240,7 +240,7 @@ class SessionRunner:
 
     def _command(self, statement: Statement, role: LoginRole) -> CommandOutcome:
         try:
-            return self._services.run_command(statement, role)
+            return self._services.run_command(statement, role, self._cancellation.check)
         except ConnectionFailure as error:  # to a publisher: this session goes on
             raise PenstockError(
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate

@@ -104,8 +104,9 @@ class Lake(Protocol):
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome: ...
 
 
-RunCommand = Callable[[Statement, LoginRole], CommandOutcome]
-"""Executes a statement of ``commands``. Raises PenstockError."""
+RunCommand = Callable[[Statement, LoginRole, Callable[[], None]], CommandOutcome]
+"""Executes a statement of ``commands``; the last argument raises when it is to end. Raises
+PenstockError."""
 
 MakeSource = Callable[[PgoutputOptions], ChangeSource]
 """Makes what decodes for one stream."""
