@@ -23,13 +23,12 @@ Outcome = tuple[str | None, str | None, str | None]
 class Node:
     """``LakeServer`` with commands, and a lake that refuses; what Spark would read is not asked."""
 
-    def __init__(self, folder: Path) -> None:
-        self.lake = LakeServer(folder, run_command=self._run, lake=_Lake(self))
+    def __init__(self, folder: Path, version: int) -> None:
+        self.lake = LakeServer(folder, run_command=self._run, lake=_Lake(self), version=version)
         spark: Any = None
         server = self.lake
         self.spark_lake = SparkLake(spark, server.warehouse, server.catalog, server.sequencer)
         self.name = "lake"
-        self.version = 18
 
     def _run(self, *arguments: Any) -> Any:
         server = self.lake
@@ -80,12 +79,14 @@ Server = Node | Stock
 
 
 @contextmanager
-def two_servers(folder: Path, database: Database, setup: list[str]) -> Iterator[list[Server]]:
+def two_servers(
+    folder: Path, database: Database, setup: list[str], version: int = 18
+) -> Iterator[list[Server]]:
     """(stock server, node), each with the same statements done."""
     with ExitStack() as stack:
         stock = Stock(database)
         stack.callback(_forget_roles, database)
-        node = Node(folder)
+        node = Node(folder, version)
         stack.callback(node.lake.close)
         for server in (stock, node):
             server.execute(*setup)
