@@ -24,15 +24,19 @@ from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import BackendOptions, Services
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
 from penstock.walsender.hba import parse_rules
+from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.walsender.roles import login_role
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
+from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
+_DATABASE_OID = 16384
 RELATION = Relation(
     16385, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("version", 25, key=True),)
 )
@@ -74,19 +78,31 @@ class LakeServer:
         self.warehouse = Warehouse(str(folder / "warehouse"))
         self.settings = {"server_version": "18.0", "server_version_num": "180000"}
         self.values = services
+        with self.catalog.write() as t:
+            t.roles.create("repl", login=True, replication=True, superuser=True)
         self.start()
 
     def start(self) -> None:
         self.sequencer = Sequencer(self.catalog, self.warehouse)
         self.slots = Slots(self.catalog, self.sequencer, 4)
+        self.sessions = Sessions()
+        self.senders = Senders()
         self.services = SessionServices(
             **{
                 "catalog": self.catalog,
                 "sequencer": self.sequencer,
                 "slots": self.slots,
                 "snapshots": Snapshots(),
-                "senders": Senders(),
-                "catalog_queries": None,
+                "senders": self.senders,
+                "catalog_queries": NodeCatalogs(
+                    self.catalog,
+                    self.warehouse,
+                    self.slots,
+                    self.senders,
+                    _DATABASE_OID,
+                    self.sequencer.troubles,
+                    self.sessions,
+                ),
                 "lake": None,
                 "jobs": NoJobs(),
                 "run_command": None,
@@ -95,27 +111,33 @@ class LakeServer:
                 "version": 18,
                 "system_identifier": "7",
                 "database": "lake",
-                "database_oid": 5,
+                "database_oid": _DATABASE_OID,
                 "wal_sender_timeout_s": 60.0,
+                "sessions": self.sessions,
                 **self.values,
             }
         )
-        role = LoginRole(10, "repl", True, True, True, None)
         options = BackendOptions(18, self.settings, parse_rules(["host all all all trust"]), b"s")
         self.server = Server(
             ListenOptions(port=0, max_wal_senders=self.max_wal_senders),
             options,
             Services(
-                {"repl": role}.get,
+                self._find_role,
                 lambda name: name == "lake",
                 lambda context: SessionRunner(context, self.services),
                 lambda _: None,
+                sessions=self.sessions,
             ),
         )
         self.thread = SequencerThread(self.sequencer, 0.01)
         self.sequencer.step(discover=True)
         self.thread.start()
         self.server.start()
+
+    def _find_role(self, name: str) -> LoginRole | None:
+        with self.catalog.read() as t:
+            role = t.roles.find(name)
+        return None if role is None else login_role(role)
 
     def stop(self) -> None:
         self.server.stop()
@@ -125,16 +147,19 @@ class LakeServer:
         self.stop()
         self.catalog.close()
 
-    def connect(self, replication: str = "database") -> psycopg.Connection:
+    def connect(
+        self, replication: str = "database", user: str = "repl", **options: Any
+    ) -> psycopg.Connection:
         return psycopg.connect(
             host="127.0.0.1",
             port=self.server.port,
             dbname="lake",
-            user="repl",
+            user=user,
             replication=replication,
             autocommit=True,
             cursor_factory=psycopg.ClientCursor,
             connect_timeout=20,
+            **options,
         )
 
     def write(self, name: str = "a") -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from commands.both import POSTGRES, Ours
 from penstock.catalog import LakeTable, ReplicaIdentity, SubscriptionRelState
@@ -108,6 +108,49 @@ def test_columns_are_added_to_a_table_and_its_partitions(node: Ours) -> None:
         assert [c.name for c in delta.schema.columns] == ["a", "b_c", "b_c_2"]
     assert lake_table(node, "p").uri is None
     assert lake_table(node, "p1").parent == lake_table(node, "p").oid
+
+
+def test_a_column_that_spark_has_to_add(node: Ours) -> None:
+    """Tables of others may have what a node does not write; the message is of the table."""
+    uri = warehouse(node).table_uri("public", "mapped")
+    properties = {
+        "delta.columnMapping.mode": "name",
+        "delta.enableDeletionVectors": "true",
+        "delta.minReaderVersion": "3",
+        "delta.minWriterVersion": "7",
+    }
+    DeltaTable.create(uri, pa.schema([("id", pa.int64())]), mode="error")
+    log = Path(local_path(uri)) / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = properties
+        if "protocol" in action:
+            action["protocol"] = {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": ["columnMapping", "deletionVectors"],
+                "writerFeatures": ["columnMapping", "deletionVectors"],
+            }
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with node.catalog.write() as t:
+        t.tables.create("public", "mapped", uri)
+    before = node.state()
+    ((_, sqlstate, message, detail, hint, *_),) = node.run(
+        'ALTER TABLE mapped ADD COLUMN n numeric(5,2), ADD "A b" int[]'
+    )
+    assert (sqlstate, message) == (
+        "0A000",
+        'ALTER TABLE ... ADD COLUMN is not supported for table "mapped"',
+    )
+    assert detail == (
+        "Its Delta table has table features that replication does not maintain: columnMapping."
+    )
+    assert hint == (
+        "Add the column by Spark, the node follows: "
+        f"ALTER TABLE delta.`{uri}` ADD COLUMNS (`n` DECIMAL(5,2), `A b` ARRAY<INTEGER>);"
+    )
+    assert node.state() == before
 
 
 def test_drop_table_removes_the_rows(node: Ours) -> None:

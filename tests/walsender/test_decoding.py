@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
+from penstock.lakehouse.truncate import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -75,6 +77,11 @@ class Stream:
     def __init__(self, lake: Lake, publication: str) -> None:
         options = PgoutputOptions(1, (publication,))
         self.decoding = Decoding(None, lake.warehouse, lake.catalog, options, 18, 1 << 20)  # type: ignore[arg-type]
+
+    def truncates(self, transactions: tuple[LakeTransaction, ...]) -> list[list[str]]:
+        """The relations of each transaction's TRUNCATE."""
+        plans, _ = self.decoding._plans(transactions)
+        return [[r.name for r in plan.emptied.relations] if plan.emptied else [] for plan in plans]
 
     def files(self, transactions: tuple[LakeTransaction, ...]) -> list[int]:
         """How many files of each transaction are sent, until one fails."""
@@ -154,3 +161,55 @@ def test_what_becomes_unpublishable_stops_who_may_have_it(lake: Lake) -> None:
 def test_columns_that_change_send_nothing(lake: Lake) -> None:
     lake.columns("a", id="long", more="string")
     assert lake.stream("every").files(lake.new()) == [0]
+
+
+def test_an_update_is_nothing_to_who_wants_no_updates(lake: Lake) -> None:
+    """Without a key it would be an insert of the new row."""
+    with lake.catalog.write() as t:
+        publication = t.publications.create("inserts", update=False, delete=False)
+        t.publications.add_relation(publication.oid, t.tables.get("public", "a").oid, None, None)
+    lake.new()
+    DeltaTable(lake.uri("a")).update({"id": "id + 1"})
+    updated = lake.new()
+    assert lake.stream("inserts").files(updated) == [0]
+    assert lake.stream("named").files(updated) == [1]
+    lake.write("a")
+    assert lake.stream("inserts").files(updated + lake.new()) == [0, 1]
+
+
+def test_truncate_of_a_partition_is_none_of_its_root(lake: Lake) -> None:
+    """TRUNCATE of the root is; of a part of the tree that is published by itself, of that."""
+    oids = {}
+    with lake.catalog.write() as t:
+        for name, parent in (("root", None), ("middle", "root")):
+            made = t.tables.create("public", name, None, partition_key="LIST (id)")
+            oids[name] = made.oid
+            t.tables.save(replace(made, parent=oids.get(parent or ""), bound="DEFAULT"))
+        for name, parent in (("a", "middle"), ("b", "root")):
+            table = t.tables.get("public", name)
+            oids[name] = table.oid
+            t.tables.save(replace(table, parent=oids[parent], bound="DEFAULT"))
+        for publication, table, via_root in (
+            ("whole", "root", True), ("part", "middle", True), ("leaves", "root", False),
+        ):  # fmt: skip
+            made_oid = t.publications.create(publication, via_root=via_root).oid
+            t.publications.add_relation(made_oid, oids[table], None, None)
+    lake.new()
+
+    def truncated(tables: str, *named: str) -> list[list[str]]:
+        mark = grouped_mark(str(named), [oids[name] for name in named])
+        for name in tables:
+            lake.write(name)
+        lake.new()
+        with lake.sequencer.one_transaction():
+            for name in tables:
+                properties = CommitProperties({"userMetadata": json.dumps(mark)})
+                DeltaTable(lake.uri(name)).delete(commit_properties=properties)
+        found = lake.new()
+        streams = map(lake.stream, ("whole", "part", "leaves"))
+        assert len(found) == 1
+        return [sorted(stream.truncates(found)[0]) for stream in streams]
+
+    assert truncated("a", "a") == [[], [], ["a"]]
+    assert truncated("a", "middle", "a") == [[], ["middle"], ["a"]]
+    assert truncated("ab", "root", "middle", "a", "b") == [["root"], ["middle"], ["a", "b"]]

@@ -20,6 +20,7 @@ from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import SessionFacts
+from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 
 TYPE_OF_ONE = pa.table({"id": [1]})
@@ -41,6 +42,7 @@ class Lake:
             Senders(),
             5,
             self.sequencer.troubles,
+            Sessions(),
         )
 
     def write(self, name: str, rows: pa.Table = TYPE_OF_ONE, **options: Any) -> None:
@@ -64,6 +66,7 @@ class Lake:
         facts = SessionFacts(
             pid=1,
             user="u",
+            role_oid=10,
             superuser=True,
             replication=True,
             database="lake",

@@ -15,9 +15,7 @@ def test_totals_are_of_all_streams_of_a_slot_until_it_is_made_anew() -> None:
     senders = Senders()
     for pid, (slot, transactions) in enumerate([("a", 1), ("b", 2), ("a", 3)]):
         state = SenderState(slot, Lsn(1))
-        with senders.running(
-            pid, state, user="u", application_name="", address="127.0.0.1", port=1
-        ):
+        with senders.running(pid, state, role=10, application_name="", address="127.0.0.1", port=1):
             state.transactions, state.bytes = transactions, transactions * 10
             running = senders.totals(slot)
         assert senders.totals(slot) == running

@@ -117,6 +117,9 @@ class Runner:
     def cancel(self) -> None:
         self.cancelled.set()
 
+    def terminate(self) -> None:
+        self.cancelled.set()
+
     def close(self) -> None:
         self.closed.set()
 

@@ -88,6 +88,12 @@ class PgAuthid:
         found = row.mappings().one_or_none()
         return None if found is None else _role(found)
 
+    def find_oid(self, oid: int) -> Role | None:
+        """The role of that OID, or None."""
+        row = self._connection.execute(select(_ROLES).where(_ROLES.c.oid == oid))
+        found = row.mappings().one_or_none()
+        return None if found is None else _role(found)
+
     def get(self, name: str) -> Role:
         """The role of that name. Raises UndefinedObject (42704)."""
         found = self.find(name)

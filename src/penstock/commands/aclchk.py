@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.scope import CurrentRole, Scope
-from penstock.errors import InsufficientPrivilege, UndefinedObject
+from penstock.errors import InsufficientPrivilege, PenstockError, UndefinedObject
 from penstock.sql import RoleKind, RoleSpec
 
 
@@ -44,18 +44,25 @@ def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTa
 
 
 def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> CurrentRole:
-    """get_rolespec_tuple. Raises UndefinedObject (42704)."""
+    """get_rolespec_tuple. Raises UndefinedObject (42704), PenstockError (XX000)."""
     match spec.kind:
         case RoleKind.CURRENT_ROLE | RoleKind.CURRENT_USER:
-            return scope.role
+            return _existing(transaction, scope.role)
         case RoleKind.SESSION_USER:
-            return scope.session_role
+            return _existing(transaction, scope.session_role)
         case RoleKind.PUBLIC:
             raise UndefinedObject('role "public" does not exist')
     found = transaction.roles.find(spec.name)
     if found is None and spec.name == scope.node_role.name:
         return scope.node_role
     return CurrentRole.of(found or transaction.roles.get(spec.name))
+
+
+def _existing(transaction: CatalogTransaction, role: CurrentRole) -> CurrentRole:
+    """A session may outlive its role, and another one may have taken the name."""
+    if role.oid is not None and transaction.roles.find_oid(role.oid) is None:
+        raise PenstockError(f"cache lookup failed for role {role.oid}")
+    return role
 
 
 def check_can_set_role(scope: Scope, role: CurrentRole) -> None:

@@ -43,9 +43,12 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
 from penstock.lakehouse.schema import Column
+from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
+from penstock.relation import qualified
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
@@ -77,8 +80,9 @@ def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> Comman
             table = _execute(transaction, scope, table, command, added, notices)
             transaction.tables.save(table)
         if added:
-            for member in _family(transaction, table):
-                _add_to_delta(scope, member, added)
+            opened = [_open(scope, member, added) for member in _family(transaction, table)]
+            for delta in opened:
+                _add_to_delta(delta, added)
     return CommandResult("ALTER TABLE", tuple(notices))
 
 
@@ -200,14 +204,39 @@ def _family(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable
     return found
 
 
-def _add_to_delta(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> None:
+def _open(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> DeltaTable:
+    """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
     warehouse = warehouse_of(scope)
-    delta = warehouse.open(table.schema, table.name)
+    try:
+        delta = warehouse.open(table.schema, table.name)
+    except FeatureNotSupported as error:
+        name = qualified(table.schema, table.name)
+        reason = error.message.removeprefix(f'target table "{name}" ')
+        uri = warehouse.table_uri(table.schema, table.name)
+        columns = ", ".join(f"{_backquoted(c.name)} {_spark_type(c)}" for c in added)
+        raise FeatureNotSupported(
+            f'ALTER TABLE ... ADD COLUMN is not supported for table "{table.name}"',
+            detail=f"Its Delta table {reason}.",
+            hint="Add the column by Spark, the node follows: "
+            f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns});",
+        ) from None
     if delta is None:
         raise UndefinedObject(
             f'Delta table of relation "{table.qualified_name}" does not exist',
             sqlstate=UNDEFINED_TABLE,
         )
+    return delta
+
+
+def _backquoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_type(column: TableColumn) -> str:
+    return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()
+
+
+def _add_to_delta(delta: DeltaTable, added: Sequence[TableColumn]) -> None:
     known = delta.schema.by_source
     taken = {source: column.name for source, column in known.items()}
     new_names = column_names([c.name for c in added], taken)

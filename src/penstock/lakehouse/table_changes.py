@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import VersionGone
 from penstock.lakehouse.data_file import DataFile
@@ -18,7 +18,10 @@ from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import is_truncate
+from penstock.lakehouse.truncate import emptied_with, is_truncate
+
+_UPDATE: Final = "UPDATE"
+"""commitInfo.operation of Spark's and delta-rs' UPDATE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class FilePart:
 @dataclass(frozen=True)
 class TableChanges:
     """``before`` and ``after``: the states of both versions. ``truncated``: everything that was
-    there at ``before`` went by TRUNCATE; it is among ``emptied``, not ``removed``.
+    there at ``before`` went by TRUNCATE, and is not among ``removed``; ``emptied_with``: oids of
+    the relations that went with it. ``updates_only``: whatever changed was changed by UPDATE.
     """
 
     before: TableState
@@ -48,12 +52,8 @@ class TableChanges:
     removed: tuple[FilePart, ...]
     added: tuple[FilePart, ...]
     truncated: bool = False
-
-    @property
-    def emptied(self) -> tuple[FilePart, ...]:
-        """What a TRUNCATE took."""
-        files = self.before.files.values() if self.truncated else ()
-        return tuple(FilePart(file, gone=file.descriptor) for file in files)
+    emptied_with: frozenset[int] = frozenset()
+    updates_only: bool = False
 
 
 @dataclass
@@ -64,6 +64,8 @@ class _Walk:
     added: dict[str, FilePart] = field(default_factory=dict)
     copied: list[FilePart] = field(default_factory=list)
     truncated: bool = False
+    emptied_with: frozenset[int] = frozenset()
+    operations: set[str] = field(default_factory=set)
 
 
 def table_changes(
@@ -93,7 +95,15 @@ def table_changes(
             )
         _commit(walk, state, version, actions)
     added = (*walk.added.values(), *walk.copied)
-    return TableChanges(before, state, tuple(walk.removed), added, walk.truncated)
+    return TableChanges(
+        before,
+        state,
+        tuple(walk.removed),
+        added,
+        walk.truncated,
+        walk.emptied_with,
+        updates_only=walk.operations == {_UPDATE},
+    )
 
 
 def _commit(
@@ -106,14 +116,22 @@ def _commit(
     if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
         _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
+    walk.operations.add(_operation(actions))
     if truncates and not old.keys() & state.files.keys():
         walk.removed.clear()
         walk.added = {path: FilePart(f, gone=f.descriptor) for path, f in state.files.items()}
         walk.copied.clear()
         walk.truncated = True
+        walk.emptied_with |= emptied_with(actions)
         return
     for path in {body["path"] for _, body in bodies}:
         _file(walk, old.get(path), state.files.get(path))
+
+
+def _operation(actions: Sequence[Mapping[str, Any]]) -> str:
+    """What the writer says that it did; "" where it does not say."""
+    told = (str((a.get("commitInfo") or {}).get("operation") or "") for a in actions)
+    return next((operation for operation in told if operation), "")
 
 
 def _moved(walk: _Walk, paths: set[str]) -> None:

@@ -17,9 +17,11 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.walsender.pg_catalog.snapshot import NODE_OWNER
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import SessionFacts
+from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 
 _OWNER: Final = "penstock"
@@ -51,6 +53,7 @@ class CatalogQueries:
             Senders() if serving is None else serving.senders,
             DATABASE_OID,
             sequencer.troubles,
+            Sessions() if serving is None else serving.sessions,
         )
         self._parameters = parameters
 
@@ -78,6 +81,7 @@ class CatalogQueries:
         return SessionFacts(
             pid=0,
             user=_OWNER,
+            role_oid=NODE_OWNER,
             superuser=True,
             replication=True,
             database=self._parameters.database,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, Role
+from penstock.catalog import Catalog
 from penstock.errors import ConfigurationError
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
@@ -28,12 +28,14 @@ from penstock.walsender.hba import parse_rules
 from penstock.walsender.lake import SparkLake
 from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.retention import Retention
+from penstock.walsender.roles import login_role
 from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.server import ListenOptions, Server
 from penstock.walsender.services import SessionServices
+from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
@@ -58,6 +60,7 @@ class ServingNode:
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders()
+        self.sessions = Sessions()
         self.slots = Slots(
             catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
         )
@@ -73,7 +76,13 @@ class ServingNode:
                 parameters.max_wal_senders,
             ),
             self._backend_options(folder),
-            Services(self._find_role, self._has_database, self._open_session, lambda _: None),
+            Services(
+                self._find_role,
+                self._has_database,
+                self._open_session,
+                lambda _: None,
+                sessions=self.sessions,
+            ),
         )
 
     @property
@@ -120,6 +129,7 @@ class ServingNode:
                 self.senders,
                 DATABASE_OID,
                 self.sequencer.troubles,
+                self.sessions,
             ),
             lake=lake,
             jobs=JobGroups(spark),
@@ -138,6 +148,7 @@ class ServingNode:
             database=parameters.database,
             database_oid=DATABASE_OID,
             wal_sender_timeout_s=parameters.wal_sender_timeout,
+            sessions=self.sessions,
             check_warehouse=warehouse.check_there,
         )
 
@@ -180,26 +191,13 @@ class ServingNode:
     def _find_role(self, name: str) -> LoginRole | None:
         with self._catalog.read() as t:
             role = t.roles.find(name)
-        return None if role is None else _login_role(role)
+        return None if role is None else login_role(role)
 
     def _has_database(self, name: str) -> bool:
         return name == self._parameters.database
 
     def _open_session(self, context: SessionContext) -> StatementRunner:
         return SessionRunner(context, self._services)
-
-
-def _login_role(role: Role) -> LoginRole:
-    return LoginRole(
-        oid=role.oid,
-        name=role.name,
-        login=role.login,
-        replication=role.replication,
-        superuser=role.superuser,
-        verifier=role.verifier,
-        valid_until=role.valid_until,
-        connection_limit=role.connection_limit,
-    )
 
 
 def _system_identifier(node_id: str) -> str:

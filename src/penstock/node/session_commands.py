@@ -6,7 +6,8 @@ of the walsender. What a statement does is left to ``commands``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.catalog import Catalog
 from penstock.commands.scope import CurrentRole, Scope, TableColumn
@@ -36,8 +37,10 @@ class SessionCommands:
         self._sequencer = sequencer
         self._database = database
 
-    def __call__(self, statement: Statement, role: LoginRole) -> CommandOutcome:
-        """Execute one. Raises PenstockError."""
+    def __call__(
+        self, statement: Statement, role: LoginRole, check: Callable[[], None]
+    ) -> CommandOutcome:
+        """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
         current = CurrentRole(role.name, role.oid, role.superuser)
         scope = Scope(
             warehouse=self._warehouse,
@@ -46,7 +49,8 @@ class SessionCommands:
             database=self._database,
             compile_row_filter=compile_filter,
         )
-        result = execute(statement, self._catalog, connect_publisher, scope)
+        connect = partial(connect_publisher, check=check)
+        result = execute(statement, self._catalog, connect, scope)
         # Tables that have become known are followed from here on.
         self._sequencer.step(discover=True)
         notices = tuple(

@@ -134,5 +134,8 @@ class StatementRunner(Protocol):
     def cancel(self) -> None:
         """End the running statement soon; from any thread."""
 
+    def terminate(self) -> None:
+        """As ``cancel``, for every statement from now on."""
+
     def close(self) -> None:
         """The session ends: temporary slots and the like go."""

@@ -31,7 +31,7 @@ class LoginRole:
     """A role as logging in needs it. ``verifier`` None: no password fits.
 
     ``valid_until``: seconds since 1970 until which the password is good, None: for ever.
-    ``connection_limit``: sessions at once, -1 for any number.
+    ``connection_limit``: sessions at once, -1 for any number. ``dropped``: since it has logged in.
     """
 
     oid: int
@@ -42,6 +42,7 @@ class LoginRole:
     verifier: str | None = field(repr=False)
     valid_until: float | None = None
     connection_limit: int = -1
+    dropped: bool = False
 
 
 Exchange = Callable[[bytes], Event]

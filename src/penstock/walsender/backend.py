@@ -17,8 +17,13 @@ from typing import Final
 
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.protocol import frontend_messages as m
-from penstock.protocol.backend_messages import backend_key_data, parameter_status
+from penstock.protocol.backend_messages import (
+    TransactionStatus,
+    backend_key_data,
+    parameter_status,
+)
 from penstock.protocol.phases import Limits
+from penstock.protocol.replication_grammar import is_replication_command
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 from penstock.protocol.startup import (
@@ -42,11 +47,13 @@ from penstock.walsender.extended_query import ExtendedQuery
 from penstock.walsender.hba import Client, Method, Rule, method_for
 from penstock.walsender.message_pump import ClientLeft, MessagePump
 from penstock.walsender.query_answers import StreamEnded, send_answer
+from penstock.walsender.sessions import Activity, Session, Sessions
 
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
 _PROTOCOL_3_2_SINCE: Final = 18
+_EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +97,8 @@ class Services:
     cancel: Callable[[CancelRequest], None]
     sessions_of: Callable[[int], int] = lambda _: 0
     """How many sessions a role has, by its oid."""
+    sessions: Sessions = field(default_factory=Sessions)
+    """Where they are shown."""
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
     """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
 
@@ -109,6 +118,8 @@ class Backend:
         self.key = key
         self.runner: StatementRunner | None = None
         self.role_oid: int | None = None
+        self._shown: Session | None = None
+        self._terminated = False
         self._socket = sock
         self._options = options
         self._services = services
@@ -124,7 +135,8 @@ class Backend:
             if self._begin():
                 self._serve()
         except (ClientLeft, StreamEnded):
-            pass
+            if self._terminated:
+                self._refuse(_by_an_administrator())
         except PenstockError as error:
             log.info("session of %s: %s", self._socket.address, error.message)
             self._refuse(error)
@@ -135,6 +147,20 @@ class Backend:
             if self.runner is not None:
                 self.runner.close()
             self._socket.close()
+            if self._shown is not None:
+                self._services.sessions.close(self._shown)
+
+    def cancel(self) -> None:
+        """End the running statement soon, from another thread."""
+        if self.runner is not None:
+            self.runner.cancel()
+
+    def terminate(self) -> None:
+        """End the session soon, and tell the client; from another thread (die of postgres.c)."""
+        self._terminated = True
+        if self.runner is not None:
+            self.runner.terminate()
+        self._socket.stop_reading()
 
     def shut_down(self) -> None:
         """End the session from another thread."""
@@ -167,6 +193,7 @@ class Backend:
         context = SessionContext(
             self.pid, role, parameters, self._socket.address, self._socket.port
         )
+        self._shown = self._services.sessions.open(self._session_of(context))
         self.runner = self._services.open_session(context)
         out = last + self._session.authentication_ok()
         out += b"".join(
@@ -175,8 +202,24 @@ class Backend:
         out += backend_key_data(
             self.pid, self.key[: 4 if self._session.protocol == PROTOCOL_3_0 else None]
         )
+        self._shown.waits(TransactionStatus.IDLE)
         self._pump.send(out + self._session.ready_for_query())
         return True
+
+    def _session_of(self, context: SessionContext) -> Session:
+        now = time.time()
+        activity = Activity(
+            pid=self.pid,
+            role=context.role.oid,
+            database=context.parameters.database,
+            application_name=context.parameters.application_name,
+            address=context.address,
+            port=context.port,
+            walsender=self._session.walsender,
+            started=now,
+            state_changed=now,
+        )
+        return Session(activity, self.cancel, self.terminate)
 
     def _startup_message(self, deadline: float) -> StartupMessage | None:
         while True:
@@ -268,12 +311,15 @@ class Backend:
         idle = self._options.idle_session_timeout_s or None
         event: Event | None = None
         while not self._session.closed:
+            if self._terminated:
+                raise _by_an_administrator()
             try:
                 event = self._pump.next_event(idle)
                 if event is None:
                     raise ConnectionFailure(
                         "terminating connection due to idle-session timeout", sqlstate="57P05"
                     )
+                self._tell(event)
                 if isinstance(event, m.Query):
                     extended.simple_query()
                     self._simple_query(event.text)
@@ -283,11 +329,34 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
+                if self._terminated:
+                    raise _by_an_administrator() from None
                 self._log(error, event)
                 self.runner.failed()
                 extended.end_transaction()
                 self._session.transaction_status = self.runner.transaction_status
+                if not isinstance(event, _EXTENDED):  # those wait for Sync
+                    self._waits()
                 self._pump.send(self._session.fail(error))
+
+    def _tell(self, event: Event) -> None:
+        """Others see what begins here; Sync ends it."""
+        assert self.runner is not None and self._shown is not None
+        if isinstance(event, m.Query):
+            command = self._session.walsender and is_replication_command(
+                event.text, self._options.version
+            )
+            self._shown.runs(event.text, transaction=not command)
+        elif isinstance(event, m.Parse):
+            self._shown.runs(event.query)
+        elif isinstance(event, m.Bind) and event.statement in self.runner.prepared:
+            self._shown.runs(self.runner.prepared[event.statement].text)
+        elif isinstance(event, m.Sync):
+            self._waits()
+
+    def _waits(self) -> None:
+        assert self.runner is not None and self._shown is not None
+        self._shown.waits(self.runner.transaction_status)
 
     def _log(self, error: PenstockError, event: Event | None) -> None:
         # A syntax error shows a word of the statement, which may be the password (law 9).
@@ -302,9 +371,16 @@ class Backend:
         for answer in self.runner.simple(text):
             send_answer(self._session, self._pump, answer)
             streamed = isinstance(answer, Streaming)
+        self._waits()
         if not streamed:
             self._session.transaction_status = self.runner.transaction_status
             self._pump.send(self._session.ready_for_query())
+
+
+def _by_an_administrator() -> ConnectionFailure:
+    return ConnectionFailure(
+        "terminating connection due to administrator command", sqlstate="57P01"
+    )
 
 
 def _give_up() -> None:

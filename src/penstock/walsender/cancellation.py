@@ -38,12 +38,15 @@ class Cancellation:
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
         self._requested = threading.Event()
+        self._ended = False
         self._actions: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Another query string: what was asked before does not concern it."""
         self._group = next(self._groups)
         self._requested.clear()
+        if self._ended:
+            self.request()
 
     def request(self) -> None:
         """End what runs, soon; from any thread."""
@@ -51,6 +54,11 @@ class Cancellation:
         self._jobs.interrupt(self._group)
         for action in list(self._actions):
             action()
+
+    def end(self) -> None:
+        """End what runs, and whatever would run after it; from any thread."""
+        self._ended = True
+        self.request()
 
     @contextmanager
     def interrupting(self, action: Callable[[], None]) -> Iterator[None]:

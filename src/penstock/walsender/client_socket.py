@@ -2,7 +2,7 @@
 
 In: an accepted socket. Out: what the client sends; what is sent is taken by the kernel before
 ``send`` returns, so a slow client holds its own thread and one portion of memory, nothing else.
-One thread uses it; ``shut_down`` may come from any.
+One thread uses it; ``shut_down`` and ``stop_reading`` may come from any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TICK_S: Final = 0.25
 
 
 class ClientSocket:
-    """``address`` and ``port`` are the client's."""
+    """``address`` and ``port`` are the client's; ``stopped``: by ``stop_reading``."""
 
     def __init__(self, accepted: socket.socket, *, write_timeout_s: float) -> None:
         self._socket = accepted
@@ -33,6 +33,7 @@ class ClientSocket:
         self.address, self.port = accepted.getpeername()[:2]
         self.tls = False
         self._cut_off = False  # in the middle of what was being sent
+        self.stopped = False
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -86,6 +87,8 @@ class ClientSocket:
                 pass
             now = time.monotonic()
             blocked = blocked or now
+            if self.stopped:
+                raise ConnectionFailure("terminating connection: the client does not read")
             if waiting is not None:
                 self._poll(ready | select.POLLIN, _TICK_S)
                 waiting()
@@ -106,6 +109,13 @@ class ClientSocket:
         except (OSError, ValueError) as error:
             raise ConnectionFailure(f"could not accept SSL connection: {error}") from None
         self.tls = True
+
+    def stop_reading(self) -> None:
+        """The thread that uses it sees the end of what the client sends, and can still send what
+        the client takes at once."""
+        self.stopped = True
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)  # that of TLS would end both ways
 
     def shut_down(self) -> None:
         """End the connection under the thread that uses it, which then sees its end."""

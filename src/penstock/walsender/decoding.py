@@ -31,7 +31,7 @@ from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Truncate
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
+from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
@@ -192,15 +192,17 @@ class Decoding:
         rule = self._publishing.of(table, tuple(map(filter_column, columns)))
         if rule is None:
             return None
+        if changes.updates_only and Action.UPDATE not in rule.rule.actions:
+            return None  # without a key an update looks like a delete and an insert, and is none
+        # Of a partition that goes under another's name, nothing: others keep their rows there.
+        emptied = {table.oid, *changes.emptied_with}
+        truncated = (
+            changes.truncated
+            and Action.TRUNCATE in rule.rule.actions
+            and rule.target.oid in emptied
+        )
         found = published_table(table, rule, columns)
-        removed, truncated = changes.removed, changes.truncated
-        if truncated and (Action.TRUNCATE not in rule.rule.actions or rule.target.oid != table.oid):
-            truncated = False
-            if Action.TRUNCATE in rule.rule.actions:
-                # Other partitions of the target keep their rows: those of this one are deleted.
-                found = replace(found, published=found.published | {Operation.DELETE})
-                removed += changes.emptied
-        return _Work(found, changes, member.uri, removed, truncated)
+        return _Work(found, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""
@@ -266,6 +268,7 @@ def _truncates(
 ) -> Piece | None:
     if not relations:
         return None
+    relations = list({relation.oid: relation for relation in relations}.values())  # several leaves
     message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
     data = xlog_data(header.lsn, header.send_time, encode(message))
     return Piece(tuple(relations), data, len(relations))

@@ -91,11 +91,12 @@ class LakeChanges:
 
         Raises PenstockError, PySparkException.
         """
-        mark = grouped_mark(str(uuid.uuid4()))
+        tables = [self._tables.find(relation, role, owner=True) for relation in relations]
+        members = {m.oid: m for table in tables for m in self._tables.tree(table)}
+        leaves = [member for member in members.values() if member.partition_key is None]
+        mark = grouped_mark(str(uuid.uuid4()), members)
         session = self._spark.newSession()
         session.conf.set(_USER_METADATA, json.dumps(mark))
-        tables = [self._tables.find(relation, role, owner=True) for relation in relations]
-        leaves = {leaf.oid: leaf for t in tables for leaf in self._tables.leaves(t)}.values()
         with self._sequencer.one_transaction():
             for leaf in leaves:
                 self._empty(leaf, session, mark)

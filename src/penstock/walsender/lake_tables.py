@@ -47,11 +47,15 @@ class LakeTables:
 
     def leaves(self, table: LakeTable) -> list[LakeTable]:
         """The table, or the partitions that hold its rows: none where there is no partition."""
+        return [member for member in self.tree(table) if member.partition_key is None]
+
+    def tree(self, table: LakeTable) -> list[LakeTable]:
+        """The table, its partitions and theirs."""
         if table.partition_key is None:
             return [table]
         with self._catalog.read() as t:
             children = [child for child in t.tables.all() if child.parent == table.oid]
-        return [leaf for child in children for leaf in self.leaves(child)]
+        return [table, *(member for child in children for member in self.tree(child))]
 
     def version(self, table: LakeTable, at: Position) -> int:
         """The version of a leaf at a consistent point. Raises UndefinedObject."""

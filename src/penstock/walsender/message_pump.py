@@ -47,7 +47,8 @@ class MessagePump:
             if data:
                 self._session.feed(data)
             elif data is not None:
-                self._session.end_of_input()
+                if not self._socket.stopped:  # from this side: the client still listens
+                    self._session.end_of_input()
                 raise ClientLeft("unexpected EOF on client connection")
             elif deadline is not None and remaining <= 0:
                 return None

@@ -15,10 +15,14 @@ from penstock.protocol.backend_messages import FieldDescription
 from penstock.walsender import pg_catalog
 from penstock.walsender.answers import Description, Rows
 from penstock.walsender.pg_catalog import CatalogDatabase, CatalogTable
-from penstock.walsender.senders import Sender, Senders
+from penstock.walsender.senders import Senders
 from penstock.walsender.services import SessionFacts
+from penstock.walsender.session_views import stat_activity, stat_replication
+from penstock.walsender.sessions import Sessions
+from penstock.walsender.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.walsender.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.walsender.slots import Slots, SlotState
+from penstock.walsender.subscription_views import stat_subscription, stat_subscription_stats
 from penstock.walsender.table_columns import TableColumns
 from penstock.walsender.troubles import Trouble, Troubles
 
@@ -37,17 +41,19 @@ class NodeCatalogs:
         senders: Senders,
         database_oid: int,
         troubles: Troubles,
+        sessions: Sessions,
     ) -> None:
         self._catalog = catalog
         self._troubles = troubles
         self._columns = TableColumns(warehouse, troubles)
         self._slots = slots
         self._senders = senders
+        self._sessions = sessions
         self._database_oid = database_oid
 
     def reads_catalog_only(self, text: str) -> bool:
         """Whether this is a query for us."""
-        return pg_catalog.reads_catalog_only(text, SLOT_FUNCTIONS)
+        return pg_catalog.reads_catalog_only(text, SLOT_FUNCTIONS | SIGNAL_FUNCTIONS)
 
     def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
         """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
@@ -89,25 +95,32 @@ class NodeCatalogs:
             superuser=facts.superuser,
             pid=facts.pid,
             set_config=facts.set_config,
+            role_oid=facts.role_oid,
+            cancelled=facts.cancelled,
         )
         slots = SlotFunctions(self._slots, facts, self._database_oid)
-        return CatalogDatabase(
-            self._snapshot(facts), session, slots.functions(), slots.table_functions()
-        )
+        signals = SignalFunctions(self._sessions, self._catalog, facts)
+        more = {**slots.functions(), **signals.functions()}
+        return CatalogDatabase(self._snapshot(facts), session, more, slots.table_functions())
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()
+        numbers = self._catalog.statistics.all()
         with self._catalog.read() as t:
             publications = t.publications
             tables = tuple(self._columns.of(table) for table in t.tables.all())
+            roles = t.roles.all()
+            subscriptions = t.subscriptions.all()
+            names = {role.oid: role.name for role in roles}
             return pg_catalog.CatalogSnapshot(
                 database=facts.database,
-                roles=t.roles.all(),
+                database_oid=self._database_oid,
+                roles=roles,
                 tables=tables,
                 publications=publications.all(),
                 publication_rels=publications.relations(),
                 publication_namespaces=publications.namespaces(),
-                subscriptions=t.subscriptions.all(),
+                subscriptions=subscriptions,
                 subscription_rels=t.relations.all(),
                 slots=tuple(state.slot for state in states),
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
@@ -117,7 +130,12 @@ class NodeCatalogs:
                     "pg_stat_lake_tables": self._stat_lake_tables(
                         facts, tables, t.transactions.sequenced()
                     ),
-                    "pg_stat_replication": self._stat_replication(facts),
+                    "pg_stat_activity": stat_activity(
+                        self._sessions.all(), names, facts, self._database_oid
+                    ),
+                    "pg_stat_subscription": stat_subscription(subscriptions, numbers),
+                    "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
+                    "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },
@@ -160,41 +178,6 @@ class NodeCatalogs:
             }
             for name in names
         ]
-
-    def _stat_replication(self, facts: SessionFacts) -> list[Mapping[str, object]]:
-        """All see pid, user and application; the rest superusers, and partly that user."""
-        return [
-            {
-                "pid": sender.pid,
-                "usename": sender.user,
-                "application_name": sender.application_name,
-                **(_activity(sender) if facts.superuser or facts.user == sender.user else {}),
-                **(_progress(sender) if facts.superuser else {}),
-            }
-            for sender in self._senders.all()
-        ]
-
-
-def _activity(sender: Sender) -> Mapping[str, object]:
-    """pg_stat_get_activity, HAS_PGSTAT_PERMISSIONS"""
-    return {
-        "client_addr": sender.address,
-        "client_port": sender.port,
-        "backend_start": datetime.fromtimestamp(sender.started, UTC),
-    }
-
-
-def _progress(sender: Sender) -> Mapping[str, object]:
-    """pg_stat_get_wal_senders, for pg_read_all_stats"""
-    return {
-        "state": "streaming",
-        "sent_lsn": sender.state.sent,
-        "write_lsn": sender.state.write,
-        "flush_lsn": sender.state.flush,
-        "replay_lsn": sender.state.apply,
-        "sync_priority": 0,
-        "sync_state": "async",
-    }
 
 
 def _condition(

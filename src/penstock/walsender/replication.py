@@ -34,7 +34,9 @@ from penstock.protocol.slot_options import (
 )
 from penstock.walsender.answers import Answer, Done, Duplex, Rows, Streaming
 from penstock.walsender.backend import SessionContext
+from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.feed import Feed
+from penstock.walsender.roles import check_replication, role_now
 from penstock.walsender.services import SessionServices
 from penstock.walsender.slots import WAL_REMOVED
 from penstock.walsender.stream import SenderState, Stream
@@ -57,17 +59,24 @@ class Replication:
         services: SessionServices,
         block: TransactionBlock,
         show: Callable[[str], str],
-        cancelled: Callable[[], bool],
+        cancellation: Cancellation,
     ) -> None:
         self._context = context
         self._services = services
         self._block = block
         self._show = show
-        self._cancelled = cancelled
+        self._cancellation = cancellation
 
     def run(self, command: ReplicationCommand) -> Iterator[Answer]:
-        """Execute one command. Raises PenstockError."""
+        """Execute one command. Raises PenstockError.
+
+        The right to is looked up each time; PostgreSQL asks for it when a walsender starts only.
+        """
         self._block.check()
+        role = role_now(self._services.catalog, self._context.role)
+        check_replication(
+            superuser=role.superuser, replication=role.replication, version=self._services.version
+        )
         self._services.snapshots.withdraw(self._context.pid)
         match command:
             case c.IdentifySystem():
@@ -80,7 +89,7 @@ class Replication:
                 yield self._alter(command)
             case c.DropReplicationSlot(name, wait):
                 self._services.slots.drop(
-                    name, pid=self._context.pid, wait=wait, cancelled=self._cancelled
+                    name, pid=self._context.pid, wait=wait, cancelled=self._cancellation.requested
                 )
                 yield Done("DROP_REPLICATION_SLOT")
             case c.ReadReplicationSlot(name):
@@ -209,7 +218,7 @@ class Replication:
             with services.senders.running(
                 context.pid,
                 state,
-                user=context.role.name,
+                role=context.role.oid,
                 application_name=context.parameters.application_name,
                 address=context.address,
                 port=context.port,
@@ -228,6 +237,7 @@ class Replication:
                         state,
                         confirm=lambda flush: services.slots.confirm(name, flush),
                         timeout_s=services.wal_sender_timeout_s,
+                        check=self._cancellation.check,
                     ).run()
                 except RequiredChangesRemoved:
                     services.check_warehouse()  # raises: it is not there, and nothing is lost

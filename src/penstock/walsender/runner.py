@@ -38,17 +38,20 @@ from penstock.sql import (
 )
 from penstock.sql.parameters import with_values
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Prepared, Rows
+from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.copy_statement import copy_of_rows, copy_request
 from penstock.walsender.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.walsender.replication import Replication
+from penstock.walsender.roles import role_now
 from penstock.walsender.services import CommandOutcome, SessionFacts, SessionServices
 from penstock.walsender.session_settings import SessionSettings
 from penstock.walsender.transaction_block import TransactionBlock
 
 _TEXT = 25
 _ISOLATION = "transaction_isolation"
+_WARNING = "01000"
 _READS = ("select", "with", "values", "table")
 
 
@@ -63,11 +66,13 @@ class SessionRunner:
             {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
             context.parameters.settings,
             services.version,
+            lambda: self._role().superuser,
         )
         self.prepared: dict[str, Prepared] = {}
+        self._warnings: list[Notice] = []
         self._block = TransactionBlock(services.sequencer.position)
         self._replication = Replication(
-            context, services, self._block, self._settings.show, self._cancellation.requested
+            context, services, self._block, self._settings.show, self._cancellation
         )
 
     # StatementRunner
@@ -100,8 +105,9 @@ class SessionRunner:
                 title = None if name is None else self._settings.title(name)
                 description = replace(description, fields=_shown_fields(title))
             case Select() | Query() if _reads(statement):
-                at, role = self._block.now(), self._context.role
-                description = describe_query(self._services, text, types, at, self._facts(), role)
+                at, role = self._block.now(), self._role()
+                facts = self._facts(role)
+                description = describe_query(self._services, text, types, at, facts, role)
             case Query():
                 parameters = described_parameters(self._services, text, types)
                 description = Description(parameters, None)
@@ -132,6 +138,10 @@ class SessionRunner:
         """End the running statement soon."""
         self._cancellation.request()
 
+    def terminate(self) -> None:
+        """End the running statement soon, and every other one."""
+        self._cancellation.end()
+
     def close(self) -> None:
         """The session ends."""
         self._services.snapshots.withdraw(self._context.pid)
@@ -156,9 +166,11 @@ class SessionRunner:
             case SetVariable(name=name):
                 value = None if statement.values is None else statement.text
                 yield from self._settings.set(name, value)
+                self._tell_name()
                 yield Done("SET")
             case ResetVariable(name=None | str()):
                 yield from self._settings.reset(statement.name)
+                self._tell_name()
                 yield Done("RESET")
             case ShowVariable():
                 yield self._show(statement.name)
@@ -179,6 +191,7 @@ class SessionRunner:
             case Discard(what=what):
                 self.prepared.clear()
                 yield from self._settings.reset(None) if what == "all" else ()
+                self._tell_name()
                 yield Done(f"DISCARD {what.upper()}")
             case Deallocate():
                 yield self._deallocate(statement.name)
@@ -194,17 +207,20 @@ class SessionRunner:
     def _of_the_node(
         self, statement: Statement, text: str, parameters: Parameters
     ) -> Iterator[Answer]:
-        services, role = self._services, self._context.role
+        services, role = self._services, self._role()
         match statement:
             case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
-                rows = services.catalog_queries.query(query, (), self._facts())
+                rows = self._catalog_rows(query, Parameters())
+                yield from self._warned()
                 yield copy_of_rows(rows, statement)
             case Copy():
                 request = copy_request(statement)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Select() | Query() if _reads(statement):
-                yield self._query(text, parameters)
+                rows = self._query(text, parameters)
+                yield from self._warned()
+                yield rows
             case Query(kind=kind):
                 self._not_in_a_block(kind.upper())
                 with self._cancellation.running():
@@ -219,13 +235,13 @@ class SessionRunner:
                 yield Done(outcome.tag)
             case _:
                 self._not_in_a_block("This statement")
-                outcome = self._command(statement)
+                outcome = self._command(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
 
-    def _command(self, statement: Statement) -> CommandOutcome:
+    def _command(self, statement: Statement, role: LoginRole) -> CommandOutcome:
         try:
-            return self._services.run_command(statement, self._context.role)
+            return self._services.run_command(statement, role, self._cancellation.check)
         except ConnectionFailure as error:  # to a publisher: this session goes on
             raise PenstockError(
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
@@ -234,12 +250,27 @@ class SessionRunner:
     def _query(self, text: str, parameters: Parameters) -> Rows:
         catalogs = self._services.catalog_queries
         if catalogs.reads_catalog_only(text):
-            return catalogs.query(text, parameters.values, self._facts(), parameters.types)
+            return self._catalog_rows(text, parameters)
         with self._cancellation.running():
             found = self._services.lake.query(
-                text, self._block.snapshot(), self._context.role, self._cancellation
+                text, self._block.snapshot(), self._role(), self._cancellation
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
+
+    def _catalog_rows(self, text: str, parameters: Parameters) -> Rows:
+        """A query of the catalogs, which may end sessions: this one, too."""
+        catalogs, facts = self._services.catalog_queries, self._facts(self._role())
+        rows = catalogs.query(text, parameters.values, facts, parameters.types)
+        self._cancellation.check()
+        return rows
+
+    def _warn(self, message: str) -> None:
+        self._warnings.append(Notice("WARNING", message, sqlstate=_WARNING))
+
+    def _warned(self) -> Iterator[Notice]:
+        """What functions of the query had to say."""
+        warnings, self._warnings = self._warnings, []
+        yield from warnings
 
     def _deallocate(self, name: str | None) -> Done:
         if name is None:
@@ -289,22 +320,33 @@ class SessionRunner:
                 sqlstate="0A000",
             )
 
-    def _facts(self) -> SessionFacts:
-        role = self._context.role
+    def _role(self) -> LoginRole:
+        """Looked up for every statement: what was revoked since is gone."""
+        return role_now(self._services.catalog, self._context.role)
+
+    def _facts(self, role: LoginRole) -> SessionFacts:
         return SessionFacts(
             pid=self._context.pid,
-            user=role.name,
+            user="" if role.dropped else role.name,
+            role_oid=role.oid,
             superuser=role.superuser,
             replication=role.replication,
             database=self._context.parameters.database,
             version=self._services.version,
             settings=self._settings.values(),
             set_config=self._set_config,
+            warn=self._warn,
+            cancelled=self._cancellation.requested,
         )
 
     def _set_config(self, name: str, value: str, is_local: bool) -> str:
         self._settings.set(name, value)
+        self._tell_name()
         return self._settings.show(name)
+
+    def _tell_name(self) -> None:
+        name = self._settings.show("application_name")
+        self._services.sessions.name(self._context.pid, name)
 
 
 def _reads(statement: Statement) -> bool:

@@ -17,10 +17,10 @@ from penstock.walsender.stream import SenderState
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A running stream. ``started``: seconds since 1970."""
+    """A running stream. ``role``: its oid. ``started``: seconds since 1970."""
 
     pid: int
-    user: str
+    role: int
     application_name: str
     address: str
     port: int
@@ -72,13 +72,13 @@ class Senders:
         pid: int,
         state: SenderState,
         *,
-        user: str,
+        role: int,
         application_name: str,
         address: str,
         port: int,
     ) -> Iterator[None]:
         """Count a stream."""
-        sender = Sender(pid, user, application_name, address, port, time.time(), state)
+        sender = Sender(pid, role, application_name, address, port, time.time(), state)
         with self._lock:
             self._running[pid] = sender
         try:

@@ -6,7 +6,7 @@ In: nothing. Out: Protocols and the frozen value that carries them to every sess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.catalog import Catalog
@@ -21,6 +21,7 @@ from penstock.walsender.cancellation import Jobs
 from penstock.walsender.feed import ChangeSource
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Position, Sequencer
+from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
@@ -29,17 +30,21 @@ from penstock.walsender.snapshots import Snapshots
 class SessionFacts:
     """What a query can ask about its own session. ``settings``: lower-case names.
 
-    ``set_config``: (name, value, is_local) -> the new value.
+    ``user``: "" when the role is gone. ``set_config``: (name, value, is_local) -> the new value.
+    ``warn`` tells the client; ``cancelled``: whether the query is to end.
     """
 
     pid: int
     user: str
+    role_oid: int
     superuser: bool
     replication: bool
     database: str
     version: int
     settings: Mapping[str, str]
     set_config: Callable[[str, str, bool], str]
+    warn: Callable[[str], None] = lambda _: None
+    cancelled: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,9 @@ class Lake(Protocol):
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome: ...
 
 
-RunCommand = Callable[[Statement, LoginRole], CommandOutcome]
-"""Executes a statement of ``commands``. Raises PenstockError."""
+RunCommand = Callable[[Statement, LoginRole, Callable[[], None]], CommandOutcome]
+"""Executes a statement of ``commands``; the last argument raises when it is to end. Raises
+PenstockError."""
 
 MakeSource = Callable[[PgoutputOptions], ChangeSource]
 """Makes what decodes for one stream."""
@@ -129,5 +135,6 @@ class SessionServices:
     database: str
     database_oid: int
     wal_sender_timeout_s: float
+    sessions: Sessions = field(default_factory=Sessions)
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

@@ -8,7 +8,7 @@ asks for them, so the few settings that would change it are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, UndefinedObject
@@ -53,9 +53,13 @@ class SessionSettings:
     """``node``: values by lower-case name; ``given``: from the startup packet, in order."""
 
     def __init__(
-        self, node: Mapping[str, str], given: Iterable[tuple[str, str]], version: int
+        self,
+        node: Mapping[str, str],
+        given: Iterable[tuple[str, str]],
+        version: int,
+        superuser: Callable[[], bool] | None = None,
     ) -> None:
-        """Raises as ``set``."""
+        """``superuser``: whether the session's role is one now. Raises as ``set``."""
         self._known = settings(version)
         boot = {
             key: setting.shown(setting.boot)
@@ -63,7 +67,7 @@ class SessionSettings:
             if setting.of_sessions
         }
         self._base = {**boot, **_DEFAULTS, **node}
-        self._superuser = node.get("is_superuser") == "on"
+        self._superuser = superuser or (lambda: node.get("is_superuser") == "on")
         self._own: dict[str, str] = {}
         self._starting = True
         for name, value in given:
@@ -98,7 +102,7 @@ class SessionSettings:
         key = name.lower()
         setting = self._known.get(key)
         if setting is not None and key not in _ONLY:
-            setting.check_context(name, starting=self._starting, superuser=self._superuser)
+            setting.check_context(name, starting=self._starting, superuser=self._superuser())
         elif "." not in key and key not in _ONLY:
             raise _unknown(name)
         if value is None:

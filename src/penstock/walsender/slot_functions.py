@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InsufficientPrivilege
+from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.sql.catalog_functions import Function, TableFunction
 from penstock.walsender.pg_catalog import PythonFunction
+from penstock.walsender.roles import check_replication
 from penstock.walsender.services import SessionFacts
 from penstock.walsender.slots import Slots
 
@@ -137,16 +138,10 @@ class SlotFunctions:
         return ""
 
     def _check(self) -> None:
-        """CheckSlotPermissions"""
-        if self._facts.superuser or self._facts.replication:
-            return
-        if self._facts.version < 16:
-            raise InsufficientPrivilege(
-                "must be superuser or replication role to use replication slots"
-            )
-        raise InsufficientPrivilege(
-            "permission denied to use replication slots",
-            detail="Only roles with the REPLICATION attribute may use replication slots.",
+        check_replication(
+            superuser=self._facts.superuser,
+            replication=self._facts.replication,
+            version=self._facts.version,
         )
 
 

@@ -79,13 +79,15 @@ class Stream:
         *,
         confirm: Callable[[Lsn], Lsn],
         timeout_s: float,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``timeout_s``: wal_sender_timeout, 0 for none."""
+        """``timeout_s``: wal_sender_timeout, 0 for none. ``check`` raises when it is to end."""
         self._wire = wire
         self._feed = feed
         self.state = state
         self._confirm = confirm
         self._timeout_s = timeout_s
+        self._check = check
         self._heard = time.monotonic()
         self._asked = False
         self._done = False
@@ -105,6 +107,7 @@ class Stream:
         self._keepalive()
         while not self._client_done():
             self._check_timeout()
+            self._check()
             item = self._feed.next(_TICK_S)
             match item:
                 case None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -48,12 +49,58 @@ from penstock.walsender.pg_catalog.text_output import text_output
 
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
-_VIEWS: Final = frozenset(("pg_shadow",))
-_SUPERUSERS: Final = frozenset(("pg_authid", "pg_shadow", "pg_subscription"))
+_TICK_S: Final = 0.1
+_VIEWS: Final = frozenset(
+    [
+        "pg_aios",
+        "pg_backend_memory_contexts",
+        "pg_config",
+        "pg_file_settings",
+        "pg_hba_file_rules",
+        "pg_ident_file_mappings",
+        "pg_replication_origin_status",
+        "pg_shadow",
+        "pg_shmem_allocations",
+        "pg_shmem_allocations_numa",
+    ]
+)
+_SUPERUSERS: Final = _VIEWS | frozenset(
+    [
+        "pg_authid",
+        "pg_largeobject",
+        "pg_statistic",
+        "pg_statistic_ext_data",
+        "pg_subscription",
+        "pg_user_mapping",
+    ]
+)
+"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
 
 _CONNECTIONS: Final = Connections()
 
 log = logging.getLogger(__name__)
+
+
+class _Watch(threading.Thread):
+    """Interrupts a query that takes too long, or is to end: again and again, as what comes before
+    the query begins is lost."""
+
+    def __init__(self, interrupt: Callable[[], None], cancelled: Callable[[], bool]) -> None:
+        super().__init__(daemon=True)
+        self._interrupt = interrupt
+        self._cancelled = cancelled
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        deadline = time.monotonic() + _LONGEST_S
+        while not self._over.wait(_TICK_S):
+            if self._cancelled() or time.monotonic() >= deadline:
+                self._interrupt()
+
+    def stop(self) -> None:
+        """When this returns, nothing is interrupted any more."""
+        self._over.set()
+        self.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +229,8 @@ class CatalogDatabase:
         for name in sorted(translation.functions - self._registered):
             self._register(name, self._functions[name])
         self._errors.clear()
-        timer = threading.Timer(_LONGEST_S, self._connection.interrupt)
-        timer.daemon = True
-        timer.start()
+        watch = _Watch(self._connection.interrupt, self._session.cancelled)
+        watch.start()
         try:
             (statement,) = self._connection.extract_statements(translation.sql)
             # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
@@ -198,8 +244,7 @@ class CatalogDatabase:
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
-            timer.cancel()
-            timer.join()  # it must not interrupt who has the connection next
+            watch.stop()  # it must not interrupt who has the connection next
         self._reusable = True
         return rows
 
@@ -207,6 +252,8 @@ class CatalogDatabase:
         if self._errors:
             return self._errors[0]
         text = str(error)
+        if isinstance(error, duckdb.InterruptException) and self._session.cancelled():
+            return PenstockError("canceling statement due to user request", sqlstate="57014")
         if isinstance(error, duckdb.InterruptException):
             return PenstockError(
                 "canceling statement due to statement timeout",

@@ -12,7 +12,12 @@ from penstock.errors import PenstockError, UndefinedObject
 from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.format_type import format_type, type_oid
 from penstock.walsender.pg_catalog.identifiers import quote_identifier, split_qualified
-from penstock.walsender.pg_catalog.relations import CATALOG_OIDS, indexes, schema_oids
+from penstock.walsender.pg_catalog.relations import (
+    CATALOG_OIDS,
+    coming_tables,
+    indexes,
+    schema_oids,
+)
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
 from penstock.walsender.pg_catalog.type_rows import ARRAY_INPUT
 
@@ -33,6 +38,7 @@ class NameFunctions:
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
         } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}
+        self._coming = coming_tables(snapshot)
         self._relations |= {oid: (_CATALOG, name) for name, oid in CATALOG_OIDS.items()}
 
     def _table(self, oid: int) -> CatalogTable | None:
@@ -101,7 +107,7 @@ class NameFunctions:
     def regclassout(self, oid: int) -> str:
         if oid == 0:
             return "-"
-        found = self._relations.get(oid)
+        found = self._relations.get(oid) or self._coming.get(oid)
         if found is None:
             return str(oid)
         schema, name = found

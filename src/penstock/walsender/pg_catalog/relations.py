@@ -21,6 +21,9 @@ _SCHEMA_OIDS: Final = 1 << 28
 _PRIMARY_OIDS: Final = 1 << 30
 _IDENTITY_OIDS: Final = 2 << 30
 _CONSTRAINT_OIDS: Final = 3 << 30
+_COMING_OIDS: Final = 3 << 30 | 3 << 28
+_COMING: Final = (1 << 28) - 1
+"""How many oids there are for them; 3 << 30 | 3 << 28 is the last part of all oids."""
 FIXED_SCHEMAS: Final[Mapping[str, int]] = {
     "pg_catalog": PG_CATALOG,
     "public": PUBLIC,
@@ -82,6 +85,20 @@ class Index:
     def constraint_oid(self) -> int:
         """pg_constraint.oid of a primary key."""
         return _CONSTRAINT_OIDS + self.table.oid
+
+
+def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
+    """Tables of subscriptions that are not there yet, by an oid that no other relation has."""
+    there = {(table.lake.schema, table.lake.name) for table in snapshot.tables}
+    found: dict[int, tuple[str, str]] = {}
+    for row in snapshot.subscription_rels:
+        if row.table_name in there or row.table_name in found.values():
+            continue
+        number = zlib.crc32(row.qualified_name.encode()) & _COMING
+        while _COMING_OIDS + number in found:
+            number = (number + 1) & _COMING
+        found[_COMING_OIDS + number] = row.table_name
+    return found
 
 
 def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:

@@ -47,6 +47,8 @@ class SessionFunctions:
         return named
 
     def current_user(self) -> str:
+        if not self._facts.user:
+            raise UndefinedObject(f"invalid role OID: {self._facts.role_oid}")
         return self._facts.user
 
     session_user = current_user

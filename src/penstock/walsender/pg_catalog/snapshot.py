@@ -108,7 +108,8 @@ SetConfig = Callable[[str, str, bool], str]
 @dataclass(frozen=True)
 class SessionFacts:
     """Who asks. ``version``: reported major version. ``settings``: current values by lower-case
-    name; ``set_config``: what changes them, None: nothing is kept."""
+    name; ``set_config``: what changes them, None: nothing is kept. ``user``: "" when the role is
+    gone. ``cancelled``: whether the query is to end."""
 
     user: str
     database: str
@@ -117,6 +118,8 @@ class SessionFacts:
     superuser: bool = False
     pid: int = 0
     set_config: SetConfig | None = None
+    role_oid: int = 0
+    cancelled: Callable[[], bool] = lambda: False
 
     @property
     def search_path(self) -> tuple[str, ...]:
