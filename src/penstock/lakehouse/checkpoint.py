@@ -1,17 +1,18 @@
 """Checkpoints of a table's log, and removal of what they make needless (protocol: "Checkpoints").
 
 In: a table whose log has grown. Out: a checkpoint of its newest version, durable on return, and
-fewer old entries. On a local warehouse delta-rs writes it (it keeps deletion vectors, transaction
-markers and unexpired tombstones, in milliseconds); elsewhere Delta itself does both
-(``log.SparkLogStore``).
+fewer old entries. delta-rs writes it (it keeps deletion vectors, transaction markers and unexpired
+tombstones, in milliseconds) where it can: in folders, S3 and Azure. Elsewhere Delta itself does
+both (``log_store.SparkLogStore``).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, log_folder
+from penstock.lakehouse.object_store import delta_rs_options
 from penstock.lakehouse.storage import Storage, local_path, storage_errors
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
@@ -43,14 +45,15 @@ _SECONDS: Final = {
 _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s|$)")
 
 
-def write_local_checkpoint(storage: Storage, table_uri: str) -> None:
-    """Write a checkpoint of the newest version of a local table. Raises StorageError."""
-    folder = Path(local_path(log_folder(table_uri)))
-    # Hadoop's local file system keeps checksums beside its files and would reject our new ones
-    (folder / f".{_LAST}.crc").unlink(missing_ok=True)
+def write_checkpoint(storage: Storage, table_uri: str) -> None:
+    """Write a checkpoint of the newest version of a table. Raises StorageError."""
+    if storage.is_local:
+        # Hadoop's local file system keeps checksums beside its files and would reject our new ones
+        crc = Path(local_path(log_folder(table_uri))) / f".{_LAST}.crc"
+        crc.unlink(missing_ok=True)
     with storage_errors("write checkpoint", table_uri):
         try:
-            table = DeltaRs(local_path(table_uri))
+            table = _delta_rs(storage, table_uri)
             table.create_checkpoint()
         except DeltaError as error:
             raise StorageError(f'could not write checkpoint of "{table_uri}": {error}') from error
@@ -58,6 +61,12 @@ def write_local_checkpoint(storage: Storage, table_uri: str) -> None:
         storage.sync_file(part)
     storage.sync_file(f"{log_folder(table_uri)}/{_LAST}")
     storage.sync_folder(log_folder(table_uri))
+
+
+def _delta_rs(storage: Storage, table_uri: str) -> DeltaRs:
+    if storage.is_local:
+        return DeltaRs(local_path(table_uri))
+    return DeltaRs(table_uri, storage_options=delta_rs_options(table_uri))
 
 
 def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping[str, str]) -> int:
@@ -69,18 +78,34 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
     What is kept can still be read: every version from the newest checkpoint that is itself older
     than the retention onward.
     """
-    _remove_abandoned(table_uri)
+    if storage.is_local:
+        _remove_abandoned(table_uri)
     if properties.get(_CLEANUP, "true").lower() == "false":
         return 0
     horizon = time.time() - interval_seconds(properties.get(_LOG_RETENTION, _DEFAULT_RETENTION))
+    folder = log_folder(table_uri)
     with storage_errors("clean up log", table_uri):
-        folder = local_path(log_folder(table_uri))
         checkpoints = list_log(storage, table_uri).checkpoints
-        first = max((v for v, parts in checkpoints.items() if _older(parts, horizon)), default=0)
-        expired = [path for path in _before(folder, first) if path.stat().st_mtime < horizon]
-        for path in expired:
-            path.unlink(missing_ok=True)
+        names, modified = _files(storage, folder)
+        first = max(
+            (v for v, parts in checkpoints.items() if _older(map(_name, parts), modified, horizon)),
+            default=0,
+        )
+        expired = [n for n in names if _version(n) < first and _older([n], modified, horizon)]
+    for name in expired:
+        storage.remove(f"{folder}/{name}")
     return len(expired)
+
+
+def _files(storage: Storage, folder: str) -> tuple[list[str], Callable[[str], float]]:
+    """Names in a folder, and when one of them was modified: there may be a hundred thousand, and on
+    a local disk each has to be asked."""
+    if storage.is_local:
+        path = Path(local_path(folder))
+        with os.scandir(path) as found:
+            return [entry.name for entry in found], lambda name: (path / name).stat().st_mtime
+    times = {i.base_name: i.mtime.timestamp() for i in storage.list(folder) if i.mtime is not None}
+    return list(times), lambda name: times.get(name, math.inf)
 
 
 def _remove_abandoned(table_uri: str) -> None:
@@ -101,12 +126,15 @@ def interval_seconds(text: str) -> float:
         raise StorageError(f'interval "{text}" has an unknown unit: {error}') from None
 
 
-def _older(parts: tuple[str, ...], horizon: float) -> bool:
-    return all(Path(local_path(part)).stat().st_mtime < horizon for part in parts)
+def _older(names: Iterable[str], modified: Callable[[str], float], horizon: float) -> bool:
+    return all(modified(name) < horizon for name in names)
 
 
-def _before(folder: str, version: int) -> list[Path]:
-    with os.scandir(folder) as found:
-        names = [entry.name for entry in found]
-    matches = ((name, _VERSIONED.match(name)) for name in names)
-    return [Path(folder) / name for name, match in matches if match and int(match[1]) < version]
+def _name(uri: str) -> str:
+    return uri.rpartition("/")[2]
+
+
+def _version(name: str) -> float:
+    """The version that a log file is about; infinite for files about none."""
+    match = _VERSIONED.match(name)
+    return int(match[1]) if match else math.inf

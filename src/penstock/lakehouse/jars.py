@@ -1,8 +1,9 @@
-"""The jars of Delta Lake for Spark, pinned (``delta.toml``), fetched once, kept in our cache.
+"""The jars of Delta Lake for Spark, pinned (``delta.toml``), fetched once, kept in our cache; where
+the warehouse is in an object store, Hadoop's client for it too (``s3.toml``, ``azure.toml``).
 
-In: nothing, or PENSTOCK_JARS, a folder with the jars for sites without a network. Out: the paths
-that go into ``spark.jars``. Fetching and checksums are ``penstock.artifacts``'; the session that
-loads them is ``penstock.lakehouse.session``'s. ``python -m penstock.lakehouse.jars`` fetches and
+In: the warehouse's URI, and maybe PENSTOCK_JARS, a folder with the jars for sites without a
+network. Out: the paths that go into ``spark.jars``. Fetching and checksums are
+``penstock.artifacts``'; the session that loads them is ``penstock.lakehouse.session``'s. ``python -m penstock.lakehouse.jars`` fetches and
 prints them (``make setup``).
 """
 
@@ -12,6 +13,7 @@ import logging
 import os
 import sys
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,10 +22,18 @@ from typing import Any
 from penstock import artifacts
 from penstock.artifacts import Artifact, Notice
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.lakehouse.object_store import AZURE_SCHEMES, S3_SCHEMES, scheme_of
 
 logger = logging.getLogger(__name__)
 
 JARS_VARIABLE = "PENSTOCK_JARS"
+
+_DELTA = "delta.toml"
+_CLIENTS = {
+    **dict.fromkeys(S3_SCHEMES, "s3.toml"),
+    **dict.fromkeys(AZURE_SCHEMES, "azure.toml"),
+}
+"""Object stores' clients by scheme."""
 
 _AIR_GAPPED_HINT = (
     f"Without any network: copy the folder from another machine and name it in {JARS_VARIABLE}."
@@ -33,12 +43,12 @@ _AIR_GAPPED_HINT = (
 @cache
 def delta_pins() -> tuple[Artifact, ...]:
     """The jars with their revisions and checksums."""
-    return tuple(Artifact(**jar) for jar in _pins()["jar"])
+    return tuple(Artifact(**jar) for jar in _pins(_DELTA)["jar"])
 
 
 def delta_version() -> str:
     """The pinned version of Delta Lake."""
-    return str(_pins()["version"])
+    return str(_pins(_DELTA)["version"])
 
 
 def delta_folder() -> Path:
@@ -46,7 +56,7 @@ def delta_folder() -> Path:
     own = os.environ.get(JARS_VARIABLE)
     if own:
         return Path(own).expanduser().absolute()
-    return artifacts.cache_home() / f"delta-{delta_version()}-spark-{_pins()['spark']}"
+    return artifacts.cache_home() / f"delta-{delta_version()}-spark-{_pins(_DELTA)['spark']}"
 
 
 def delta_jars(*, notice: Notice = logger.info) -> list[Path]:
@@ -58,13 +68,32 @@ def delta_jars(*, notice: Notice = logger.info) -> list[Path]:
     Raises ConfigurationError when a jar is missing and cannot be fetched.
     """
     if os.environ.get(JARS_VARIABLE):
-        return _given_jars(delta_folder())
+        return _given_jars(delta_folder(), delta_pins(), f"Delta Lake {delta_version()}")
     return artifacts.fetch(
         delta_pins(),
         delta_folder(),
         f"the jars of Delta Lake {delta_version()}",
         notice=notice,
         offline_hint=_AIR_GAPPED_HINT,
+    )
+
+
+def client_jars(warehouse: str, *, notice: Notice = logger.info) -> list[Path]:
+    """Paths of the jars by which Spark reaches a warehouse's object store; none for other places.
+
+    As ``delta_jars`` otherwise. Raises ConfigurationError.
+    """
+    file = _CLIENTS.get(scheme_of(warehouse))
+    if file is None:
+        return []
+    pins = tuple(Artifact(**jar) for jar in _pins(file)["jar"])
+    what = f"Hadoop's client for {_pins(file)['store']}"
+    if os.environ.get(JARS_VARIABLE):
+        _given_jars(delta_folder(), pins, what)
+        return []  # they are among those of Delta
+    folder = artifacts.cache_home() / f"{Path(file).stem}-hadoop-{_pins(file)['version']}"
+    return artifacts.fetch(
+        pins, folder, f"the jars of {what}", notice=notice, offline_hint=_AIR_GAPPED_HINT
     )
 
 
@@ -78,11 +107,11 @@ def damaged_jars() -> list[Path]:
     ]
 
 
-def _given_jars(folder: Path) -> list[Path]:
-    missing = [pin.filename for pin in delta_pins() if not (folder / pin.filename).is_file()]
+def _given_jars(folder: Path, pins: Sequence[Artifact], what: str) -> list[Path]:
+    missing = [pin.filename for pin in pins if not (folder / pin.filename).is_file()]
     if missing:
         raise ConfigurationError(
-            f"{JARS_VARIABLE} names a folder without all jars of Delta Lake {delta_version()}",
+            f"{JARS_VARIABLE} names a folder without all jars of {what}",
             detail=f"Missing in {folder}: {', '.join(missing)}.",
             hint=f"Copy them there, or unset {JARS_VARIABLE} to have them fetched.",
         )
@@ -90,19 +119,27 @@ def _given_jars(folder: Path) -> list[Path]:
 
 
 @cache
-def _pins() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("delta.toml").read_text("utf-8"))
+def _pins(file: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(file).read_text("utf-8"))
 
 
 def main() -> int:
-    """Fetches the jars when missing and prints their paths; 1 with a message when it cannot."""
+    """Fetches the jars when missing and prints their paths; 1 with a message when it cannot.
+
+    An argument names a warehouse, whose client's jars are fetched too.
+    """
+    warehouse = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        paths = delta_jars(notice=lambda line: print(line, file=sys.stderr, flush=True))
+        paths = delta_jars(notice=_tell) + client_jars(warehouse, notice=_tell)
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
         return 1
     print("\n".join(map(str, paths)))
     return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

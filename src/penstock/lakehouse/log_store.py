@@ -3,8 +3,9 @@
 In: lines of actions for a version. Out: an entry that exactly one writer of that version puts,
 durable on return (law 1); CommitConflict for all others.
 
-A local warehouse is put by link(2), which fails when the name exists. Object stores have no such
-call in common, so there Delta's own LogStore does it, through the session's JVM.
+A local warehouse is put by link(2), which fails when the name exists; S3 and Azure by a conditional
+put. Other places (HDFS, Google) have no such call here, so there Delta's own LogStore does it,
+through the session's JVM.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
-from penstock.lakehouse.checkpoint import remove_expired_entries, write_local_checkpoint
+from penstock.lakehouse.checkpoint import remove_expired_entries, write_checkpoint
 from penstock.lakehouse.log import entry_uri, list_log
+from penstock.lakehouse.object_store import scheme_of
+from penstock.lakehouse.put_if_absent import SCHEMES, put_if_absent
 from penstock.lakehouse.storage import (
     Storage,
     fsync_folder,
@@ -52,8 +55,7 @@ class LocalLogStore:
         Raises StorageError (XX001) where the version before is not there any more: after an older
         copy of the folder was put in its place, an entry behind a gap would be lost to all readers.
         """
-        if version and not self._has(table_uri, version - 1):
-            raise _gone(table_uri, version - 1)
+        _check_behind(self.storage, table_uri, version)
         path = Path(local_path(entry_uri(table_uri, version)))
         with storage_errors("write file", str(path)):
             temporary = write_temporary(path, _content(lines), fsync=self.storage.fsync)
@@ -68,14 +70,33 @@ class LocalLogStore:
             if self.storage.fsync:
                 fsync_folder(str(path.parent))
 
-    def _has(self, table_uri: str, version: int) -> bool:
-        """An entry, or, where that has been cleaned up, its checkpoint."""
-        there = Path(local_path(entry_uri(table_uri, version))).exists()
-        return there or version in list_log(self.storage, table_uri).checkpoints
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """By delta-rs."""
+        write_checkpoint(self.storage, table_uri)
+        remove_expired_entries(self.storage, table_uri, properties)
+
+
+@dataclass(frozen=True)
+class ObjectLogStore:
+    """Entries in a store with conditional puts; no Spark is needed."""
+
+    storage: Storage
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        """One put. Raises StorageError (XX001) as in a local warehouse."""
+        _check_behind(self.storage, table_uri, version)
+        uri, content = entry_uri(table_uri, version), _content(lines)
+        with storage_errors("write file", uri):
+            try:
+                put_if_absent(uri, content)
+            except FileExistsError:
+                # each entry has an id of its own (commitInfo.txnId): after a lost answer it is ours
+                if self.storage.read(uri) != content:
+                    raise _lost(table_uri, version) from None
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
         """By delta-rs."""
-        write_local_checkpoint(self.storage, table_uri)
+        write_checkpoint(self.storage, table_uri)
         remove_expired_entries(self.storage, table_uri, properties)
 
 
@@ -145,6 +166,8 @@ def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
     """The store that fits a warehouse. Raises ConfigurationError when it needs a SparkSession."""
     if storage.is_local:
         return LocalLogStore(storage)
+    if scheme_of(storage.uri) in SCHEMES:
+        return ObjectLogStore(storage)
     if spark is None:
         raise ConfigurationError(
             f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
@@ -154,6 +177,15 @@ def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
 
 def _content(lines: Sequence[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
+
+
+def _check_behind(storage: Storage, table_uri: str, version: int) -> None:
+    """The version before is there: as an entry, or, where that was cleaned up, as a checkpoint."""
+    before = version - 1
+    if before < 0 or storage.exists(entry_uri(table_uri, before)):
+        return
+    if before not in list_log(storage, table_uri).checkpoints:
+        raise _gone(table_uri, before)
 
 
 def _gone(table_uri: str, version: int) -> StorageError:

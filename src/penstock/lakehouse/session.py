@@ -19,7 +19,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigurationError
-from penstock.lakehouse.jars import delta_jars
+from penstock.lakehouse.jars import client_jars, delta_jars
+from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
+from penstock.lakehouse.spark_log_store import add_log_store
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +60,17 @@ _LOCAL_SETTINGS: Final = {
 
 
 def build_session(
-    *, master: str, driver_memory: str, conf: Mapping[str, str], app_name: str = "penstock"
+    *,
+    master: str,
+    driver_memory: str,
+    conf: Mapping[str, str],
+    app_name: str = "penstock",
+    warehouse: str = "",
 ) -> SparkSession:
     """Start a session, or return the one that this process has already, once it is found fit.
 
-    ``conf`` wins over everything here. Raises ConfigurationError.
+    ``conf`` wins over everything here. ``warehouse``: the URI that it must reach, where that is in
+    an object store. Raises ConfigurationError.
     """
     # executors on this machine run the interpreter that has the node's packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -71,7 +79,8 @@ def build_session(
         **_SETTINGS,
         **(_LOCAL_SETTINGS if master.startswith("local") else {}),
         "spark.driver.memory": driver_memory,
-        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
+        "spark.jars": ",".join(map(str, [*delta_jars(), *client_jars(warehouse)])),
+        **spark_conf(warehouse),
         **conf,
     }
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -80,6 +89,8 @@ def build_session(
     with _own_interrupt():
         session = builder.getOrCreate()
     check_session(session)
+    if session.conf.get(LOG_STORE_SETTING, "") == LOG_STORE_CLASS:
+        add_log_store(session)
     return session
 
 

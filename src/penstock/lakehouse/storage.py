@@ -25,12 +25,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import StorageError
+from penstock.lakehouse import object_store
 
 log = logging.getLogger(__name__)
 
 _SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
-_HADOOP_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
-"""Schemes that Spark's Hadoop clients want, and what pyarrow calls them."""
 
 # errcode_for_file_access (elog.c)
 _SQLSTATE: Final = {
@@ -242,7 +241,7 @@ def resolve(uri: str) -> tuple[fs.FileSystem, str]:
         return _local(), local_path(uri)
     scheme, rest = uri.split("://", 1)
     authority, _, path = rest.partition("/")
-    filesystem, root = _remote(f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{authority}/")
+    filesystem, root = _remote(f"{scheme}://{authority}/")
     return filesystem, f"{root.rstrip('/')}/{path}" if root.strip("/") else path
 
 
@@ -253,8 +252,7 @@ def _local() -> fs.FileSystem:
 
 @lru_cache(maxsize=64)
 def _remote(root: str) -> tuple[fs.FileSystem, str]:
-    filesystem, path = fs.FileSystem.from_uri(root)
-    return filesystem, path
+    return object_store.filesystem(root)
 
 
 @contextlib.contextmanager

@@ -156,6 +156,7 @@ class Node:
             master=self.parameters.spark.master,
             driver_memory=self.parameters.spark.driver_memory,
             conf=self.parameters.spark.conf,
+            warehouse=self._warehouse_uri(),
         )
         return self._built_spark
 

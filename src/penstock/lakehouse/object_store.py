@@ -1,0 +1,259 @@
+"""Object stores: how a URI and the environment become what our libraries want to know.
+
+In: a URI (``s3://bucket/prefix``, ``abfss://container@account.dfs.core.windows.net/prefix``) and
+the variables that AWS's and Azure's own tools read. Out: pyarrow's filesystem, settings for
+delta-rs and for Hadoop's clients in Spark. Secrets stay in the environment: each library reads them
+there by itself, or is handed them in memory; none is written into a setting that Spark would show.
+
+Which files there are, and what they mean, is left to ``storage`` and the rest of this room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from penstock.errors import ConfigurationError
+
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+"""What AWS says, and what Hadoop's clients say."""
+AZURE_SCHEMES: Final = ("abfss", "abfs")
+
+PASSED_ON: Final = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AZURE_STORAGE_ENDPOINT",
+)
+"""Variables that executors on other machines get from the driver. No credentials."""
+
+_DEFAULT_REGION: Final = "us-east-1"
+LOG_STORE_CLASS: Final = "io.penstock.ConditionalLogStore"
+LOG_STORE_SETTING: Final = "spark.delta.logStore.s3a.impl"
+_AZURE_KEYS: Final = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
+_AZURE_SAS: Final = "AZURE_STORAGE_SAS_TOKEN"
+_AZURE_DOMAIN: Final = "dfs.core.windows.net"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A URI in parts: ``container`` is the bucket in S3, ``account`` is Azure's."""
+
+    scheme: str
+    container: str
+    path: str
+    account: str = ""
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """Where S3 is. ``endpoint``: a URL, empty for AWS itself; its buckets are addressed by path."""
+
+    endpoint: str
+    region: str
+
+    @property
+    def plain(self) -> bool:
+        """Whether the endpoint is without TLS."""
+        return self.endpoint.startswith("http://")
+
+
+@dataclass(frozen=True)
+class AzureSettings:
+    """How an account is reached. ``endpoint``: a URL, empty for Azure itself.
+
+    Without ``key`` and ``sas`` it is Azure's usual chain: service principal by the environment,
+    workload and managed identity.
+    """
+
+    account: str
+    endpoint: str
+    key: str = field(repr=False)
+    sas: str = field(repr=False)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the endpoint is without TLS."""
+        return self.endpoint.startswith("http://")
+
+    @property
+    def root(self) -> str:
+        """The account's URL where that is not Azure's: emulators have the account in the path."""
+        return f"{self.endpoint.rstrip('/')}/{self.account}" if self.endpoint else ""
+
+    @property
+    def authority(self) -> str:
+        """Host and port of the endpoint."""
+        return urlsplit(self.endpoint).netloc
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme in lower case; empty for a path."""
+    scheme, colon, _ = uri.partition("://")
+    return scheme.lower() if colon else ""
+
+
+def place_of(uri: str) -> Place:
+    """The parts of an object store's URI. Raises ConfigurationError where it names no container."""
+    scheme, (authority, _, path) = scheme_of(uri), uri.partition("://")[2].partition("/")
+    container, _, host = authority.partition("@")
+    if not container or (scheme in AZURE_SCHEMES and not host):
+        raise ConfigurationError(
+            f'"{uri}" names no place in an object store',
+            hint="Write s3://bucket/prefix, or "
+            f"abfss://container@account.{_AZURE_DOMAIN}/prefix for Azure.",
+        )
+    return Place(scheme, container, path.strip("/"), host.partition(".")[0])
+
+
+def s3_settings(environment: Mapping[str, str] = os.environ) -> S3Settings:
+    """From the variables that AWS's tools read, the more special one first."""
+    return S3Settings(
+        endpoint=_first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        region=_first(environment, "AWS_REGION", "AWS_DEFAULT_REGION"),
+    )
+
+
+def azure_settings(account: str, environment: Mapping[str, str] = os.environ) -> AzureSettings:
+    """From the variables that Azure's tools read."""
+    return AzureSettings(
+        account,
+        endpoint=_first(environment, "AZURE_STORAGE_ENDPOINT"),
+        key=_first(environment, *_AZURE_KEYS),
+        sas=_first(environment, _AZURE_SAS).lstrip("?"),
+    )
+
+
+def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """pyarrow's filesystem for a URI, and the path of the URI's container in it."""
+    if scheme_of(uri) in S3_SCHEMES:
+        return _s3_filesystem(place_of(uri).container), place_of(uri).container
+    if scheme_of(uri) in AZURE_SCHEMES:
+        place = place_of(uri)
+        return _azure_filesystem(azure_settings(place.account)), place.container
+    found, path = fs.FileSystem.from_uri(uri)
+    return found, path
+
+
+def _s3_filesystem(bucket: str) -> fs.FileSystem:
+    settings = s3_settings()
+    if not settings.endpoint:
+        return fs.S3FileSystem(region=region_of(bucket))
+    return fs.S3FileSystem(
+        region=settings.region or _DEFAULT_REGION,
+        endpoint_override=settings.endpoint,
+        scheme="http" if settings.plain else "https",
+    )
+
+
+def region_of(bucket: str) -> str:
+    """The region of a bucket: as it is set; else AWS is asked. Raises OSError."""
+    settings = s3_settings()
+    if settings.region or settings.endpoint:
+        return settings.region or _DEFAULT_REGION
+    return str(fs.resolve_s3_region(bucket))
+
+
+def _azure_filesystem(settings: AzureSettings) -> fs.FileSystem:
+    options: dict[str, str] = {}
+    if settings.endpoint:
+        scheme = "http" if settings.plain else "https"
+        for service in ("blob", "dfs"):
+            options[f"{service}_storage_authority"] = settings.authority
+            options[f"{service}_storage_scheme"] = scheme
+    if settings.key:
+        options["account_key"] = settings.key
+    elif settings.sas:
+        options["sas_token"] = f"?{settings.sas}"
+    return fs.AzureFileSystem(settings.account, **options)
+
+
+def delta_rs_options(uri: str) -> dict[str, str]:
+    """``storage_options`` of delta-rs; credentials it reads from the environment itself."""
+    settings: S3Settings | AzureSettings
+    if scheme_of(uri) in S3_SCHEMES:
+        settings = s3_settings()
+        named = {
+            "aws_region": region_of(place_of(uri).container),
+            "aws_endpoint": settings.endpoint,
+        }
+    else:
+        settings = azure_settings(place_of(uri).account)
+        named = {
+            "azure_storage_account_name": settings.account,
+            "azure_storage_account_key": settings.key,
+            "azure_storage_sas_token": "" if settings.key else settings.sas,
+            "azure_storage_endpoint": settings.root,
+        }
+    options = {name: value for name, value in named.items() if value}
+    return {**options, "allow_http": "true"} if settings.plain else options
+
+
+def spark_conf(uri: str) -> dict[str, str]:
+    """Settings of a session whose tables lie there; empty for places that Spark knows already.
+
+    Delta's own log stores for S3 look first and put then, which is safe within one process only;
+    ours puts if absent (``spark_log_store``).
+    """
+    scheme = scheme_of(uri)
+    if scheme in S3_SCHEMES:
+        return {**_s3_conf(), **_executor_environment()}
+    if scheme in AZURE_SCHEMES:
+        return {**_azure_conf(place_of(uri).account), **_executor_environment()}
+    return {}
+
+
+def _s3_conf() -> dict[str, str]:
+    settings = s3_settings()
+    conf = {
+        "fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+        ),
+    }
+    if settings.region or settings.endpoint:
+        conf["fs.s3a.endpoint.region"] = settings.region or _DEFAULT_REGION
+    if settings.endpoint:
+        conf["fs.s3a.endpoint"] = settings.endpoint
+        conf["fs.s3a.path.style.access"] = "true"
+        conf["fs.s3a.connection.ssl.enabled"] = str(not settings.plain).lower()
+    for scheme in ("s3", "s3n"):
+        conf[f"fs.{scheme}.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    stores = {f"spark.delta.logStore.{scheme}.impl": LOG_STORE_CLASS for scheme in S3_SCHEMES}
+    return {**{f"spark.hadoop.{name}": value for name, value in conf.items()}, **stores}
+
+
+def _azure_conf(account: str) -> dict[str, str]:
+    """Hadoop replaces ``${env.NAME}`` when it reads a value; the value itself is in no setting."""
+    settings = azure_settings(account)
+    host = f"{account}.{_AZURE_DOMAIN}"
+    if settings.key:
+        conf = {f"fs.azure.account.key.{host}": f"${{env.{_named(_AZURE_KEYS)}}}"}
+    elif settings.sas:
+        conf = {
+            f"fs.azure.account.auth.type.{host}": "SAS",
+            f"fs.azure.sas.fixed.token.{host}": f"${{env.{_AZURE_SAS}}}",
+        }
+    else:
+        conf = {}
+    return {f"spark.hadoop.{name}": value for name, value in conf.items()}
+
+
+def _executor_environment() -> dict[str, str]:
+    return {
+        f"spark.executorEnv.{name}": os.environ[name] for name in PASSED_ON if name in os.environ
+    }
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str:
+    return environment.get(_named(names, environment), "")
+
+
+def _named(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
+    """The first of these variables that is set, or the first of all."""
+    return next((name for name in names if environment.get(name)), names[0])
