@@ -53,12 +53,15 @@ class Cycle:
 class Arena:
     """State of a run. Use it as a context manager."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, warehouse: str = "") -> None:
+        """``warehouse``: where the tables are to be; empty: a folder."""
         self.rng = random.Random(seed)
         self.server = EmbeddedPostgres(18, settings=SERVER)
         self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed)
-        self.node = NodeProcess(folder / "node", warehouse=folder / "warehouse")
-        self.cuts = CutChecker(folder / "warehouse", SUBSCRIPTION)
+        self.node = NodeProcess(
+            folder / "node", warehouse=folder / "warehouse", warehouse_uri=warehouse
+        )
+        self.cuts = CutChecker(self.node.warehouse_uri, SUBSCRIPTION)
         self.cycles: list[Cycle] = []
         self.kills = 0
         self.complaints: list[str] = []

@@ -1,7 +1,8 @@
 """Every cut of a warehouse, read as a reader without Penstock would (delta-rs), and checked.
 
-In: a warehouse folder, a subscription's name. Out: how many cuts were checked; a failure that names
-the cut's LSN, the versions it pins and what is wrong there. Cuts are checked once, in order.
+In: a warehouse (folder or URI), a subscription's name. Out: how many cuts were checked; a failure
+that names the cut's LSN, the versions it pins and what is wrong there. Cuts are checked once, in
+order.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Cut:
 class CutChecker:
     """Remembers which cuts it has seen."""
 
-    def __init__(self, warehouse: Path, subscription: str) -> None:
+    def __init__(self, warehouse: Path | str, subscription: str) -> None:
         self.checked = 0
-        self._uri = str(warehouse / "_penstock" / "cuts")
+        self._uri = f"{warehouse}/_penstock/cuts"
         self._subscription = subscription
         self._seen: Cut | None = None
         self._transfers = 0

@@ -47,11 +47,15 @@ class CommandFailed(AssertionError):
 
 
 class NodeProcess:
-    """One node. ``warehouse``: its folder of Delta tables."""
+    """One node. ``warehouse``: its folder of Delta tables; ``warehouse_uri``: where they are, if
+    that is no folder."""
 
-    def __init__(self, folder: Path, *, warehouse: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, warehouse: Path | None = None, warehouse_uri: str = ""
+    ) -> None:
         self.folder = folder
         self.warehouse = warehouse or folder / "warehouse"
+        self.warehouse_uri = warehouse_uri or str(self.warehouse)
         self.starts = 0
         self.environment: dict[str, str] = {}
         """Added to the environment of ``penstock start``."""
@@ -60,7 +64,7 @@ class NodeProcess:
 
     def init(self, parameters: Parameters | None = None, **spark: str) -> None:
         """``penstock init``, then ``configure``."""
-        self.command("init", str(self.folder))
+        self.command("init", str(self.folder), "--warehouse", self.warehouse_uri)
         self.configure(parameters, **spark)
 
     def configure(
@@ -71,7 +75,7 @@ class NodeProcess:
         executor_memory: str = "",
     ) -> None:
         """Parameters for small machines and short waits, and those given."""
-        values = {"warehouse": str(self.warehouse), **_PARAMETERS, **(parameters or {})}
+        values = {"warehouse": self.warehouse_uri, **_PARAMETERS, **(parameters or {})}
         # Blocks of a killed node's Spark stay behind; they go with the test's folder.
         conf = {**_SPARK, "spark.local.dir": str(self.folder / "spark")}
         if executor_memory:

@@ -3,8 +3,8 @@ the warehouse is in an object store, Hadoop's client for it too (``s3.toml``, ``
 
 In: the warehouse's URI, and maybe PENSTOCK_JARS, a folder with the jars for sites without a
 network. Out: the paths that go into ``spark.jars``. Fetching and checksums are
-``penstock.artifacts``'; the session that loads them is ``penstock.lakehouse.session``'s. ``python -m penstock.lakehouse.jars`` fetches and
-prints them (``make setup``).
+``penstock.artifacts``'; the session that loads them is ``penstock.lakehouse.session``'s.
+``python -m penstock.lakehouse.jars`` fetches and prints them (``make setup``).
 """
 
 from __future__ import annotations
