@@ -364,3 +364,30 @@ def test_the_same_on_postgresql(database_on: Callable[..., Database]) -> None:
         assert (a.table, b) == ("a", replace(rels[0], state=F, lsn=Lsn(1 << 40)))
         with pytest.raises(DuplicateObject):
             Catalog.create(url)
+
+
+def test_columns_are_added_on_postgresql_too(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"postgresql://postgres@127.0.0.1:{database.server.port}/{database.name}"
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 3)
+        with Catalog.create(url) as catalog:
+            subscription = subscribe(catalog)
+    database.execute("ALTER TABLE penstock_subscription DROP COLUMN suberrortime")
+    database.execute("DROP TABLE penstock_transaction CASCADE")
+    for _ in range(2):
+        with Catalog.open(url) as catalog:
+            assert catalog.subscriptions() == (subscription,)
+    version = "SELECT schema_version FROM penstock_control"
+    assert database.value(version) == store.SCHEMA_VERSION
+    database.execute("UPDATE penstock_control SET schema_version = 1000")
+    with pytest.raises(ConfigurationError, match="1000"):
+        Catalog.open(url)
+
+
+def test_what_is_kept_on_postgresql_is_on_disk(database: Database) -> None:
+    database.execute(f'ALTER DATABASE "{database.name}" SET synchronous_commit = off')
+    url = f"postgresql://postgres@127.0.0.1:{database.server.port}/{database.name}"
+    with Catalog.create(url) as catalog, catalog._store.write() as connection:
+        assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == "on"

@@ -64,7 +64,8 @@ class NodeProcess:
 
     def init(self, parameters: Parameters | None = None, **spark: str) -> None:
         """``penstock init``, then ``configure``."""
-        self.command("init", str(self.folder), "--warehouse", self.warehouse_uri)
+        state = ["--state", str(parameters["state"])] if "state" in (parameters or {}) else []
+        self.command("init", str(self.folder), "--warehouse", self.warehouse_uri, *state)
         self.configure(parameters, **spark)
 
     def configure(

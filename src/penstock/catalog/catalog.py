@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import PgClass
 from penstock.catalog.pg_control import NodeInfo
@@ -60,6 +61,7 @@ class Catalog:
     def __init__(self, store: Store, statistics: StatisticsStore) -> None:
         self._store = store
         self.statistics = statistics
+        self.node_lock = NodeLock(store.engine, store.node_info().node_id)
 
     @classmethod
     def create(cls, url: str) -> Catalog:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,19 +21,33 @@ from penstock.errors import ConfigurationError, PenstockError, StorageError
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a process waits for another one's transaction."""
 
+_POSTGRESQL: Final = ("postgresql", "postgres")
+_CONNECT_SECONDS: Final = 10
+"""How long a PostgreSQL may take to answer; a URL may say otherwise."""
+
 _BEGIN: Final = "penstock_begin"
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Whatever the server, the database or the role is set to."""
 
 
 def parse_url(url: str) -> URL:
     """Raises ConfigurationError for what is no SQLAlchemy URL; never shows its password."""
     try:
-        return make_url(url)
+        parsed = make_url(url)
     except ArgumentError:
+        parsed = None
+    if parsed is None:
         raise ConfigurationError(
             "the URL of the state store is malformed",
             hint="Leave the parameter state empty for SQLite in the node's folder, "
-            "or write dialect+driver://user@host/database.",
-        ) from None
+            "or write postgresql://user@host/database.",
+        )
+    if parsed.drivername in _POSTGRESQL:  # psycopg is what we come with
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -54,8 +69,14 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
     SQLite runs in WAL mode, so that readers and one writer do not wait for each other. Its driver
     would begin transactions late and by itself; here BEGIN is ours, and a writer's is IMMEDIATE.
     """
+    options: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql":
+        # connections of before a restart of the server are found out, not used
+        options["pool_pre_ping"] = True
+        if "connect_timeout" not in url.query:
+            options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
     try:
-        engine = create_engine(url)
+        engine = create_engine(url, **options)
     except (ImportError, NoSuchModuleError) as error:
         raise ConfigurationError(
             f"no driver for the state store: {error}",
@@ -76,6 +97,14 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
         def _begun(connection: Connection) -> None:
             mode = connection.get_execution_options().get(_BEGIN, "DEFERRED")
             connection.exec_driver_sql(f"BEGIN {mode}")
+
+    if url.get_backend_name() == "postgresql" and durable:
+
+        @event.listens_for(engine, "connect")
+        def _durable(dbapi_connection: Any, _record: Any) -> None:
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(_DURABLE)
+            dbapi_connection.commit()
 
     return engine
 
@@ -115,4 +144,8 @@ def _storage_error(error: DBAPIError) -> PenstockError:
         )
     if "full" in text or "No space" in text:
         return StorageError(message, hint="Free disk space in the node's folder.", sqlstate="53100")
+    if not isinstance(error.orig, sqlite3.Error):
+        return StorageError(
+            message, hint="Check that the database of the parameter state can be reached."
+        )
     return StorageError(message, hint="Check the node's folder and its permissions.")

@@ -15,9 +15,16 @@ def init(
     warehouse: Annotated[
         str, typer.Option(help="Folder or URI of the Delta tables (default: inside the node).")
     ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            help="URL of the state store: postgresql://user@host/database (default: SQLite inside"
+            " the node)."
+        ),
+    ] = "",
 ) -> None:
     """Make a node: a folder with its parameters (penstock.toml) and its state."""
-    node = Node.init(directory, warehouse=warehouse or None)
+    node = Node.init(directory, warehouse=warehouse or None, state=state or None)
     typer.echo(f"Node created in {node.folder}; parameters: {node.folder / 'penstock.toml'}")
     typer.echo("")
     typer.echo("Next:")

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
@@ -81,7 +82,9 @@ class Node:
         self._warehouse = self._make_warehouse(None)
 
     @classmethod
-    def init(cls, path: str | Path, *, warehouse: str | None = None) -> Node:
+    def init(
+        cls, path: str | Path, *, warehouse: str | None = None, state: str | None = None
+    ) -> Node:
         """Make a node in an empty or new folder. Raises DuplicateObject when there is one."""
         folder = Path(path).resolve()
         file = folder / guc.FILE_NAME
@@ -94,9 +97,15 @@ class Node:
         text = guc.default_text()
         if warehouse is not None:
             text = guc.with_value(text, "warehouse", warehouse)
+        if state is not None:
+            text = guc.with_value(text, "state", state)
+            make_private_file(file)  # a password may be in it
         file.write_text(text, encoding="utf-8")
-        parameters = guc.load(folder)
-        Catalog.create(_state_url(folder, parameters)).close()
+        try:
+            Catalog.create(_state_url(folder, guc.load(folder))).close()
+        except BaseException:
+            file.unlink()
+            raise
         return cls(folder)
 
     def _warehouse_uri(self) -> str:
@@ -170,6 +179,7 @@ class Node:
         self._lock = LockFile(self.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
+            self._catalog.node_lock.take()
             self._warehouse = self._make_warehouse(self.spark)
             take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
@@ -195,6 +205,7 @@ class Node:
 
     def _forget_running(self) -> None:
         self.serving = self._running = self._monitoring = None
+        self._catalog.node_lock.release()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
@@ -92,6 +92,8 @@ class RunningNode:
             while not self._stopping.wait(_LOOK_INTERVAL):
                 try:
                     looked = self._look(looked)
+                except ObjectInUse:
+                    raise  # another process has taken the node over meanwhile
                 except PenstockError as error:
                     # The workers go on; what they are told later they are told late.
                     log.warning("could not look at the subscriptions: %s", error.message)
@@ -109,6 +111,7 @@ class RunningNode:
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
         if before is not None and recent and not self._launcher.has_dead_workers:
             return before
+        self._catalog.node_lock.keep()
         self._launcher.step()
         return now, at
 
