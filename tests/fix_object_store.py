@@ -120,12 +120,8 @@ def _running(folder: Path) -> Iterator[int]:
         _wait_for(ports[6], server, folder / "server.log")
         yield ports[6]
     finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        server.kill()  # when asked, it takes ten seconds
+        server.wait()
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -17,6 +17,7 @@ from fix_postgres import Database
 from penstock import Node, failpoint
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ObjectInUse, StorageError
+from penstock.lsn import Lsn
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -126,6 +127,7 @@ def test_set_up_and_killed(tmp_path: Path, database: Database, postgres: Embedde
 
 
 def _cut(node: NodeProcess) -> int:
-    (subscription,) = node.status()["subscriptions"]
-    ready = all(table["state"] == "r" for table in subscription["tables"])
-    return int(subscription["cut_lsn"] or 0) if ready and subscription["tables"] else 0
+    (subscription,) = node.status()
+    tables, cut = subscription["tables"], subscription["cut_lsn"]
+    ready = len(tables) == 2 and all(table["state"] == "r" for table in tables)
+    return Lsn.parse(cut) if ready and cut else 0

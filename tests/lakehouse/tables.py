@@ -26,7 +26,7 @@ ACCOUNTS = TableSchema(
 )
 
 
-def accounts(folder: Path, name: str = "accounts", *, fsync: bool = False) -> DeltaTable:
+def accounts(folder: Path | str, name: str = "accounts", *, fsync: bool = False) -> DeltaTable:
     """A new table public.accounts in a warehouse of its own or of others."""
     return Warehouse(str(folder), fsync).create("public", name, ACCOUNTS)
 
@@ -56,7 +56,8 @@ def commit(table: DeltaTable, lsn: int) -> int:
 
 def delta_rs_ids(table: DeltaTable) -> list[int]:
     """The ids that delta-rs reads, which knows deletion vectors in its query engine."""
-    query = QueryBuilder().register("t", DeltaRs(local_path(table.uri)))
+    uri = local_path(table.uri) if table.storage.is_local else table.uri
+    query = QueryBuilder().register("t", DeltaRs(uri))
     return sorted(pa.table(query.execute("select id from t").read_all())["id"].to_pylist())
 
 
