@@ -18,6 +18,7 @@ from penstock import Node, failpoint
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ObjectInUse, StorageError
 from penstock.lsn import Lsn
+from publishing.lake_node import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -73,9 +74,9 @@ def test_it_goes_on_when_its_state_has_been_away(
             for _ in range(5):
                 database.execute(_CHANGES)
             same(node, database)
-        with psycopg.connect(state_server.conninfo()) as connection:
+        with psycopg.connect(state_server.conninfo(), autocommit=True) as connection:
             held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-            assert connection.execute(held).fetchone() == (1,)
+            eventually(lambda: connection.execute(held).fetchone() == (1,), "the node's lock")
     assert not (tmp_path / "node" / "state.db").exists()
 
 

@@ -1,24 +1,35 @@
-"""Exactly once with the warehouse in an object store: kill -9 in the copy and in the stream.
+"""Exactly once with the warehouse in an object store: the bank's faults in S3, the story in Azure.
 
-``make test`` runs two cycles, ``make faults`` as many as PENSTOCK_FAULT_CYCLES says, of those that
-need no folder.
+Part of ``make faults`` only: ``make test`` has ``end_to_end/test_object_stores.py``. Of the kinds
+of faults there are here those that need no folder, as many as PENSTOCK_FAULT_CYCLES says.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from end_to_end.object_story import IN_COPY, IN_STREAM, PortNode, whole_way
 from faults.arena import Arena
 from faults.kinds import KINDS
 from faults.test_faults import report
+from fix_azurite import KEY, Azurite
 from fix_object_store import SECRET, ObjectStore
+from fix_postgres import Database
 from penstock import failpoint
 
-pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+_CYCLES: Final = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "0"))
+
+pytestmark = [
+    pytest.mark.skipif(not _CYCLES, reason="part of make faults"),
+    pytest.mark.faults,
+    pytest.mark.postgres,
+    pytest.mark.spark,
+    pytest.mark.slow,
+]
 
 _KINDS: Final = (
     f"SIGKILL {failpoint.INSIDE_COPY}",
@@ -34,9 +45,8 @@ _KINDS: Final = (
 def test_nothing_is_lost_or_doubled_in_s3(
     s3: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cycles = min(int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2")), len(_KINDS))
     with Arena(tmp_path, 1, f"s3://{s3.bucket()}/lake") as arena:
-        for kind in _KINDS[:cycles]:
+        for kind in _KINDS[:_CYCLES]:
             arena.run(kind, KINDS[kind])
         differences = arena.finish()
         lost = sum(found.lost.total() for found in differences)
@@ -47,3 +57,16 @@ def test_nothing_is_lost_or_doubled_in_s3(
         logs = "".join(log.read_text("utf-8") for log in arena.node.folder.glob("*.log"))
         assert SECRET not in logs + (arena.node.folder / "penstock.toml").read_text("utf-8")
         assert not arena.node.warehouse.exists()
+
+
+def test_the_whole_way_in_azure(
+    azurite: Azurite, tmp_path: Path, database: Database, database_on: Any
+) -> None:
+    uri = f"{azurite.container()}/lake"
+    node = PortNode(tmp_path / "node", uri)
+    try:
+        whole_way(node, uri, database, database_on(18), (IN_COPY, IN_STREAM))
+        for file in node.folder.rglob("*"):
+            assert not file.is_file() or KEY.encode() not in file.read_bytes(), str(file)
+    finally:
+        node.close()

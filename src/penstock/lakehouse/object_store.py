@@ -241,6 +241,12 @@ def _azure_conf(account: str) -> dict[str, str]:
         }
     else:
         conf = {}
+    if settings.endpoint:  # an emulator, which has the Blob service only
+        conf["fs.azure.abfs.endpoint"] = settings.authority
+        conf["fs.azure.account.hns.enabled"] = "false"
+        conf["fs.azure.fns.account.service.type"] = "BLOB"
+        conf["fs.azure.always.use.https"] = str(not settings.plain).lower()
+        conf["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"  # the other one wants TLS
     return {f"spark.hadoop.{name}": value for name, value in conf.items()}
 
 
