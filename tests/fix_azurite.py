@@ -90,7 +90,7 @@ def _installed() -> Path:
     program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     with artifacts.locked(folder):
         if not (folder / "whole").exists():
-            quiet = "--no-audit --no-fund --loglevel=error --ignore-scripts".split()
+            quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts"]
             command = ["npm", "install", *quiet, "--prefix", str(folder), f"azurite@{_VERSION}"]
             subprocess.run(command, check=True, timeout=_INSTALL_SECONDS)
             (folder / "whole").touch()

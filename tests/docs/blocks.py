@@ -6,6 +6,7 @@ test does with the block; readers do not see it:
 =====================  ==========================================================================
 ``sh``                 run by bash in the page's folder; exit status 0
 ``sh background``      started, and running until the page ends
+``sh environment``     variables that the tests set to their own object store's
 ``sh stops-node``      as ``sh``, once the node in the background has been stopped
 ``sql publisher``      run by the publisher's superuser
 ``sql node``           run by ``penstock sql``
@@ -40,6 +41,7 @@ _KNOWN = {
     "",
     "sh",
     "sh background",
+    "sh environment",
     "sh stops-node",
     "sql publisher",
     "sql node",

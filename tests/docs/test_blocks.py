@@ -10,8 +10,11 @@ import pytest
 
 from docs.blocks import Block, blocks, pages
 from docs.world import FEED, GUIDE, World, reports_server, shop_server
+from fix_object_store import ObjectStore
 from penstock.embedded import EmbeddedPostgres
 
+OBJECT_STORES = "docs/object-stores.md"
+_OWN_TESTS = (GUIDE, FEED, OBJECT_STORES)
 _READING = "6. Reading"
 """Section of the guide in front of which a node follows the shop."""
 
@@ -63,7 +66,16 @@ def test_feed(tmp_path: Path) -> None:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in _pages_that_run() if p not in (GUIDE, FEED)])
+def test_object_stores(followed_shop: World, s3: ObjectStore) -> None:
+    followed_shop.names = {"my-lake": s3.bucket()}
+    followed_shop.run(blocks(OBJECT_STORES))
+    followed_shop.end_python()
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in _pages_that_run() if p not in _OWN_TESTS])
 def test_page(page: str, followed_shop: World) -> None:
     followed_shop.run(blocks(page))
     followed_shop.end_python()

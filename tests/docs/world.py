@@ -71,6 +71,8 @@ class World:
         self.server = server
         self.node_port = free_port()
         self.metrics_port = free_port()
+        self.names: dict[str, str] = {}
+        """What else of the examples is replaced, and by what."""
         self._home = folder / "home"
         self._home.mkdir()
         self._node: subprocess.Popen[bytes] | None = None
@@ -113,6 +115,10 @@ class World:
             case "sh background":
                 self._start_node(text)
                 printed = ""
+            case "sh environment":
+                names = re.findall(r"^export (\w+)=", text, re.MULTILINE)
+                assert all(name in os.environ for name in names), f"{block}: {names}"
+                printed = ""
             case "sh stops-node":
                 self.stop_node()
                 printed = self._shell(text, block)
@@ -138,8 +144,11 @@ class World:
     def _local(self, text: str) -> str:
         """The example's names replaced by ours."""
         port = self.server.port
+        for name, ours in self.names.items():
+            text = text.replace(name, ours)
         return (
             text.replace("db.example.com:5432", f"127.0.0.1:{port}")
+            .replace("penstock@state.example.com", f"postgres@127.0.0.1:{port}")
             .replace("host=db.example.com", f"host=127.0.0.1 port={port}")
             .replace("lake.example.com:9187", f"127.0.0.1:{self.metrics_port}")
             .replace("lake.example.com", "127.0.0.1")
