@@ -1,25 +1,16 @@
-"""Paths, filesystems and errors of the warehouse; the way of object stores on a stand-in."""
+"""Paths, filesystems and errors of the warehouse."""
 
 from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import fs
-from pyroaring import BitMap
 
-from lakehouse.tables import ACCOUNTS, commit, rows_of
-from penstock.errors import CommitConflict, ConfigurationError, StorageError
-from penstock.lakehouse import storage as storage_module
-from penstock.lakehouse.files import FileWriter, open_parquet
-from penstock.lakehouse.log import entry_uri
-from penstock.lakehouse.storage import Storage, local_path, storage_errors
-from penstock.lakehouse.table import DeltaTable
+from lakehouse.tables import ACCOUNTS
+from penstock.errors import StorageError
+from penstock.lakehouse.storage import Storage, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 
 
@@ -77,56 +68,6 @@ def test_removing_what_is_gone_is_no_error(
 ) -> None:
     Storage(str(tmp_path)).remove(f"file://{tmp_path}/gone")
     assert not caplog.records
-
-
-def test_object_stores_need_a_session() -> None:
-    with pytest.raises(ConfigurationError, match="Spark session"):
-        Warehouse("s3://bucket/wh").open("public", "t")
-
-
-@dataclass
-class PutIfAbsent:
-    """What an object store's LogStore does, in a folder."""
-
-    folder: Path
-
-    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        path = self.folder / entry_uri(table_uri, version).removeprefix("s3a://bucket/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x") as sink:
-                sink.write("\n".join(lines))
-        except FileExistsError:
-            raise CommitConflict("lost") from None
-
-    def checkpoint(self, table_uri: str, properties: object) -> None:
-        raise NotImplementedError
-
-
-def test_table_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All reading and writing goes through pyarrow's filesystem of the URI."""
-    roots = []
-
-    def bucket(root: str) -> tuple[fs.FileSystem, str]:
-        roots.append(root)
-        return fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), ""
-
-    monkeypatch.setattr(storage_module, "_remote", bucket)
-    storage, uri = Storage("s3a://bucket/wh"), "s3a://bucket/wh/public/t"
-    store = PutIfAbsent(tmp_path)
-    table = DeltaTable.create(storage, store, uri, "public.t", ACCOUNTS)
-    for start in range(0, 50, 10):
-        writer = FileWriter(storage, uri, pa.schema(ACCOUNTS.arrow()))
-        (file,) = writer.write([rows_of(range(start, start + 10))])
-        table.stage(written=[file])
-        table.stage(deleted={file.path: BitMap([0])})
-    commit(table, 1)
-    seen = DeltaTable.load(storage, store, uri, "public.t")
-    assert seen is not None and (seen.rows, len(seen.files)) == (45, 5)
-    with open_parquet(uri, next(iter(seen.files))) as parquet:
-        assert parquet.metadata.num_rows == 10
-    assert set(roots) == {"s3://bucket/"}
-    assert not Path(local_path("s3a:")).exists()
 
 
 def test_crosses_to_executors() -> None:

@@ -50,6 +50,15 @@ _HINT: Final = {
     "42501": "Give the node's user read and write permission on the warehouse.",
     "53000": "Raise the limit of open files (ulimit -n).",
 }
+_DENIED: Final = re.compile(
+    "ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY_ID|INVALID_SIGNATURE|EXPIRED|"
+    "AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch"
+)
+"""How pyarrow names what AWS and Azure refuse."""
+_DENIED_HINT: Final = (
+    "Set credentials in the environment of this command (AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_KEY) that may read, write, list and delete there."
+)
 
 
 @dataclass(frozen=True)
@@ -264,7 +273,10 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         number = getattr(error, "errno", None)
         damaged = isinstance(error, pa.ArrowInvalid)
         sqlstate = _SQLSTATE.get(number or 0, "XX001" if damaged else "58030")
+        hint = _HINT.get(sqlstate)
+        if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
+            sqlstate, hint = "42501", _DENIED_HINT
         reason = os.strerror(number) if number else str(error)
         raise StorageError(
-            f'could not {action} "{uri}": {reason}', hint=_HINT.get(sqlstate), sqlstate=sqlstate
+            f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
         ) from error

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
+from pyarrow import fs
 
 from penstock.lakehouse.storage import (
     Storage,
@@ -99,11 +100,7 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
     ``older_than``: younger ones are left alone, as another node of the same warehouse may use
     them now.
     """
-    left = [
-        info
-        for info in storage.list(_folder(storage))
-        if info.mtime is not None and info.mtime < older_than
-    ]
+    left = [info for info in storage.list(_folder(storage)) if _older(storage, info, older_than)]
     for info in left:
         uri = f"{_folder(storage)}/{info.base_name}"
         if info.is_file:
@@ -111,6 +108,14 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
         else:
             storage.discard_folder(uri)
     return len(left)
+
+
+def _older(storage: Storage, info: fs.FileInfo, than: datetime) -> bool:
+    """Folders of object stores have no time of their own: that of their newest file counts."""
+    times = [info.mtime]
+    if info.mtime is None and not info.is_file:
+        times = [inside.mtime for inside in storage.list(f"{_folder(storage)}/{info.base_name}")]
+    return bool(times) and all(at is not None and at < than for at in times)
 
 
 def _folder(storage: Storage) -> str:
