@@ -88,9 +88,7 @@ def build_session(
         builder = builder.config(name, value)
     with _own_interrupt():
         session = builder.getOrCreate()
-    check_session(session)
-    if session.conf.get(LOG_STORE_SETTING, "") == LOG_STORE_CLASS:
-        add_log_store(session)
+    check_session(session, warehouse)
     return session
 
 
@@ -106,10 +104,10 @@ def _own_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def check_session(spark: SparkSession) -> None:
+def check_session(spark: SparkSession, warehouse: str = "") -> None:
     """Make sure that a given session can do the node's work; its time zone is set to UTC.
 
-    Raises ConfigurationError with the remedy.
+    ``warehouse``: where that is. Raises ConfigurationError with the remedy.
     """
     if not hasattr(spark, "sparkContext") or not hasattr(spark, "_jvm"):
         raise ConfigurationError(
@@ -128,6 +126,21 @@ def check_session(spark: SparkSession) -> None:
     if spark.conf.get(_TIME_ZONE) not in ("UTC", "Etc/UTC"):
         log.info('parameter "%s" of the Spark session set to UTC', _TIME_ZONE)
         spark.conf.set(_TIME_ZONE, "UTC")
+    if LOG_STORE_SETTING in spark_conf(warehouse):
+        _check_log_store(spark)
+
+
+def _check_log_store(spark: SparkSession) -> None:
+    if spark.conf.get(LOG_STORE_SETTING, "") == LOG_STORE_CLASS:
+        add_log_store(spark)
+        return
+    log.warning(
+        "the SparkSession commits to S3 without conditional puts: statements on the port that "
+        "change tables may replace what others commit at that moment\n"
+        "HINT:  Let the node build its session, or set %s to %s.",
+        LOG_STORE_SETTING,
+        LOG_STORE_CLASS,
+    )
 
 
 def _without_delta(detail: str) -> ConfigurationError:

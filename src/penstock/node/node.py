@@ -158,7 +158,7 @@ class Node:
     def spark(self) -> SparkSession:
         """The session that the node works with. Raises ConfigurationError."""
         if self._given_spark is not None:
-            check_session(self._given_spark)
+            check_session(self._given_spark, self._warehouse_uri())
             return self._given_spark
         doctor.require()
         self._built_spark = build_session(

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.actions import commit_info, lines, now_ms
-from penstock.lakehouse.log_store import SparkLogStore
 from penstock.lakehouse.state import load
 from penstock.lakehouse.truncate import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
@@ -117,7 +116,7 @@ class LakeChanges:
         info = commit_info(
             "TRUNCATE", now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
         )
-        SparkLogStore(self._spark).put(uri, before + 1, lines([info]))
+        self._warehouse.store.put(uri, before + 1, lines([info]))
 
     # INSERT
 
