@@ -60,10 +60,13 @@ class PortNode(NodeProcess):
         self.sql("CREATE ROLE lake LOGIN SUPERUSER REPLICATION")
         self.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
 
-    def killed_at(self, place: str) -> None:
+    def killed_at(self, place: str, database: Database) -> None:
         """Run it with an armed failpoint until its SIGKILL."""
         self.start(place)
-        assert self.wait_end(240) == -9, self.log_tail()
+        if place == IN_STREAM:
+            self.caught_up(database)
+            database.execute(_CHANGES)
+        assert self.wait_end(120) == -9, self.log_tail()
 
     def caught_up(self, database: Database) -> None:
         """Wait for a cut with both tables that holds what is committed now."""
@@ -94,10 +97,8 @@ def whole_way(
     database.execute(_SETUP)
     node.set_up(database)
     assert not (node.folder / "warehouse").exists()
-    for number, place in enumerate(kills):
-        if number:
-            database.execute(_CHANGES)
-        node.killed_at(place)
+    for place in kills:
+        node.killed_at(place, database)
     node.start()
     node.caught_up(database)
     for _ in range(5):
@@ -107,8 +108,7 @@ def whole_way(
         for name, rows in _wanted(database).items():
             assert session.execute(_ROWS[name]).fetchall() == rows  # type: ignore[call-overload]
     own = _written_on_the_port(node)
-    _followed(node, database, subscriber)
-    assert subscriber.rows(_OWN) == own
+    _followed(node, database, subscriber, own)
     seen = _read_by_spark(spark_uri, "public/a", "public/b", "public/own")
     assert seen == [*_wanted(database).values(), own]
     assert node.stop() == 0
@@ -129,7 +129,9 @@ def _written_on_the_port(node: PortNode) -> list[tuple[Any, ...]]:
         return session.execute(_OWN).fetchall()
 
 
-def _followed(node: PortNode, database: Database, subscriber: Database) -> None:
+def _followed(
+    node: PortNode, database: Database, subscriber: Database, own: list[tuple[Any, ...]]
+) -> None:
     """A stock PostgreSQL subscribes to the node: the copy, then a change."""
     subscriber.execute(
         "CREATE TABLE a (id int PRIMARY KEY, word text);"
@@ -141,9 +143,9 @@ def _followed(node: PortNode, database: Database, subscriber: Database) -> None:
     )
     try:
         database.execute(_CHANGES)
-        wanted = _wanted(database)
+        wanted = {_OWN: own, **{_ROWS[name]: rows for name, rows in _wanted(database).items()}}
         eventually(
-            lambda: all(subscriber.rows(query) == wanted[name] for name, query in _ROWS.items()),
+            lambda: all(subscriber.rows(query) == rows for query, rows in wanted.items()),
             "rows at the subscriber",
             180,
         )
