@@ -25,7 +25,7 @@ class LocalNode:
     def __init__(
         self, folder: Path, spark: Any, parameters: Mapping[str, Any] | None = None
     ) -> None:
-        Node.init(folder, state=(parameters or {}).get("state"))
+        Node.init(folder, state=(parameters or {}).get("state")).close()
         values = {
             "warehouse": str(folder / "warehouse"),
             "wal_receiver_status_interval": "1s",
