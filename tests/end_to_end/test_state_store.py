@@ -1,8 +1,10 @@
-"""A node whose state is in a PostgreSQL: set up by the CLI, away for a while, used by one node."""
+"""A node whose state is in a PostgreSQL: away for a while, and used by one node at a time.
+
+``make faults`` sets one up by the CLI and kills it (``faults/test_state_faults.py``).
+"""
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,24 +14,22 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.node_process import CommandFailed, NodeProcess
 from fix_postgres import Database
-from penstock import Node, failpoint
+from penstock import Node
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ObjectInUse, StorageError
-from penstock.lsn import Lsn
 from publishing.lake_node import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_TABLES = (
+TABLES = (
     "CREATE TABLE a (id int PRIMARY KEY, word text); INSERT INTO a SELECT i, md5(i::text)"
     " FROM generate_series(1, 2000) i;"
     "CREATE TABLE b (id int PRIMARY KEY, of_a int); INSERT INTO b SELECT i, i FROM"
     " generate_series(1, 2000) i;"
     "CREATE PUBLICATION p FOR TABLE a, b"
 )
-_CHANGES = (
+CHANGES = (
     "BEGIN; INSERT INTO a SELECT max(id) + 1, 'new' FROM a; UPDATE b SET of_a = of_a + 1"
     " WHERE id % 100 = 0; DELETE FROM b WHERE id = (SELECT min(id) FROM b); COMMIT"
 )
@@ -59,7 +59,7 @@ def same(node: LocalNode, database: Database) -> None:
 def test_it_goes_on_when_its_state_has_been_away(
     spark: Any, tmp_path: Path, database: Database, state_server: EmbeddedPostgres
 ) -> None:
-    database.execute(_TABLES)
+    database.execute(TABLES)
     parameters = {"state": state_url(state_server), "wal_retrieve_retry_interval": "500ms"}
     with LocalNode(tmp_path / "node", spark, parameters) as node:
         node.subscribe("s", database, "p")
@@ -67,12 +67,12 @@ def test_it_goes_on_when_its_state_has_been_away(
         for mode in ("immediate", "fast"):
             state_server.stop(mode)
             for _ in range(5):
-                database.execute(_CHANGES)
+                database.execute(CHANGES)
             with pytest.raises(StorageError, match="state store"):
                 node.node.status()
             state_server.start()
             for _ in range(5):
-                database.execute(_CHANGES)
+                database.execute(CHANGES)
             same(node, database)
         with psycopg.connect(state_server.conninfo(), autocommit=True) as connection:
             held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
@@ -94,41 +94,3 @@ def test_one_node_at_a_time(
             assert "PID" in (refused.value.detail or "")
     with Node(copy, spark=spark) as other:
         other.start()
-
-
-def test_set_up_and_killed(tmp_path: Path, database: Database, postgres: EmbeddedPostgres) -> None:
-    database.execute(_TABLES)
-    database.execute("CREATE DATABASE state_of_a_node")
-    node = NodeProcess(tmp_path / "node")
-    parameters = {"state": state_url(postgres, "state_of_a_node")}
-    try:
-        node.init(parameters)
-        mode = (node.folder / "penstock.toml").stat().st_mode
-        assert stat.S_IMODE(mode) == 0o600, "a URL may have a password in it"
-        with pytest.raises(CommandFailed, match="holds a node already"):
-            NodeProcess(tmp_path / "other").init(parameters)
-        assert not (tmp_path / "other" / "penstock.toml").exists()
-        node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
-        node.start(f"{failpoint.INSIDE_COPY}:1")
-        assert node.wait_end(120) == -9, node.log_tail()
-        node.start()
-        target = int(database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
-        node.wait_for("the copy", lambda: _cut(node) >= target)
-        node.kill9()
-        database.execute(_CHANGES)
-        done = node.command("run", "--until-caught-up", "-D", str(node.folder))
-        assert "caught up" in done
-        with Node(node.folder) as reader:
-            cut = reader.cut("s")
-        assert cut is not None and len(cut.tables) == 2
-    finally:
-        node.close()
-        with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
-            connection.execute("DROP DATABASE state_of_a_node WITH (FORCE)")
-
-
-def _cut(node: NodeProcess) -> int:
-    (subscription,) = node.status()
-    tables, cut = subscription["tables"], subscription["cut_lsn"]
-    ready = len(tables) == 2 and all(table["state"] == "r" for table in tables)
-    return Lsn.parse(cut) if ready and cut else 0
