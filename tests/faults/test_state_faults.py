@@ -1,4 +1,4 @@
-"""A node whose state is in a PostgreSQL, set up by the CLI and killed in the copy and in the stream.
+"""A node whose state is in a PostgreSQL: set up by the CLI, killed in its copy and after it.
 
 Part of ``make faults`` only: ``make test`` has ``end_to_end/test_state_store.py``.
 """
