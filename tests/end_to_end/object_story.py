@@ -19,8 +19,7 @@ import psycopg
 
 from faults.node_process import NodeProcess
 from fix_postgres import Database
-from penstock import failpoint
-from penstock.lsn import Lsn
+from penstock import Node, failpoint
 from publishing.lake_node import drop_subscriptions, eventually, free_port
 
 _READER: Final = Path(__file__).with_name("run_spark_read.py")
@@ -74,10 +73,9 @@ class PortNode(NodeProcess):
         self.wait_for("catching up", lambda: self._cut() >= target, timeout=240)
 
     def _cut(self) -> int:
-        (subscription,) = self.status()
-        tables, cut = subscription["tables"], subscription["cut_lsn"]
-        ready = len(tables) == 2 and all(table["state"] == "r" for table in tables)
-        return Lsn.parse(cut) if ready and cut else -1
+        with Node(self.folder) as reader:
+            cut = reader.cut("s")
+        return -1 if cut is None or len(cut.tables) < 2 else int(cut.lsn)
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection[Any]]:
