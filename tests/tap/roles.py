@@ -26,7 +26,12 @@ ROLES = {
     role.name: role
     for role in (
         Role("subscriber", 15, re.compile("subscriber|^node_C$"), frozenset({"testsubscriber1"})),
-        Role("publisher", 18, re.compile("publisher|^node_A$"), frozenset({"testpublisher_subscriber"})),
+        Role(
+            "publisher",
+            18,
+            re.compile("publisher|^node_A$"),
+            frozenset({"testpublisher_subscriber"}),
+        ),
         Role("stock15", 15, re.compile("(?!)"), frozenset()),
         Role("stock18", 18, re.compile("(?!)"), frozenset()),
     )

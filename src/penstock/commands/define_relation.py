@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
@@ -22,6 +23,8 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.lakehouse.defaults import constant
+from penstock.pgtypes import arrow_type
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec
 
@@ -79,7 +82,14 @@ def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> Ta
     oid, typmod = resolve(
         type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
     )
-    return TableColumn(item.name, oid, typmod)
+    _check_default(item, oid, typmod)
+    return TableColumn(item.name, oid, typmod, default=item.default)
+
+
+def _check_default(item: ColumnDef, oid: int, typmod: int) -> None:
+    """cookDefault. Raises PenstockError (22P02, 22003, ...)."""
+    if item.default is not None:
+        constant(item.default, oid, typmod, arrow_type(oid, typmod), datetime.now(UTC))
 
 
 def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:

@@ -17,6 +17,7 @@ from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
@@ -33,6 +34,7 @@ from penstock.sql import (
     AlterRole,
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
@@ -108,6 +110,7 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionSet
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
+        | AlterSubscriptionPublications
         | DropSubscription,
     )
 
@@ -145,6 +148,8 @@ def _subscriptions(
             return alter_refresh(statement, catalog, connect)
         case AlterSubscriptionRefreshTables():
             return refresh_tables(statement, catalog, connect)
+        case AlterSubscriptionPublications():
+            return alter_publications(statement, catalog, connect)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
         case Query(_, kind):

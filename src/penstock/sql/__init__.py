@@ -57,7 +57,10 @@ from penstock.sql.statements import (
     Select,
     Statement,
 )
-from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
+from penstock.sql.subscription_statements import (
+    AlterSubscriptionPublications,
+    AlterSubscriptionRefreshTables,
+)
 from penstock.sql.table_statements import (
     AddColumn,
     AddPrimaryKey,
@@ -84,6 +87,7 @@ __all__ = [
     "AlterRole",
     "AlterSubscriptionConnection",
     "AlterSubscriptionEnabled",
+    "AlterSubscriptionPublications",
     "AlterSubscriptionRefresh",
     "AlterSubscriptionRefreshTables",
     "AlterSubscriptionSet",

@@ -12,6 +12,7 @@ from typing import Final
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
 from penstock.sql.column_type_grammar import column_type
 from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.default_grammar import default_constant
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
     RangeVar,
@@ -32,7 +33,6 @@ from penstock.sql.table_statements import (
 _CONSTRAINTS: Final = {
     "unique": "UNIQUE",
     "check": "CHECK",
-    "default": "DEFAULT",
     "generated": "GENERATED",
     "references": "REFERENCES",
     "foreign": "FOREIGN KEY",
@@ -156,14 +156,23 @@ def column_def(cursor: Cursor) -> ColumnDef:
     name = cursor.name()
     found_type = column_type(cursor)
     found: list[str] = []
-    while constraint := _column_constraint(cursor):
-        found.append(constraint)
+    default: str | None = None
+    while True:
+        if cursor.word() == "default":
+            if default is not None:
+                raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
+            default = default_constant(cursor)
+        elif constraint := _column_constraint(cursor):
+            found.append(constraint)
+        else:
+            break
     return ColumnDef(
         name,
         found_type,
         not_null="not null" in found,
         null="null" in found,
         primary_key="primary key" in found,
+        default=default,
     )
 
 

@@ -15,13 +15,17 @@ from penstock.sql.statements import Statement
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A column with the constraints that were written behind it."""
+    """A column with the constraints that were written behind it.
+
+    ``default``: a constant as SQL writes it, or ``now()``.
+    """
 
     name: str
     type: ColumnType
     not_null: bool = False
     null: bool = False
     primary_key: bool = False
+    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,8 @@ def copy_target(
         table.version,
         table.uri,
     )
-    table.replace(TableSchema.of_relation(relation, target_key(info)))
+    wanted = TableSchema.of_relation(relation, target_key(info))
+    table.replace(table.schema.copied_again(wanted))
     return table
 
 
