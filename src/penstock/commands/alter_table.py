@@ -17,6 +17,7 @@ from penstock.commands.aclchk import (
     check_owner,
     role_of,
 )
+from penstock.commands.attach_partition import attach
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -119,11 +120,10 @@ def _execute(
                 schema = get_schema(transaction, scope, table.schema)
                 check_create_in_schema(replace(scope, role=owner), schema.owner, schema.name)
             return replace(table, owner=owner.oid)
-        case AttachPartition():
-            raise FeatureNotSupported(
-                "ALTER TABLE ... ATTACH PARTITION is not supported",
-                hint="Create the partition with CREATE TABLE ... PARTITION OF.",
-            )
+        case AttachPartition(relation, bound):
+            child = get_table(transaction, scope, relation)
+            check_owner(scope.role, child.owner, "table", child.name)
+            attach(transaction, scope, table, child, bound)
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table

@@ -49,7 +49,8 @@ def _quoted(name: str) -> str:
 class CreateTable(Statement):
     """CREATE TABLE. ``primary_keys``: each PRIMARY KEY (...) of the table form, in order.
 
-    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there.
+    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
+    ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
     """
 
     relation: RangeVar
@@ -59,6 +60,20 @@ class CreateTable(Statement):
     partition_by: PartitionSpec | None = None
     parent: RangeVar | None = None
     bound: PartitionBound | None = None
+    defaults: tuple[tuple[str, str | None], ...] = ()
+    like: RangeVar | None = None
+    like_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableAs(Statement):
+    """CREATE TABLE relation [(columns)] AS query [WITH [NO] DATA]."""
+
+    relation: RangeVar
+    columns: tuple[str, ...]
+    query: str
+    missing_ok: bool = False
+    with_data: bool = True
 
 
 @dataclass(frozen=True, slots=True)
