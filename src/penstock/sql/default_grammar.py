@@ -16,6 +16,7 @@ from penstock.sql.quoting import quote_literal
 NOW: Final = "now()"
 """The one default that is no constant: the time at which rows are written."""
 _WORDS: Final = ("true", "false", "null")
+_BOOLEANS: Final = {"true": "t", "false": "f"}
 
 
 def default_constant(cursor: Cursor) -> str | None:
@@ -50,4 +51,6 @@ def default_text(default: str, now: datetime | None = None) -> str:
     """The value in PostgreSQL's text format. ``now``: what NOW stands for."""
     if default == NOW and now is not None:
         return now.isoformat(sep=" ")
+    if default in _BOOLEANS:
+        return _BOOLEANS[default]
     return default[1:-1].replace("''", "'") if default.startswith("'") else default
