@@ -1,7 +1,7 @@
 """``make tap``: PostgreSQL's own subscription tests with a node at one end.
 
-``python -m tap [ROLE] [FILE ...]``: a role of ``roles.py`` (without one: subscriber, then publisher),
-and beginnings of the names of files. Prints a line for each file, what is not as expected, and how to
+``python -m tap [ROLE] [FILE ...]``: a role of ``roles.py`` (without one: both measured ones), and
+beginnings of the names of files. Prints a line for each file, what is not as expected, and how to
 accept that; the exit status is 1 then, and 2 when the tests cannot be run here. What each file said
 stays in ``build/tap``.
 """
@@ -21,7 +21,6 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.session import build_session
-
 from tap import expected, page
 from tap.comparison import Counts, differences, measured_counts, total
 from tap.keeper import Keeper
@@ -106,13 +105,12 @@ def _run_one(perl: str, role: Role, test: Path) -> tuple[FileResult, str]:
 def _spark() -> Any:
     """One session for all nodes: each would take half a minute to get warm."""
     warehouse = tempfile.mkdtemp(prefix="penstock-tap-spark-")
-    session = build_session(
+    return build_session(
         master="local[2]",
         driver_memory="1g",
         conf={"spark.sql.warehouse.dir": warehouse},
         app_name="penstock tap",
     )
-    return session
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 In: one JSON object a line on a unix socket: ``new``, ``init``, ``start``, ``stop``, ``reload`` and
 ``append_conf``, each with the name that the test gave its server. Out: one JSON object a line; a
-failed order has ``error``. SQL does not come this way: the test's psql talks to the ports. ``close``
-stops whatever a file has left running, so that the next one begins with nothing.
+failed order has ``error``. SQL does not come this way: the test's psql talks to the ports.
+``close`` stops whatever a file has left running, so that the next one begins with nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
-
 from tap.members import LakeNode, Member, StockServer
 from tap.roles import Role
 

@@ -1,7 +1,7 @@
 """What a test calls a node of its own: a stock PostgreSQL server, or a Penstock node.
 
-In: orders as PostgreSQL's ``Cluster.pm`` gives them. Out: a server on a port of 127.0.0.1, where the
-role ``postgres`` may do everything without a password, in a database of that name.
+In: orders as PostgreSQL's ``Cluster.pm`` gives them. Out: a server on a port of 127.0.0.1, where
+the role ``postgres`` may do everything without a password, in a database of that name.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class StockServer:
 
 
 class LakeNode:
-    """A node on a warehouse of its own; ``spark`` makes the session that all nodes of a run share."""
+    """A node on a warehouse of its own; ``spark``: the session that all nodes of a run share."""
 
     def __init__(self, name: str, folder: Path, log: Path, spark: Callable[[], Any]) -> None:
         self.name = name

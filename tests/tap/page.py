@@ -1,4 +1,7 @@
-"""The tables of ``docs/fidelity.md``, out of ``expected.toml``, and as plain text for the terminal."""
+"""The tables of ``docs/fidelity.md``, out of ``expected.toml``, and lines for the terminal.
+
+``python -m tap.page`` writes the tables into the page.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tap.comparison import Counts, expected_counts, total
-from tap.expected import ExpectedRole
+from tap.expected import ExpectedRole, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 
@@ -60,3 +63,7 @@ def _numbers(counts: Counts) -> Iterable[str]:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), load()), "utf-8")

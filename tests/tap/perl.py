@@ -1,7 +1,7 @@
 """Perl, which PostgreSQL's tests are written in, and one test file run by it.
 
-In: a test file, the keeper's socket, limits. Out: the file's output. Perl and its psqls are a process
-group of their own, which is gone when ``run_file`` returns, whatever the file did.
+In: a test file, the keeper's socket, limits. Out: the file's output. Perl and its psqls are a
+process group of their own, which is gone when ``run_file`` returns, whatever the file did.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODULES = ("Test::More", "JSON::PP", "IPC::Open3", "IO::Socket::UNIX", "Time::H
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: for a file, a statement, a wait, and a wait for what was waited for in vain before."""
+    """Seconds for a file, a statement, a wait, and one for what was waited for in vain before."""
 
     file: float
     statement: float
@@ -46,7 +46,7 @@ def find_perl() -> str:
     if missing:
         raise ConfigurationError(
             f"Perl lacks modules: {', '.join(missing)}",
-            hint=f"Install them (Debian, Ubuntu: apt-get install perl; Fedora: dnf install perl;"
+            hint="Install them (Debian, Ubuntu: apt-get install perl; Fedora: dnf install perl;"
             f" elsewhere: cpan {' '.join(missing)}).",
         )
     return perl

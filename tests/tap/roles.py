@@ -20,8 +20,10 @@ class Role:
         return self.nodes.search(name) is not None and name not in self.stock
 
 
-# In a cascade of three the node is where a subscriber or a publisher without another role stands,
-# or in the middle, where it subscribes.
+_CASCADED = "testpublisher_subscriber"
+"""In the middle of a cascade: the node when it subscribes, a stock server when it publishes."""
+
+# Of three in a row the node is the last one when it subscribes, the first when it publishes.
 ROLES = {
     role.name: role
     for role in (
@@ -30,7 +32,7 @@ ROLES = {
             "publisher",
             18,
             re.compile("publisher|^node_A$"),
-            frozenset({"testpublisher_subscriber"}),
+            frozenset({_CASCADED}),
         ),
         Role("stock15", 15, re.compile("(?!)"), frozenset()),
         Role("stock18", 18, re.compile("(?!)"), frozenset()),

@@ -92,7 +92,7 @@ def _bring(wanted: Pin, home: Path) -> None:
         if found != wanted.suite:
             raise ConfigurationError(
                 f"the tests in {archive.name} are not those that were pinned",
-                detail=f"Their sum is {found}, wanted {wanted.suite} (PostgreSQL {wanted.release}).",
+                detail=f"Their sum is {found}, wanted {wanted.suite}.",
                 hint=f"Take the source archive of PostgreSQL {wanted.release}, or measure anew:"
                 " put the release and the sum into tests/tap/suite.toml and run make tap.",
             )
@@ -178,6 +178,6 @@ def _unavailable(wanted: Pin, detail: str) -> ConfigurationError:
     return ConfigurationError(
         f"the source package of PostgreSQL {wanted.release} could not be fetched",
         detail=detail,
-        hint=f"Get the source archive of PostgreSQL {wanted.release} (postgresql-{wanted.release}.tar.bz2)"
-        " from postgresql.org and name it, or its folder: make tap TAP_SOURCE=/path/to/it",
+        hint=f"Get postgresql-{wanted.release}.tar.bz2 from PostgreSQL's site, and name it or its"
+        " folder: make tap TAP_SOURCE=/path/to/it",
     )

@@ -62,8 +62,6 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
             definition.columns,
             definition.primary_key,
         )
-    if not definition.columns:
-        raise FeatureNotSupported("a table without columns is not supported")
     return definition
 
 
