@@ -55,7 +55,7 @@ _TABLE_OPTIONS: Final = {
     "tablespace": "TABLESPACE",
     "as": "CREATE TABLE AS",
 }
-_WITH_DATA: Final = re.compile(r"\s+WITH\s+(NO\s+)?DATA\s*;?\s*$", re.IGNORECASE)
+_WITH_DATA: Final = re.compile(r"\s+WITH\s+(NO\s+)?DATA$", re.IGNORECASE)
 
 
 def create_table(cursor: Cursor) -> CreateTable | CreateTableAs:
@@ -94,7 +94,7 @@ def _create_as(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> CreateTa
     return CreateTableAs(
         relation,
         columns,
-        query[: data.start()] if data else query.rstrip().rstrip(";"),
+        query[: data.start()] if data else query,
         missing_ok,
         with_data=data is None or data[1] is None,
         notices=cursor.notices,

@@ -102,10 +102,20 @@ class AddPrimaryKey:
 
 @dataclass(frozen=True, slots=True)
 class SetReplicaIdentity:
-    """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key)."""
+    """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key), or
+    USING INDEX ``index``."""
 
     kind: str
     key: tuple[str, ...] = ()
+    index: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint:
+    """DROP CONSTRAINT [IF EXISTS] name [CASCADE | RESTRICT]"""
+
+    name: str
+    missing_ok: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +141,13 @@ class DetachPartition:
 
 
 AlterTableCommand = (
-    AddColumn | AddPrimaryKey | SetReplicaIdentity | ChangeOwner | AttachPartition | DetachPartition
+    AddColumn
+    | AddPrimaryKey
+    | DropConstraint
+    | SetReplicaIdentity
+    | ChangeOwner
+    | AttachPartition
+    | DetachPartition
 )
 
 
