@@ -27,6 +27,7 @@ from penstock.executor.duckdb_values import (
     refused,
 )
 from penstock.sql.builtin import functions
+from penstock.sql.coercion import element
 from penstock.sql.expressions import BoolOp
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
@@ -359,9 +360,15 @@ def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
     return enumerate(items, 1)
 
 
+_ORDERED = PLAIN | {NUMERIC, BPCHAR}
+
+
 def _order_by(key: SortKey, value: Value) -> str:
-    if value.type not in PLAIN | {NUMERIC, BPCHAR}:
-        raise refused(f"ORDER BY of {type_name(value.type)}")
+    if value.type not in _ORDERED:
+        # NULL elements go where NULL does, which is right for the usual two orders only.
+        usual = key.nulls_first == key.descending
+        if element(value.type) not in _ORDERED or not usual:
+            raise refused(f"ORDER BY of {type_name(value.type)}")
     direction = "DESC" if key.descending else "ASC"
     nulls = "FIRST" if key.nulls_first else "LAST"
     return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"
