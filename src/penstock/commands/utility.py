@@ -15,6 +15,7 @@ from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
+from penstock.commands.rename_subscription import rename_subscription
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_publications import alter_publications
@@ -53,6 +54,7 @@ from penstock.sql import (
     Query,
     RenamePublication,
     RenameRole,
+    RenameSubscription,
     Select,
     Statement,
 )
@@ -111,6 +113,7 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
         | AlterSubscriptionPublications
+        | RenameSubscription
         | DropSubscription,
     )
 
@@ -150,6 +153,8 @@ def _subscriptions(
             return refresh_tables(statement, catalog, connect)
         case AlterSubscriptionPublications():
             return alter_publications(statement, catalog, connect)
+        case RenameSubscription():
+            return rename_subscription(statement, catalog, scope)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
         case Query(_, kind):

@@ -60,6 +60,7 @@ from penstock.sql.statements import (
 from penstock.sql.subscription_statements import (
     AlterSubscriptionPublications,
     AlterSubscriptionRefreshTables,
+    RenameSubscription,
 )
 from penstock.sql.table_statements import (
     AddColumn,
@@ -127,6 +128,7 @@ __all__ = [
     "RangeVar",
     "RenamePublication",
     "RenameRole",
+    "RenameSubscription",
     "ResetVariable",
     "RoleKind",
     "RoleOption",

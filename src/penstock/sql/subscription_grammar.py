@@ -25,6 +25,7 @@ from penstock.sql.statements import (
 from penstock.sql.subscription_statements import (
     AlterSubscriptionPublications,
     AlterSubscriptionRefreshTables,
+    RenameSubscription,
 )
 
 _ALTER: Final = "ALTER SUBSCRIPTION ..."
@@ -136,11 +137,11 @@ def _owner(cursor: Cursor, _name: str) -> Statement:
     raise not_supported(f"{_ALTER} OWNER TO")
 
 
-def _rename(cursor: Cursor, _name: str) -> Statement:
+def _rename(cursor: Cursor, name: str) -> Statement:
     cursor.expect("to")
-    cursor.name()
+    new_name = cursor.name()
     cursor.expect_end()
-    raise not_supported(f"{_ALTER} RENAME TO")
+    return RenameSubscription(name, new_name, notices=cursor.notices)
 
 
 _FORMS: Final[dict[str, Callable[[Cursor, str], Statement]]] = {

@@ -20,6 +20,14 @@ class AlterSubscriptionRefreshTables(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class RenameSubscription(Statement):
+    """ALTER SUBSCRIPTION name RENAME TO new_name."""
+
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class AlterSubscriptionPublications(Statement):
     """ALTER SUBSCRIPTION name SET | ADD | DROP PUBLICATION names [WITH (...)].
 
