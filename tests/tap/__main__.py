@@ -8,6 +8,7 @@ stays in ``build/tap``.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shutil
 import signal
@@ -105,6 +106,7 @@ def _run_one(perl: str, role: Role, test: Path) -> tuple[FileResult, str]:
 def _spark() -> Any:
     """One session for all nodes: each would take half a minute to get warm."""
     warehouse = tempfile.mkdtemp(prefix="penstock-tap-spark-")
+    atexit.register(shutil.rmtree, warehouse, ignore_errors=True)
     return build_session(
         master="local[2]",
         driver_memory="1g",

@@ -54,7 +54,8 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
         columns = _own_and_liked(transaction, scope, statement)
         key = _primary_key(statement, columns)
         _check_once(names(columns))
-        definition = Definition(columns, key, notices=_not_null_notice(statement))
+        notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        definition = Definition(columns, key, notices=notices)
     if statement.partition_by is not None:
         check_partition_key(
             statement.relation.name,
@@ -187,6 +188,27 @@ def check_partition_key(
                 detail=f'PRIMARY KEY constraint on table "{table}" lacks column "{name}" which is '
                 "part of the partition key.",
             )
+
+
+def _references(
+    transaction: CatalogTransaction, scope: Scope, statement: CreateTable
+) -> tuple[Notice, ...]:
+    """The tables exist, and that is all that is known. Raises UndefinedObject (42P01)."""
+    written = [item for item in statement.columns if item.references is not None]
+    for item in written:
+        assert item.references is not None
+        if item.references != statement.relation:
+            get_table(transaction, scope, item.references)
+    if not written:
+        return ()
+    shown = ", ".join(f'"{item.name}"' for item in written)
+    return (
+        notice(
+            f"REFERENCES of {shown} is not enforced",
+            detail="Rows of the lake's tables are not looked up in others, since Spark writes them "
+            "too.",
+        ),
+    )
 
 
 def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:

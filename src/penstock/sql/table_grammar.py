@@ -216,11 +216,14 @@ def column_def(cursor: Cursor) -> ColumnDef:
     found_type = column_type(cursor)
     found: list[str] = []
     default: str | None = None
+    references: RangeVar | None = None
     while True:
         if cursor.word() == "default":
             if default is not None:
                 raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
             default = default_constant(cursor)
+        elif references is None and cursor.accept("references"):
+            references = _references(cursor)
         elif constraint := _column_constraint(cursor):
             found.append(constraint)
         else:
@@ -232,7 +235,18 @@ def column_def(cursor: Cursor) -> ColumnDef:
         null="null" in found,
         primary_key="primary key" in found,
         default=default,
+        references=references,
     )
+
+
+def _references(cursor: Cursor) -> RangeVar:
+    """``REFERENCES qualified_name opt_column_list``, without actions of its own"""
+    relation = qualified_name(cursor)
+    if cursor.at_symbol("("):
+        column_list(cursor)
+    if cursor.word() in ("match", "on", "deferrable", "initially"):
+        raise not_supported(f"REFERENCES ... {str(cursor.word()).upper()}")
+    return relation
 
 
 def _column_constraint(cursor: Cursor) -> str | None:

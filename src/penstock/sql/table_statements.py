@@ -26,6 +26,7 @@ class ColumnDef:
     null: bool = False
     primary_key: bool = False
     default: str | None = None
+    references: RangeVar | None = None
 
 
 @dataclass(frozen=True, slots=True)
