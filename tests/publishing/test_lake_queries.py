@@ -57,6 +57,7 @@ _QUERIES = [
     " ORDER BY id",
     "SELECT CASE WHEN sold > 0 THEN 'some' WHEN sold = 0 THEN 'none' END FROM goods ORDER BY id",
     "SELECT upper(name), lower(name), length(name), name || '!' FROM goods ORDER BY id",
+    "SELECT 'n' || id, sold || name, (-5)::smallint || '!' FROM goods ORDER BY id",
     "SELECT substring(name from 2 for 2), left(name, 2), right(name, 2) FROM goods ORDER BY id",
     "SELECT trim(both 'i' from name), replace(name, 'p', 'q'), position('n' in name) FROM goods"
     " ORDER BY id",
