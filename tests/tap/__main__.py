@@ -1,9 +1,9 @@
 """``make tap``: PostgreSQL's own subscription tests with a node at one end.
 
 ``python -m tap [ROLE] [FILE ...]``: a role of ``roles.py`` (without one: both measured ones), and
-beginnings of the names of files. Prints a line for each file, what is not as expected, and how to
-accept that; the exit status is 1 then, and 2 when the tests cannot be run here. What each file said
-stays in ``build/tap``.
+beginnings of the names of files (without one: those of ``expected.toml``). Prints a line for each
+file, what is not as expected, and how to accept that; the exit status is 1 then, and 2 when the
+tests cannot be run here. What each file said stays in ``build/tap``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
 def _run_role(perl: str, role: Role, wanted: Sequence[str]) -> list[str]:
     suite = find_suite(role.version)
     known = expected.load().get(role.name)
-    chosen = [f for f in suite.files() if not wanted or f.name.startswith(tuple(wanted))]
+    listed = suite.files() if known is None else [f for f in suite.files() if f.stem in known.files]
+    chosen = [f for f in suite.files() if f.name.startswith(tuple(wanted))] if wanted else listed
     print(f"\n{role.name}, PostgreSQL {suite.release}\n{page.plain_heading()}", flush=True)
     counted: list[Counts] = []
     changed: list[str] = []
@@ -76,6 +77,9 @@ def _run_role(perl: str, role: Role, wanted: Sequence[str]) -> list[str]:
         note = f"{note} {time.monotonic() - begun:.0f} s"
         print(page.plain(test.stem, counts, note.strip()), flush=True)
     print(page.plain("all", total(counted)), flush=True)
+    left_out = [f.stem for f in suite.files() if f not in listed]
+    if left_out and not wanted:
+        print(f"not in expected.toml, so not run: {', '.join(left_out)}")
     return changed
 
 
