@@ -31,7 +31,7 @@ QUERIES = {
           FROM pg_proc
          WHERE oid < 16384 AND pronamespace = 'pg_catalog'::regnamespace
            AND NOT (proargtypes::oid[] && '{2275,2281}'::oid[] AND prokind <> 'w')
-           AND prorettype NOT IN (2279, 3838, 325, 3115, 269, 3310, 2278) ORDER BY oid""",
+           AND prorettype NOT IN (2279, 3838, 325, 3115, 269, 3310) ORDER BY oid""",
     "pg_cast": """
         SELECT castsource, casttarget, castfunc, castcontext, castmethod
           FROM pg_cast WHERE oid < 16384 ORDER BY castsource, casttarget""",

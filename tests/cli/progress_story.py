@@ -1,10 +1,11 @@
 """A program that shows the progress of two scripted copies, and logs meanwhile; then nothing is
-copied any more, and it ends."""
+copied any more, until it is told to end."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import signal
 import threading
 import time
 
@@ -36,21 +37,15 @@ def status_at(step: int) -> list[SubscriptionStatus]:
 
 def run() -> None:
     log_to_standard_error()
-    looks = itertools.count()
+    looks = itertools.count()  # further at each look, so that a slow machine shows each state too
     over = threading.Event()
-
-    def status() -> list[SubscriptionStatus]:
-        """Further at each look, so that a slow machine shows each state too."""
-        step = next(looks) * _STEPS_EACH_LOOK
-        if step > _STEPS:  # what is streaming has been drawn
-            over.set()
-        return status_at(step)
-
-    with ProgressDisplay(status):
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    with ProgressDisplay(lambda: status_at(next(looks) * _STEPS_EACH_LOOK)):
         for number in range(60):
             logging.info("line %02d %s end", number, "word " * 30)
             time.sleep(_LOG_S)
-        over.wait()
+        while not over.wait(_LOG_S):  # signals come in between
+            pass
     print("over", flush=True)
 
 

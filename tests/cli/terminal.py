@@ -20,8 +20,8 @@ from typing import Any
 
 import pyte
 
-_FRAME = 512
-"""Bytes taken in at once: fewer than a display draws, so that nothing drawn is overlooked."""
+_PIECE = 64
+"""Bytes taken in at once: so few that no state of the screen is overlooked."""
 
 
 class Terminal:
@@ -66,12 +66,16 @@ class Terminal:
         if not select.select([self._master], [], [], seconds)[0]:
             return True
         try:
-            data = os.read(self._master, _FRAME)
+            data = os.read(self._master, _PIECE)
         except OSError:  # EIO: nobody has the other end any more
             return False
         self.raw += data
         self._stream.feed(data)
         return bool(data)
+
+    def terminate(self) -> None:
+        """As by ``kill``."""
+        self._process.terminate()
 
     def press(self, keys: bytes) -> None:
         """As typed: b"\\x03" is Ctrl-C."""

@@ -45,6 +45,7 @@ def test_bars_show_rate_total_and_time_left_and_go_away_when_done() -> None:
             for lines in drawn
         )
         assert not any(" copy " in line for line in terminal.visible())
+        terminal.terminate()
         assert terminal.end() == 0
         # Of the display nothing is left, and each log line can be read whole.
         told = terminal.lines()

@@ -17,11 +17,12 @@ from penstock import errors
 from penstock.cli.main import app
 from penstock.commands import subscription_options
 from penstock.commands.views import select
+from penstock.guc import INT_MAX
 from penstock.lakehouse.cut_rows import SCHEMA
 from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
 from penstock.node import guc
-from penstock.node.guc_values import INT_MAX, Integer, Real
+from penstock.node.guc_values import Integer, Real
 from penstock.node.status import SubscriptionStatus, TableStatus
 from penstock.pgtypes import arrow_type
 from penstock.stats.prometheus import NodeCollector

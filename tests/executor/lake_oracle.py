@@ -15,7 +15,6 @@ from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
 from penstock.executor.duckdb_query import CompiledQuery, compile_query
 from penstock.executor.numeric_average import numeric_average
-from penstock.pgtypes import arrow_type, find
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.query import query_error
 from penstock.sql import RangeVar
@@ -23,6 +22,7 @@ from penstock.sql.query.parsenodes import SelectStmt
 from penstock.sql.query.primnodes import OutputColumn, Query
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
+from server_rows import arrow_arrays
 
 Rows = list[tuple[bytes | None, ...]]
 
@@ -83,14 +83,8 @@ class LakeOracle:
         self._tables[name] = self._arrow(name, known)
 
     def _arrow(self, name: str, columns: Sequence[OutputColumn]) -> pa.Table:
-        result = self._connection.pgconn.exec_(f"SELECT * FROM {name}".encode())
-        assert result.status == ExecStatus.TUPLES_OK, result.error_message
-        arrays = []
-        for number, column in enumerate(columns):
-            family = find(column.type)
-            cells = (result.get_value(row, number) for row in range(result.ntuples))
-            values = [None if c is None else family.text_value(c, column.typmod) for c in cells]
-            arrays.append(pa.array(values, arrow_type(column.type, column.typmod)))
+        types = [(column.type, column.typmod) for column in columns]
+        arrays = arrow_arrays(self._connection, f"SELECT * FROM {name}", types)
         return pa.table(arrays, [f"c{number}" for number in range(1, len(columns) + 1)])
 
     def compare(self, query: str) -> str:

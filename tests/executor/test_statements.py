@@ -146,6 +146,9 @@ SELECT v = 1 FROM t
 SELECT now() - now()
 SELECT current_user
 SELECT $1
+SELECT pg_sleep(0) FROM t
+SELECT id FROM t WHERE pg_sleep(0)
+SELECT pg_notify('a', v) FROM t
 SELECT xpath('//a', '<!DOCTYPE a SYSTEM "http://localhost:1/">')
 SELECT xmlparse(DOCUMENT '<a/>')
 SELECT query_to_xml('SELECT 1', true, true, '')

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigurationError
+from penstock.guc import INT_MAX
 from penstock.node import guc
-from penstock.node.guc_values import INT_MAX
 
 
 def write(folder: Path, text: str) -> Path:

@@ -48,7 +48,7 @@ class PublishingLake:
 
     def sql(self, statement: str) -> None:
         """A statement of the node."""
-        self._commands(parse(statement), _ROLE)
+        self._commands(parse(statement), _ROLE, lambda: None)
 
     def table(
         self,

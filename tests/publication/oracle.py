@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import duckdb
 import psycopg
 import pyarrow as pa
-from psycopg.pq import ExecStatus
 
 from penstock.errors import PenstockError
-from penstock.pgtypes import arrow_type, find
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
+from server_rows import arrow_arrays
 
 Verdict = tuple[str, str, str | None]
 """SQLSTATE, message, detail."""
@@ -59,14 +58,8 @@ class World:
         self._duckdb.register("tb", self._arrow())
 
     def _arrow(self) -> pa.Table:
-        result = self._connection.pgconn.exec_(b"SELECT * FROM tb ORDER BY id")
-        assert result.status == ExecStatus.TUPLES_OK, result.error_message
-        arrays = []
-        for number, column in enumerate(self.columns):
-            family = find(column.type_oid)
-            cells = (result.get_value(row, number) for row in range(result.ntuples))
-            values = [None if c is None else family.text_value(c, column.typmod) for c in cells]
-            arrays.append(pa.array(values, arrow_type(column.type_oid, column.typmod)))
+        types = [(column.type_oid, column.typmod) for column in self.columns]
+        arrays = arrow_arrays(self._connection, "SELECT * FROM tb ORDER BY id", types)
         return pa.table(arrays, [column.name for column in self.columns])
 
     def postgres_says(self, text: str) -> Row:

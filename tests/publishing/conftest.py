@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from fix_postgres import Database
@@ -46,3 +47,24 @@ def subscriber(database_on: Callable[..., Database]) -> Iterator[Callable[..., D
             return database
 
         yield create
+
+
+@pytest.fixture
+def both(
+    lake: LakeNode, database_on: Callable[..., Database]
+) -> Iterator[Callable[..., tuple[Any, Any]]]:
+    """``both(*statements)``: sessions on the node and on a server that have run them."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(*statements: str) -> tuple[Any, Any]:
+            lake.execute(*statements)
+            server = stack.enter_context(
+                psycopg.connect(
+                    database_on(18).conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
+                )
+            )
+            for statement in statements:
+                server.execute(statement)  # type: ignore[call-overload]
+            return stack.enter_context(lake.connect()), server
+
+        yield connect

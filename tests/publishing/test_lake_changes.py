@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
-
-from fix_postgres import Database
-from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
@@ -52,24 +49,8 @@ _REFUSED = (
 )
 
 
-@pytest.fixture
-def both(lake: LakeNode, database_on: Callable[..., Database]) -> Iterator[tuple[Any, Any]]:
-    """Sessions on the node and on a server with the same tables."""
-    lake.execute(*_TABLES)
-    database = database_on(18)
-    with (
-        lake.connect() as ours,
-        psycopg.connect(
-            database.conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
-        ) as server,
-    ):
-        for statement in _TABLES:
-            server.execute(statement)  # type: ignore[call-overload]
-        yield ours, server
-
-
-def test_changes_do_what_a_server_does(both: tuple[Any, Any]) -> None:
-    ours, server = both
+def test_changes_do_what_a_server_does(both: Callable[..., tuple[Any, Any]]) -> None:
+    ours, server = both(*_TABLES)
     for change in _CHANGES:
         expected, found = server.execute(change).statusmessage, ours.execute(change).statusmessage
         assert (change, found) == (change, expected)

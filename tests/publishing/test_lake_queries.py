@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from fix_postgres import Database
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -82,24 +81,8 @@ _QUERIES = [
 ]
 
 
-@pytest.fixture
-def both(lake: LakeNode, database_on: Callable[..., Database]) -> Iterator[tuple[Any, Any]]:
-    """Sessions on the node and on a server with the same tables."""
-    lake.execute(*_TABLES)
-    database = database_on(18)
-    with (
-        lake.connect() as ours,
-        psycopg.connect(
-            database.conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
-        ) as server,
-    ):
-        for statement in _TABLES:
-            server.execute(statement)  # type: ignore[call-overload]
-        yield ours, server
-
-
-def test_queries_give_what_a_server_gives(both: tuple[Any, Any]) -> None:
-    ours, server = both
+def test_queries_give_what_a_server_gives(both: Callable[..., tuple[Any, Any]]) -> None:
+    ours, server = both(*_TABLES)
     wrong = []
     for query in _QUERIES:
         expected = server.execute(query)

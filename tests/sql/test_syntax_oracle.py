@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from psycopg.pq import DiagnosticField, ExecStatus
 
@@ -231,6 +231,7 @@ _OPENINGS = words("' '' \\' e' x' b' n' \" u&\" $$ $a$ $ /* */ -- \\ a 1 ; ( )")
     st.lists(st.sampled_from([*sorted(_OPENINGS), " "]), min_size=1, max_size=8),
     st.sampled_from(["", " "]),
 )
+@example(['u&"', "\\", '"', "$$"], "")
 def test_what_never_ends_begins_where_postgresql_says(
     oracle: Callable[[str], Verdict | None], pieces: list[str], gap: str
 ) -> None:

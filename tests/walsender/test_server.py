@@ -58,6 +58,7 @@ class Runner:
         self.context = context
         self.cancelled = threading.Event()
         self.closed = threading.Event()
+        self.waiting = threading.Event()
         self.drawn = 0
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
@@ -92,6 +93,7 @@ class Runner:
                 rows = ([str(i).encode()] for i in range(int(number)))
                 return Rows((FieldDescription("n", INT4, 4),), rows)
             case ["WAIT"]:
+                self.waiting.set()
                 if self.cancelled.wait(20):
                     raise PenstockError("canceling statement due to user request", sqlstate="57014")
             case ["COPY", *_]:
@@ -439,6 +441,34 @@ def test_stopping_ends_running_statements(node: Node) -> None:
         thread.join(20)
         assert time.monotonic() - began < 10
         assert node.server.sessions == 0
+
+
+def test_clients_are_told_that_the_node_stops(node: Node) -> None:
+    with (
+        connected(node) as idle,
+        connected(node) as busy,
+        socket.create_connection(("127.0.0.1", node.port)) as silent,
+    ):
+        failures: list[psycopg.Error] = []
+
+        def wait() -> None:
+            try:
+                busy.execute("WAIT")
+            except psycopg.Error as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_for(lambda: any(r.waiting.is_set() for r in node.runners))
+        assert node.server is not None
+        node.server.stop()
+        thread.join(20)
+        with pytest.raises(psycopg.OperationalError) as told:
+            idle.execute("SELECT 1")
+        failures.append(told.value)
+        assert [error.sqlstate for error in failures] == ["57P01", "57P01"]
+        silent.settimeout(20)
+        assert b"57P01" in silent.recv(1000)
 
 
 def test_a_port_in_use_is_a_clear_error(node: Node) -> None:

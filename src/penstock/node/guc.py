@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.errors import ConfigurationError, InvalidParameterValue
+from penstock.guc import INT_MAX
 from penstock.node.guc_values import (
-    INT_MAX,
     Boolean,
     Integer,
     Kind,

@@ -8,48 +8,23 @@ is in that one, and its range is told in it. Once read, times are seconds and si
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Any, Final, Protocol
+from decimal import Decimal
+from typing import Any, Protocol
 
 from penstock.errors import InvalidParameterValue
-
-INT_MAX: Final = 2**31 - 1
-_INT_MIN: Final = -(2**31)
-
-_TIME_UNITS: Final[Mapping[str, Decimal]] = {
-    "us": Decimal("0.000001"),
-    "ms": Decimal("0.001"),
-    "s": Decimal(1),
-    "min": Decimal(60),
-    "h": Decimal(3600),
-    "d": Decimal(86400),
-}
-_SIZE_UNITS: Final[Mapping[str, Decimal]] = {
-    "B": Decimal(1),
-    "kB": Decimal(1 << 10),
-    "MB": Decimal(1 << 20),
-    "GB": Decimal(1 << 30),
-    "TB": Decimal(1 << 40),
-}
-_FAMILIES: Final = (_TIME_UNITS, _SIZE_UNITS)
-_HINTS: Final = (
-    'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".',
-    'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".',
+from penstock.guc import (
+    INT_MAX,
+    TIMES,
+    check_range,
+    in_seconds_or_bytes,
+    invalid,
+    read_bool,
+    read_integer,
+    read_real,
+    shown,
 )
-
-_DECIMAL: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_NUMBER: Final = re.compile(rf"\s*([+-]?0[xX][0-9a-fA-F]+|{_DECIMAL})\s*(.*?)\s*")
-_OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
-_REAL_WORDS: Final = re.compile(r"\s*([+-]?inf(?:inity)?)\s*", re.IGNORECASE)
-_BOOLEANS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
-    **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
-}
-"""parse_bool_with_len: unique prefixes."""
 
 
 class Kind(Protocol):
@@ -72,22 +47,16 @@ class Integer:
 
     def read(self, name: str, value: Any) -> Any:
         """As the Protocol says; seconds (float), bytes (int) or the number itself."""
-        number = _parse_int(name, value, self.unit)
-        _check_range(name, number, self.minimum, self.maximum, self.unit)
-        if self.unit in _TIME_UNITS:
-            return float(number * _TIME_UNITS[self.unit])
-        return number * int(_SIZE_UNITS[self.unit]) if self.unit else number
+        number = read_integer(name, _text(value), self.unit)
+        check_range(name, number, self.minimum, self.maximum, self.unit)
+        exact = in_seconds_or_bytes(number, self.unit)
+        return float(exact) if self.unit in TIMES else int(exact)
 
     def show(self, value: Any) -> str:
         """As the Protocol says: with the greatest unit that gives a whole number."""
-        for units in _FAMILIES:
-            if self.unit not in units:
-                continue
-            exact = Decimal(str(value))
-            fitting = [unit for unit, size in units.items() if exact % size == 0 and exact >= size]
-            unit = next((u for u in reversed(fitting) if u in ("MB", "kB", "s", "ms")), self.unit)
-            return f'"{int(exact / units[unit])}{unit}"'
-        return str(value)
+        if not self.unit:
+            return str(value)
+        return f'"{shown(int(Decimal(str(value)) / in_seconds_or_bytes(1, self.unit)), self.unit)}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +68,8 @@ class Real:
 
     def read(self, name: str, value: Any) -> float:
         """As the Protocol says."""
-        text = _text(value)
-        number, match = math.nan, _NUMBER.fullmatch(text)
-        if match is not None and not match[2]:
-            number = float.fromhex(match[1]) if "x" in match[1].lower() else float(match[1])
-        elif (word := _REAL_WORDS.fullmatch(text)) is not None:
-            number = float(word[1])
-        if math.isnan(number):
-            raise _invalid(name, value)
-        _check_range(name, number, self.minimum, self.maximum, "")
+        number = read_real(name, _text(value), "")
+        check_range(name, number, self.minimum, self.maximum, "")
         return number
 
     def show(self, value: Any) -> str:
@@ -121,10 +83,7 @@ class Boolean:
 
     def read(self, name: str, value: Any) -> bool:
         """As the Protocol says."""
-        found = _BOOLEANS.get(_text(value).lower())
-        if found is None:
-            raise InvalidParameterValue(f'parameter "{name}" requires a Boolean value')
-        return found
+        return read_bool(name, _text(value))
 
     def show(self, value: Any) -> str:
         """As the Protocol says."""
@@ -187,64 +146,8 @@ class Settings:
         return json.dumps(value)
 
 
-def _parse_int(name: str, value: Any, base: str) -> int:
-    """parse_int: hexadecimal, fractions and units, rounded to the base unit."""
-    match = _NUMBER.fullmatch(_text(value))
-    if match is None:
-        raise _invalid(name, value)
-    digits, unit = match[1], match[2]
-    number = _c_integer(digits)
-    if unit:
-        number = _in_base_unit(name, value, number, unit, base)
-    if not _INT_MIN <= number <= INT_MAX:
-        raise _invalid(name, value, "Value exceeds integer range.")
-    return int(number.to_integral_value(ROUND_HALF_EVEN))
-
-
-def _c_integer(digits: str) -> Decimal:
-    """strtol with base 0, or a fraction by strtod."""
-    if "x" in digits.lower():
-        return Decimal(int(digits, 16))
-    octal = _OCTAL.fullmatch(digits) is not None
-    return Decimal(int(digits, 8)) if octal else Decimal(digits)
-
-
-def _in_base_unit(name: str, value: Any, number: Decimal, unit: str, base: str) -> Decimal:
-    """convert_to_base_unit: a fraction is rounded to the next smaller unit first (30.1GB)."""
-    for units, hint in zip(_FAMILIES, _HINTS, strict=True):
-        if base not in units:
-            continue
-        if unit not in units:
-            raise _invalid(name, value, hint)
-        smaller = [size for size in units.values() if size < units[unit]]
-        converted = number * units[unit]
-        if smaller and smaller[-1] >= units[base]:
-            converted = (converted / smaller[-1]).to_integral_value(ROUND_HALF_EVEN) * smaller[-1]
-        return converted / units[base]
-    raise _invalid(name, value)
-
-
-def _check_range(name: str, value: float, low: float, high: float, unit: str) -> None:
-    if low <= value <= high:
-        return
-    after = f" {unit}" if unit else ""
-    told, least, greatest = (_number_text(number) + after for number in (value, low, high))
-    raise InvalidParameterValue(
-        f'{told} is outside the valid range for parameter "{name}" ({least} .. {greatest})'
-    )
-
-
-def _number_text(number: float) -> str:
-    """As printf's %d and %g in PostgreSQL."""
-    if isinstance(number, int):
-        return str(number)
-    return f"{number:g}".replace("inf", "Infinity")
-
-
 def _invalid(name: str, value: Any, hint: str | None = None) -> InvalidParameterValue:
-    return InvalidParameterValue(
-        f'invalid value for parameter "{name}": "{_text(value)}"', hint=hint
-    )
+    return invalid(name, _text(value), hint)
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 from sqlglot.dialects.postgres import Postgres
@@ -111,7 +112,25 @@ def lex(text: str) -> list[Token]:
             tokens[-1] = _concatenated(tokens[-1], token)
         else:
             tokens.append(token)
-    return [*tokens, last]
+    return _looked_ahead(tokens, last)
+
+
+def _looked_ahead(tokens: list[Token], last: Token) -> list[Token]:
+    """base_yylex reads the token after a U& one, for UESCAPE, before it reads the escapes: of two
+    errors the later one is told."""
+    return [
+        following
+        if _wrongly_escaped(token)
+        and following.kind is Kind.ERROR
+        and (following is last or not _wrongly_escaped(following))
+        else token
+        for token, following in pairwise([*tokens, last])
+    ] + [last]
+
+
+def _wrongly_escaped(token: Token) -> bool:
+    empty = len(token.source) == len('u&""')
+    return token.kind is Kind.ERROR and token.source[:2].lower() == "u&" and not empty
 
 
 def _tokenize(text: str) -> list[Any]:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +27,8 @@ _SHORTEST_KEY: Final = 4
 _BACKLOG: Final = 128
 _FIRST_PID: Final = 1
 _STOP_S: Final = 10.0
+_TOLD_S: Final = 2.0
+"""Given to sessions for telling their clients that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
 """Clients beyond the limits that are told so at the same time; the others are just closed."""
 
@@ -94,7 +97,10 @@ class Server:
         log.info("listening on %s, port %d", listen.address, self.port)
 
     def stop(self) -> None:
-        """End every session and the listening; returns when their threads have ended."""
+        """End every session and the listening; returns when their threads have ended.
+
+        Clients are told (57P01, a fast shutdown); who does not end by itself is cut off.
+        """
         self._stopping.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -103,7 +109,12 @@ class Server:
         with self._lock:
             running = list(self._backends.values())
         for backend, _ in running:
-            backend.shut_down()
+            backend.terminate()
+        deadline = time.monotonic() + _TOLD_S
+        for backend, thread in running:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                backend.shut_down()
         for _, thread in running:
             thread.join(_STOP_S)
         if self._acceptor is not None:

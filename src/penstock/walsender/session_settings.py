@@ -14,7 +14,7 @@ from typing import Final
 from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.protocol.encoding import find_encoding
 from penstock.walsender.answers import ParameterChange
-from penstock.walsender.guc import settings
+from penstock.walsender.guc_tables import settings
 
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "datestyle": ("iso", "iso, mdy", "iso, dmy", "iso, ymd", "iso,mdy", "default"),

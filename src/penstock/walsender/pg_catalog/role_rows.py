@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.catalog.pg_authid import Role
-from penstock.walsender.guc import settings
+from penstock.walsender.guc_tables import settings
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, SessionFacts
 

@@ -8,32 +8,16 @@ them all the same, and are told what they have set.
 from __future__ import annotations
 
 import functools
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.guc import check_range, number_text, read_bool, read_integer, read_real, shown
 
-_BOOLEANS: Final = {
-    **dict.fromkeys(("on", "true", "yes", "1", "t", "tr", "tru", "y", "ye"), "on"),
-    **dict.fromkeys(("off", "false", "no", "0", "of", "f", "fa", "fal", "fals", "n"), "off"),
-}
 _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
 """What enums with on and off take for them."""
-_NUMBER: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)\s*\Z")
-_MEMORY: Final = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_TIME: Final = {
-    "us": 1,
-    "ms": 1000,
-    "s": 1_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
-_BASE: Final = re.compile(r"(\d*)([a-zA-Z]+)")
 _AT_START: Final = frozenset(("backend", "superuser-backend"))
 _SUPERUSERS: Final = frozenset(("superuser", "superuser-backend"))
 _SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
@@ -76,10 +60,7 @@ class Setting:
         """A value as pg_settings.setting has it. Raises InvalidParameterValue (22023)."""
         match self.kind:
             case "bool":
-                found = _BOOLEANS.get(text.lower())
-                if found is None:
-                    raise InvalidParameterValue(f'parameter "{self.name}" requires a Boolean value')
-                return found
+                return "on" if read_bool(self.name, text) else "off"
             case "enum":
                 return self._choice(text)
             case "integer" | "real":
@@ -88,12 +69,10 @@ class Setting:
 
     def shown(self, value: str) -> str:
         """``value`` as SHOW prints it: in the largest unit that leaves it whole."""
-        units = _units(self.unit)
-        if not units or self.kind not in ("integer", "real") or float(value) <= 0:
-            return value  # 0 and -1 have meanings of their own
-        base = round(float(value) * _factor(self.unit))
-        fits = [name for name, factor in units.items() if base % factor == 0]
-        return f"{base // units[fits[-1]]}{fits[-1]}"
+        if self.kind not in ("integer", "real"):
+            return value
+        number = int(value) if self.kind == "integer" else float(value)
+        return shown(number, self.unit)
 
     def _choice(self, text: str) -> str:
         word = _HIDDEN_CHOICES.get(self.name, {}).get(text.lower(), text.lower())
@@ -107,25 +86,13 @@ class Setting:
         )
 
     def _number(self, text: str) -> str:
-        match, units = _NUMBER.match(text), _units(self.unit)
-        if match is None or (match[2] and match[2] not in units):
-            hint = (
-                f"Valid units for this parameter are {_listed(units)}." if match and units else None
-            )
-            raise InvalidParameterValue(
-                f'invalid value for parameter "{self.name}": "{text}"', hint=hint
-            )
-        number = float(match[1])
-        if match[2]:
-            number = number * units[match[2]] / _factor(self.unit)
-        value: float = number if self.kind == "real" else _rounded(number)
-        if self.low and not float(self.low) <= value <= float(self.high):
-            unit = f" {self.unit}" if self.unit else ""
-            raise InvalidParameterValue(
-                f'{_plain(value)}{unit} is outside the valid range for parameter "{self.name}"'
-                f" ({self.low}{unit} .. {self.high}{unit})"
-            )
-        return _plain(value)
+        if self.kind == "integer":
+            value: float = read_integer(self.name, text, self.unit)
+            check_range(self.name, value, int(self.low), int(self.high), self.unit)
+        else:
+            value = read_real(self.name, text, self.unit)
+            check_range(self.name, value, float(self.low), float(self.high), self.unit)
+        return number_text(value)
 
 
 _HIDDEN_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -146,35 +113,6 @@ def settings(version: int) -> Mapping[str, Setting]:
             values = tuple(choices.split(",")) if choices else ()
             out[name.lower()] = Setting(name, context, kind, unit, low, high, values, boot)
     return out
-
-
-def _units(base: str) -> Mapping[str, int]:
-    match = _BASE.fullmatch(base)
-    if match is None:
-        return {}
-    units = _MEMORY if match[2] in _MEMORY else _TIME
-    return units if match[2] in units else {}
-
-
-def _factor(base: str) -> int:
-    """Bytes or microseconds of a unit such as ms or 8kB."""
-    match = _BASE.fullmatch(base)
-    assert match is not None
-    return int(match[1] or 1) * _units(base)[match[2]]
-
-
-def _listed(units: Mapping[str, int]) -> str:
-    quoted = [f'"{name}"' for name in units]
-    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
-
-
-def _rounded(number: float) -> int:
-    """rint: halves go to the even number."""
-    return round(number) if math.isfinite(number) else 0
-
-
-def _plain(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _cannot(message: str) -> PenstockError:

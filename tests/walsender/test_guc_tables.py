@@ -7,7 +7,7 @@ import pytest
 
 from fix_postgres import Database
 from penstock.errors import PenstockError
-from penstock.walsender.guc import settings
+from penstock.walsender.guc_tables import settings
 from penstock.walsender.session_settings import SessionSettings
 
 _VALUES = ("on", "TRUE", "of", "0", "1", "-1", "7", "1.5", "64MB", "8kB", "5min", "1d", "3 s", "x")
