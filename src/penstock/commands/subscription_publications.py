@@ -48,14 +48,14 @@ def alter_publications(
     """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
     ObjectInUse when the subscription was changed while the publisher was asked."""
     options = parse_subscription_options(statement.options, SET_PUBLICATION)
-    with catalog.read() as transaction:
-        subscription = get_subscription(transaction, statement.name)
-    wanted = replace(subscription, publications=_merged(subscription, statement)).healed()
     if not options.refresh:
         with catalog.write() as transaction:
-            get_subscription(transaction, statement.name)
-            transaction.subscriptions.save(wanted)
+            subscription = get_subscription(transaction, statement.name)
+            transaction.subscriptions.save(_altered(subscription, statement))
         return CommandResult(ALTERED)
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+    wanted = _altered(subscription, statement)
     if not subscription.enabled:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
@@ -71,6 +71,10 @@ def alter_publications(
         transaction.subscriptions.save(wanted)
         notices += take_in(transaction, wanted, found, options)
     return CommandResult(ALTERED, tuple(notices))
+
+
+def _altered(subscription: Subscription, statement: AlterSubscriptionPublications) -> Subscription:
+    return replace(subscription, publications=_merged(subscription, statement)).healed()
 
 
 def _merged(
