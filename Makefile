@@ -9,13 +9,16 @@ ARGS    :=
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle faults bench bench-subscribing bench-publishing bench-memory lint format clean
+.PHONY: help setup demo test oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
 	@echo 'make oracle      row filters and queries beside PostgreSQL 18, a million pairs (PAIRS=1000000)'
+	@echo 'make tap         PostgreSQL'"'"'s own subscription tests with a node at one end'
+	@echo '                 (ROLE=subscriber or publisher, FILES="001 028", TAP_SOURCE=archive)'
+	@echo 'make tap-page    write the tables of docs/fidelity.md from tests/tap/expected.toml'
 	@echo 'make faults      kill, restart and cut, again and again (CYCLES=30, SEED=1, FUZZ=300)'
 	@echo 'make bench       beside PostgreSQL 18 at the other end, as ratios (ARGS=--help);'
 	@echo '                 make bench-subscribing or make bench-publishing for one half'
@@ -61,6 +64,14 @@ oracle: setup
 		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
 	PENSTOCK_ORACLE_SHARE=1 PENSTOCK_ORACLE_QUERIES=5000 \
 		$(BIN)/python -m pytest tests/executor -s $(ARGS)
+
+# Which assertions pass is tests/tap/expected.toml's; TAP_SOURCE: PostgreSQL's source, where apt has none.
+export TAP_SOURCE
+tap: setup
+	PYTHONPATH=tests $(BIN)/python -m tap $(ROLE) $(FILES)
+
+tap-page: $(STAMPS)/python
+	PYTHONPATH=tests $(BIN)/python -m tap.page
 
 faults: setup
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \

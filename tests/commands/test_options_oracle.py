@@ -246,9 +246,6 @@ _HINTS = {
 @pytest.mark.parametrize(
     ("option", "refused"),
     [
-        ("streaming = on", "streaming = on"),
-        ("streaming = parallel", "streaming = parallel"),
-        ("two_phase", "two_phase = true"),
         ("disable_on_error = 1", "disable_on_error = true"),
         ("run_as_owner = on", "run_as_owner = true"),
         ("failover = true", "failover = true"),
@@ -271,3 +268,14 @@ def test_all_postgresqls_hints_are_compared(both: Both) -> None:
         both.clear()
         hints |= {hint for *_, hint in both.theirs(text) if hint}
     assert hints <= _HINTS
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("streaming = parallel", "streaming = parallel has no"), ("two_phase", "two_phase has no")],
+)
+def test_what_changes_nothing_is_taken_and_told(option: str, told: str, tmp_path: Path) -> None:
+    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
+        done = execute(parse(create(f"connect = false, {option}")), catalog, Publisher.connect)
+        assert done.notices[0].message.startswith(told)
+        assert len(catalog.subscriptions()) == 1

@@ -19,6 +19,10 @@ _TABLES = (
     "INSERT INTO goods VALUES (1, 'ink', 3.50, 7, true, '2024-02-29', '2024-02-29 10:00:00.5'),"
     " (2, 'Pen', 12.00, NULL, false, '2023-12-31', '2023-12-31 23:59:59'),"
     " (3, 'paper', NULL, -3, NULL, NULL, NULL), (4, '', 0.05, 0, true, '1970-01-01', '1970-01-01')",
+    "CREATE TABLE lists (id int, a int[], p numeric[], t text[])",
+    "INSERT INTO lists VALUES (1, '{1,2}', '{1.5}', '{b}'), (2, '{1}', '{-1,10}', '{a,z}'),"
+    " (3, '{1,NULL}', '{-1}', '{a,NULL}'), (4, NULL, NULL, NULL), (5, '{}', '{}', '{}'),"
+    " (6, '{NULL}', '{9}', '{\"\"}'), (7, '{-1,5,6}', '{NULL,1}', '{a}')",
     "INSERT INTO stock VALUES (1, 'north', 5), (1, 'south', NULL), (2, 'north', 0), (9, 'x_y', 3)",
 )
 _QUERIES = [
@@ -52,6 +56,7 @@ _QUERIES = [
     " ORDER BY id",
     "SELECT CASE WHEN sold > 0 THEN 'some' WHEN sold = 0 THEN 'none' END FROM goods ORDER BY id",
     "SELECT upper(name), lower(name), length(name), name || '!' FROM goods ORDER BY id",
+    "SELECT 'n' || id, sold || name, (-5)::smallint || '!' FROM goods ORDER BY id",
     "SELECT substring(name from 2 for 2), left(name, 2), right(name, 2) FROM goods ORDER BY id",
     "SELECT trim(both 'i' from name), replace(name, 'p', 'q'), position('n' in name) FROM goods"
     " ORDER BY id",
@@ -68,6 +73,10 @@ _QUERIES = [
     "SELECT n FROM generate_series(1, 4) AS s(n) JOIN goods ON id = n WHERE ok ORDER BY n",
     "SELECT id FROM goods WHERE added BETWEEN '2023-01-01' AND '2024-12-31' ORDER BY id",
     "SELECT id FROM goods WHERE price > 3 AND NOT ok",
+    "SELECT a FROM lists ORDER BY a",
+    "SELECT a FROM lists ORDER BY a DESC",
+    "SELECT p FROM lists ORDER BY p",
+    "SELECT t FROM lists ORDER BY t DESC",
     "SELECT id FROM goods WHERE name = ANY (ARRAY['ink', 'paper']) ORDER BY id",
 ]
 

@@ -8,6 +8,7 @@ from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
     AlterSubscriptionSet,
     CreateSubscription,
@@ -50,6 +51,18 @@ STATEMENTS: list[tuple[str, Statement]] = [
     (
         "ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)",
         AlterSubscriptionRefresh("s", (DefElem("copy_data", "false"),)),
+    ),
+    (
+        "ALTER SUBSCRIPTION s SET PUBLICATION p WITH (refresh)",
+        AlterSubscriptionPublications("s", "SET", ("p",), (DefElem("refresh", None),)),
+    ),
+    (
+        "ALTER SUBSCRIPTION s ADD PUBLICATION p, q",
+        AlterSubscriptionPublications("s", "ADD", ("p", "q")),
+    ),
+    (
+        "ALTER SUBSCRIPTION s DROP PUBLICATION p",
+        AlterSubscriptionPublications("s", "DROP", ("p",)),
     ),
     (
         "ALTER SUBSCRIPTION s SET (slot_name = a.b, x = int)",
@@ -121,22 +134,17 @@ def test_parse_wants_exactly_one_statement() -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("ALTER SUBSCRIPTION s SET PUBLICATION p WITH (refresh)", "SET PUBLICATION"),
-        ("ALTER SUBSCRIPTION s ADD PUBLICATION p, q", "ADD PUBLICATION"),
-        ("ALTER SUBSCRIPTION s DROP PUBLICATION p", "DROP PUBLICATION"),
         ("ALTER SUBSCRIPTION s SKIP (lsn = '0/1')", "SKIP"),
         ("ALTER SUBSCRIPTION s OWNER TO CURRENT_USER", "OWNER TO"),
-        ("ALTER SUBSCRIPTION s RENAME TO t", "RENAME TO"),
         ("CREATE VIEW v AS SELECT 1", "CREATE VIEW"),
         ("ALTER SEQUENCE q RESTART", "ALTER SEQUENCE"),
         ("VACUUM", "VACUUM"),
         ("GRANT INSERT ON t TO r", "GRANT INSERT"),
         ("GRANT r TO q", "GRANT of a role"),
         ("COPY t FROM STDIN", "COPY FROM"),
-        ("CREATE TABLE t (a int DEFAULT 1)", "DEFAULT"),
+        ("CREATE TABLE t (a int DEFAULT 1 + 1)", "DEFAULT"),
         ("CREATE TABLE t (a int, CHECK (a > 1))", "CHECK"),
         ("ALTER TABLE t DROP COLUMN a", "ALTER TABLE ... DROP"),
-        ("ALTER TABLE t REPLICA IDENTITY USING INDEX i", "USING INDEX"),
         ("SAVEPOINT a", "SAVEPOINT"),
     ],
 )

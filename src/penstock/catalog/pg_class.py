@@ -83,6 +83,11 @@ class LakeTable:
         return f"{self.schema}.{self.name}"
 
     @property
+    def primary_key_name(self) -> str:
+        """Of the constraint and the index that PostgreSQL would have for the primary key."""
+        return f"{self.name}_pkey"
+
+    @property
     def identity(self) -> tuple[str, ...] | None:
         """Columns that identify a row of an update or delete: () for FULL, None without any."""
         match self.replica_identity:

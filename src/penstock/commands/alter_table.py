@@ -17,6 +17,7 @@ from penstock.commands.aclchk import (
     check_owner,
     role_of,
 )
+from penstock.commands.attach_partition import attach
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -57,6 +58,7 @@ from penstock.sql import (
     AttachPartition,
     ChangeOwner,
     DetachPartition,
+    DropConstraint,
     SetReplicaIdentity,
 )
 
@@ -81,6 +83,7 @@ def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> Comman
             transaction.tables.save(table)
         if added:
             opened = [_open(scope, member, added) for member in _family(transaction, table)]
+            _check_no_rows(opened, added)
             for delta in opened:
                 _add_to_delta(delta, added)
     return CommandResult("ALTER TABLE", tuple(notices))
@@ -110,6 +113,8 @@ def _execute(
             check_columns(table, columns, known)
             check_key(columns, known)
             return replace(table, primary_key=columns)
+        case DropConstraint(name, missing_ok):
+            return _drop_constraint(table, name, missing_ok, notices)
         case SetReplicaIdentity():
             return _set_identity(scope, table, command, added)
         case ChangeOwner(spec):
@@ -119,11 +124,10 @@ def _execute(
                 schema = get_schema(transaction, scope, table.schema)
                 check_create_in_schema(replace(scope, role=owner), schema.owner, schema.name)
             return replace(table, owner=owner.oid)
-        case AttachPartition():
-            raise FeatureNotSupported(
-                "ALTER TABLE ... ATTACH PARTITION is not supported",
-                hint="Create the partition with CREATE TABLE ... PARTITION OF.",
-            )
+        case AttachPartition(relation, bound):
+            child = get_table(transaction, scope, relation)
+            check_owner(scope.role, child.owner, "table", child.name)
+            attach(transaction, scope, table, child, bound)
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table
@@ -157,6 +161,8 @@ def _set_identity(
 ) -> LakeTable:
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
     identity = ReplicaIdentity(command.kind)
+    if command.index is not None:
+        return replace(table, replica_identity=identity, identity_key=_index(table, command.index))
     known = [*names(table_columns(scope, table)), *names(added)]
     check_columns(table, command.key, known)
     for position, name in enumerate(command.key):
@@ -166,6 +172,30 @@ def _set_identity(
                 sqlstate=INVALID_TABLE_DEFINITION,
             )
     return replace(table, replica_identity=identity, identity_key=command.key)
+
+
+def _index(table: LakeTable, name: str) -> tuple[str, ...]:
+    """The columns of an index: there is the primary key's alone. Raises FeatureNotSupported."""
+    if name != table.primary_key_name or not table.primary_key:
+        raise FeatureNotSupported(
+            "REPLICA IDENTITY USING INDEX is supported for the primary key only, because Delta "
+            "tables have no indexes",
+            hint="Name the columns: ALTER TABLE ... REPLICA IDENTITY USING KEY (column, ...).",
+        )
+    return table.primary_key
+
+
+def _drop_constraint(
+    table: LakeTable, name: str, missing_ok: bool, notices: list[Notice]
+) -> LakeTable:
+    """ATExecDropConstraint; the primary key is the one constraint that there is."""
+    if name == table.primary_key_name and table.primary_key:
+        return replace(table, primary_key=())
+    message = f'constraint "{name}" of relation "{table.name}" does not exist'
+    if not missing_ok:
+        raise UndefinedObject(message)
+    notices.append(notice(f"{message}, skipping"))
+    return table
 
 
 def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -228,6 +258,16 @@ def _open(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> Delta
     return delta
 
 
+def _check_no_rows(opened: Sequence[DeltaTable], added: Sequence[TableColumn]) -> None:
+    """A default is for rows to come; those that are there would hold NULL."""
+    with_default = [column.name for column in added if column.default is not None]
+    if with_default and any(delta.rows for delta in opened):
+        raise FeatureNotSupported(
+            "ADD COLUMN with DEFAULT is not supported for a table with rows",
+            hint=f'Add the column without it, and UPDATE the rows: "{with_default[0]}".',
+        )
+
+
 def _backquoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
@@ -241,7 +281,15 @@ def _add_to_delta(delta: DeltaTable, added: Sequence[TableColumn]) -> None:
     taken = {source: column.name for source, column in known.items()}
     new_names = column_names([c.name for c in added], taken)
     new = [
-        Column(new_names[c.name], c.name, arrow_type(c.type_oid, c.typmod), c.type_oid, c.typmod)
+        Column(
+            new_names[c.name],
+            c.name,
+            arrow_type(c.type_oid, c.typmod),
+            c.type_oid,
+            c.typmod,
+            local=True,
+            default=c.default,
+        )
         for c in added
         if c.name not in known
     ]

@@ -7,7 +7,8 @@ and the key checked, or PostgreSQL's error. Nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
@@ -22,6 +23,8 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.lakehouse.defaults import constant
+from penstock.pgtypes import arrow_type
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec
 
@@ -48,10 +51,11 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     else:
         for item in statement.columns:
             _check_null(statement.relation.name, item)
-        columns = tuple(column(transaction, scope, item) for item in statement.columns)
-        key = _primary_key(statement)
+        columns = _own_and_liked(transaction, scope, statement)
+        key = _primary_key(statement, columns)
         _check_once(names(columns))
-        definition = Definition(columns, key, notices=_not_null_notice(statement))
+        notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        definition = Definition(columns, key, notices=notices)
     if statement.partition_by is not None:
         check_partition_key(
             statement.relation.name,
@@ -59,8 +63,6 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
             definition.columns,
             definition.primary_key,
         )
-    if not definition.columns:
-        raise FeatureNotSupported("a table without columns is not supported")
     return definition
 
 
@@ -79,7 +81,14 @@ def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> Ta
     oid, typmod = resolve(
         type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
     )
-    return TableColumn(item.name, oid, typmod)
+    _check_default(item.default, oid, typmod)
+    return TableColumn(item.name, oid, typmod, default=item.default)
+
+
+def _check_default(default: str | None, oid: int, typmod: int) -> None:
+    """cookDefault. Raises PenstockError (22P02, 22003, ...)."""
+    if default is not None:
+        constant(default, oid, typmod, arrow_type(oid, typmod), datetime.now(UTC))
 
 
 def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
@@ -88,10 +97,36 @@ def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateT
     check_owner(scope.role, parent.owner, "table", parent.name)
     if parent.partition_key is None:
         raise WrongObjectType(f'"{parent.name}" is not partitioned', sqlstate="42P17")
-    return Definition(table_columns(scope, parent), parent.primary_key, parent, statement.bound)
+    columns = _with_defaults(table_columns(scope, parent), statement)
+    return Definition(columns, parent.primary_key, parent, statement.bound)
 
 
-def _primary_key(statement: CreateTable) -> tuple[str, ...]:
+def _with_defaults(
+    columns: Sequence[TableColumn], statement: CreateTable
+) -> tuple[TableColumn, ...]:
+    """A partition's own defaults. Raises UndefinedObject."""
+    defaults = dict(statement.defaults)
+    for name in defaults:
+        if name not in names(columns):
+            raise UndefinedObject(f'column "{name}" does not exist', sqlstate=UNDEFINED_COLUMN)
+    for item in columns:
+        _check_default(defaults.get(item.name), item.type_oid, item.typmod)
+    return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
+
+
+def _own_and_liked(
+    transaction: CatalogTransaction, scope: Scope, statement: CreateTable
+) -> tuple[TableColumn, ...]:
+    """Columns as written; those of LIKE come without their defaults and keys."""
+    own = [column(transaction, scope, item) for item in statement.columns]
+    if statement.like is None:
+        return tuple(own)
+    liked = table_columns(scope, get_table(transaction, scope, statement.like))
+    at = statement.like_at
+    return (*own[:at], *(replace(c, default=None) for c in liked), *own[at:])
+
+
+def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[str, ...]:
     """The columns of the one PRIMARY KEY."""
     keys: list[tuple[str, ...]] = [(c.name,) for c in statement.columns if c.primary_key]
     keys += statement.primary_keys
@@ -99,7 +134,7 @@ def _primary_key(statement: CreateTable) -> tuple[str, ...]:
         raise multiple_primary_keys(statement.relation.name)
     if not keys:
         return ()
-    check_key(keys[0], [item.name for item in statement.columns])
+    check_key(keys[0], names(columns))
     return keys[0]
 
 
@@ -153,6 +188,27 @@ def check_partition_key(
                 detail=f'PRIMARY KEY constraint on table "{table}" lacks column "{name}" which is '
                 "part of the partition key.",
             )
+
+
+def _references(
+    transaction: CatalogTransaction, scope: Scope, statement: CreateTable
+) -> tuple[Notice, ...]:
+    """The tables exist, and that is all that is known. Raises UndefinedObject (42P01)."""
+    written = [item for item in statement.columns if item.references is not None]
+    for item in written:
+        assert item.references is not None
+        if item.references != statement.relation:
+            get_table(transaction, scope, item.references)
+    if not written:
+        return ()
+    shown = ", ".join(f'"{item.name}"' for item in written)
+    return (
+        notice(
+            f"REFERENCES of {shown} is not enforced",
+            detail="Rows of the lake's tables are not looked up in others, since Spark writes them "
+            "too.",
+        ),
+    )
 
 
 def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:

@@ -15,7 +15,7 @@ from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
-from penstock.lakehouse.schema import TYPE
+from penstock.lakehouse.schema import DEFAULT, TYPE
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.sql import RangeVar
@@ -147,7 +147,14 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
         pair = (int(oid), int(typmod or -1))
         if not pair[0]:
             pair = _type_of(field["type"])
-        columns.append(TableColumn(source_name(field), *pair, generated=_GENERATED in metadata))
+        columns.append(
+            TableColumn(
+                source_name(field),
+                *pair,
+                generated=_GENERATED in metadata,
+                default=metadata.get(DEFAULT),
+            )
+        )
     return tuple(columns)
 
 

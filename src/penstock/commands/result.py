@@ -29,9 +29,15 @@ class Notice:
         return "\n".join(lines)
 
 
-def warning(message: str, *, hint: str | None = None, sqlstate: str = "01000") -> Notice:
+def warning(
+    message: str,
+    *,
+    detail: str | None = None,
+    hint: str | None = None,
+    sqlstate: str = "01000",
+) -> Notice:
     """A WARNING."""
-    return Notice("WARNING", message, hint=hint, sqlstate=sqlstate)
+    return Notice("WARNING", message, detail=detail, hint=hint, sqlstate=sqlstate)
 
 
 def notice(message: str, *, detail: str | None = None, sqlstate: str = "00000") -> Notice:

@@ -40,6 +40,7 @@ class TableColumn:
     typmod: int = -1
     generated: bool = False
     collation: str = "default"
+    default: str | None = None
 
 
 class CompiledFilter(Protocol):

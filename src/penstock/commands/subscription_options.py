@@ -34,6 +34,7 @@ class SubscriptionOptions:
     create_slot: bool = True
     slot_name: str | None = None
     copy_data: bool = True
+    refresh: bool = True
     binary: bool = False
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
@@ -46,16 +47,17 @@ _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "of
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
-    "streaming": ("off",),
-    "two_phase": (False,),
+    "streaming": ("off", "on", "parallel"),
+    "two_phase": (False, True),
     "disable_on_error": (False,),
     "password_required": (True, False),
     "run_as_owner": (False,),
     "failover": (False,),
     "origin": ("any",),
 }
-"""Options that Penstock has not yet, with the values that name what it does. A node has no roles:
-as for PostgreSQL's superusers, password_required changes nothing."""
+"""Options that Penstock has not yet, with the values that name what it does, or that are without
+effect (``options_without_effect``). As for PostgreSQL's superusers, password_required changes
+nothing."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
@@ -64,6 +66,7 @@ CREATE: Final = frozenset(
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
+SET_PUBLICATION: Final = frozenset({"copy_data", "refresh"})
 
 
 def parse_subscription_options(

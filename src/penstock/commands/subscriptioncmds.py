@@ -22,6 +22,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.copied_again import returned, take_in_again
+from penstock.commands.options_without_effect import without_effect
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -78,9 +79,9 @@ def create_subscription(
         if transaction.subscriptions.find(statement.name) is not None:
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
-    _check_publications_once(statement.publications)
+    check_publications_once(statement.publications)
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
-    notices = _synchronous_commit_notice(options)
+    notices = list(without_effect(options))
     if not options.connect:
         _insert(statement, catalog, cuts, options, {}, None)
         notices.append(
@@ -149,7 +150,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
         _save_healed(transaction, subscription)
-    return CommandResult(ALTERED, tuple(_synchronous_commit_notice(options)))
+    return CommandResult(ALTERED, without_effect(options))
 
 
 def alter_refresh(
@@ -166,17 +167,28 @@ def alter_refresh(
     found = published(subscription, connect)
     with catalog.write() as transaction:
         subscription = unchanged(transaction, subscription, found)
-        known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
-        new = {table: oid for table, oid in found.tables.items() if table not in known}
-        check_targets(transaction, new)
-        added = transaction.relations.add(subscription.oid, new, _first_state(options))
-        for table in known.keys() - set(found.tables):
-            transaction.relations.remove(known[table])
-        kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
-        notices = returned(added)
-        notices += take_in_again(transaction, subscription, kept, options)
+        notices = take_in(transaction, subscription, found, options)
+    return CommandResult(ALTERED, tuple(notices))
+
+
+def take_in(
+    transaction: CatalogTransaction,
+    subscription: Subscription,
+    found: Published,
+    options: SubscriptionOptions,
+) -> list[Notice]:
+    """AlterSubscription_refresh: the subscription's tables become those that were found."""
+    known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+    new = {table: oid for table, oid in found.tables.items() if table not in known}
+    check_targets(transaction, new)
+    added = transaction.relations.add(subscription.oid, new, _first_state(options))
+    for table in known.keys() - set(found.tables):
+        transaction.relations.remove(known[table])
+    kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
+    notices = returned(added)
+    notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in found.without_identity if table in new]
-    return CommandResult(ALTERED, (*notices, *_without_identity(unwarned)))
+    return [*notices, *_without_identity(unwarned)]
 
 
 def check_enabled(subscription: Subscription, form: str) -> None:
@@ -196,9 +208,13 @@ class Published:
     identity: PublisherIdentity
     tables: Mapping[TableName, int]
     without_identity: Sequence[TableName]
+    missing: Sequence[str] = ()
+    """Publications that were looked for and are not there."""
 
 
-def published(subscription: Subscription, connect: PublisherFactory) -> Published:
+def published(
+    subscription: Subscription, connect: PublisherFactory, look_for: Sequence[str] = ()
+) -> Published:
     """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
@@ -208,6 +224,7 @@ def published(subscription: Subscription, connect: PublisherFactory) -> Publishe
                 identity,
                 publisher.tables(subscription.publications),
                 publisher.tables_without_replica_identity(subscription.publications),
+                publisher.missing_publications(look_for) if look_for else (),
             )
     except PenstockError as error:
         if error.alter == _ENABLE:  # what makes a worker try again does not say this again
@@ -314,7 +331,8 @@ def _save_healed(transaction: CatalogTransaction, subscription: Subscription) ->
     transaction.subscriptions.save(subscription.healed())
 
 
-def _check_publications_once(names: Sequence[str]) -> None:
+def check_publications_once(names: Sequence[str]) -> None:
+    """Raises DuplicateObject."""
     for position, name in enumerate(names):
         if name in names[:position]:
             raise DuplicateObject(f'publication name "{name}" used more than once')
@@ -329,15 +347,4 @@ def _without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
             "ADD PRIMARY KEY, or ALTER TABLE ... REPLICA IDENTITY FULL.",
         )
         for schema, table in tables
-    ]
-
-
-def _synchronous_commit_notice(options: SubscriptionOptions) -> list[Notice]:
-    if "synchronous_commit" not in options.specified:
-        return []
-    return [
-        notice(
-            "synchronous_commit has no effect on this node",
-            detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
-        )
     ]

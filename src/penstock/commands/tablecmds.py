@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
 from penstock.catalog.dependency import delete_table
@@ -95,7 +96,10 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
         for column in definition.columns
     )
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)
-    return TableSchema.of_relation(relation, key=definition.primary_key)
+    made = TableSchema.of_relation(relation, key=definition.primary_key)
+    defaults = {column.name: column.default for column in definition.columns}
+    columns = [replace(c, local=True, default=defaults[c.source]) for c in made.columns]
+    return TableSchema(tuple(columns), made.key)
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:

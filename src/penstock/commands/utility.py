@@ -15,8 +15,10 @@ from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
+from penstock.commands.rename_subscription import rename_subscription
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
@@ -33,6 +35,7 @@ from penstock.sql import (
     AlterRole,
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
@@ -51,6 +54,7 @@ from penstock.sql import (
     Query,
     RenamePublication,
     RenameRole,
+    RenameSubscription,
     Select,
     Statement,
 )
@@ -108,6 +112,8 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionSet
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
+        | AlterSubscriptionPublications
+        | RenameSubscription
         | DropSubscription,
     )
 
@@ -145,6 +151,10 @@ def _subscriptions(
             return alter_refresh(statement, catalog, connect)
         case AlterSubscriptionRefreshTables():
             return refresh_tables(statement, catalog, connect)
+        case AlterSubscriptionPublications():
+            return alter_publications(statement, catalog, connect)
+        case RenameSubscription():
+            return rename_subscription(statement, catalog, scope)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
         case Query(_, kind):

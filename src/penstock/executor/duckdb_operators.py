@@ -90,6 +90,10 @@ def binary(name: str, left: Value, right: Value, result: int, right_node: Node) 
     pair = {left.type, right.type}
     if name == "||" and pair <= _TEXTS:
         return _both(f"({left.sql} || {right.sql})", left, right, result)
+    if name == "||" and len(pair & _TEXTS) == 1 and pair - _TEXTS <= INTEGERS:
+        # textanycat and anytextcat: the other one as text
+        texts = [f"CAST({value.sql} AS VARCHAR)" for value in (left, right)]
+        return _both(f"({' || '.join(texts)})", left, right, result)
     if name == "^@" and pair <= _TEXTS:
         return _both(f"starts_with({left.sql}, {right.sql})", left, right, result)
     if name in ("+", "-", "*", "/", "%"):

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from penstock.executor.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.executor.duckdb_functions import fitted, output_text
-from penstock.executor.duckdb_operators import COMPARISONS, PLAIN
+from penstock.executor.duckdb_operators import COMPARISONS
+from penstock.executor.duckdb_order import order_by
 from penstock.executor.duckdb_predicate import ExpressionCompiler
 from penstock.executor.duckdb_values import (
     BPCHAR,
-    NUMERIC,
     VARCHAR,
     Value,
     aligned,
@@ -57,7 +57,6 @@ from penstock.sql.query.primnodes import (
     ValuesScan,
     WindowFunc,
 )
-from penstock.sql.quoting import type_name
 
 _Item = TypeVar("_Item")
 
@@ -159,7 +158,7 @@ class QueryCompiler(ExpressionCompiler):
         return self._aggregate(node.aggregate, f" OVER ({' '.join(clauses)})")
 
     def _order(self, keys: Sequence[SortKey]) -> str:
-        return ", ".join(_order_by(key, self.value(key.node)) for key in keys)
+        return ", ".join(order_by(key, self.value(key.node)) for key in keys)
 
     def _sublink(self, node: SubLink) -> Value:
         self.nested = True
@@ -262,7 +261,7 @@ class QueryCompiler(ExpressionCompiler):
     def _sorted(self, query: Query) -> str:
         if not query.sort:
             return ""
-        keys = [_order_by(key, self._sort_value(key.node, query)) for key in query.sort]
+        keys = [order_by(key, self._sort_value(key.node, query)) for key in query.sort]
         return f" ORDER BY {', '.join(keys)}"
 
     def _sort_value(self, node: Node, query: Query) -> Value:
@@ -357,14 +356,6 @@ class QueryCompiler(ExpressionCompiler):
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
     return enumerate(items, 1)
-
-
-def _order_by(key: SortKey, value: Value) -> str:
-    if value.type not in PLAIN | {NUMERIC, BPCHAR}:
-        raise refused(f"ORDER BY of {type_name(value.type)}")
-    direction = "DESC" if key.descending else "ASC"
-    nulls = "FIRST" if key.nulls_first else "LAST"
-    return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"
 
 
 def _always_there(node: FromNode) -> Iterator[TableScan]:

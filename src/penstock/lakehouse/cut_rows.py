@@ -119,6 +119,14 @@ def of_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
     return rows.filter(pc.equal(rows["subscription_id"], owner.id))
 
 
+def renamed(rows: pa.Table, owner: CutOwner) -> pa.Table:
+    """With the owner's name in its rows."""
+    own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
+    position = rows.schema.get_field_index("subscription")
+    names = pc.if_else(own, pa.scalar(owner.name, pa.string()), rows["subscription"])
+    return rows.set_column(position, rows.schema.field(position), names)
+
+
 def not_of_others(rows: pa.Table, owner: CutOwner) -> pa.Array:
     """A mask without the rows of others that had the owner's name."""
     another_name = pc.not_equal(rows["subscription"], owner.name)

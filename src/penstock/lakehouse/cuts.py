@@ -40,6 +40,7 @@ from penstock.lakehouse.cut_rows import (
     newest_cuts,
     not_of_others,
     of_owner,
+    renamed,
     rows_of,
     whole_rows,
     with_owners,
@@ -148,6 +149,12 @@ class Cuts:
         rows = self._all_rows(state)
         if not pc.all(not_of_others(rows, owner), min_count=0).as_py():
             self._rewrite("FORGET CUTS", lambda rows: rows.filter(not_of_others(rows, owner)))
+
+    def rename(self, owner: CutOwner) -> None:
+        """A subscription's cuts get the name that it has now, for who reads them by name."""
+        state = load(self._storage, self.uri)
+        if state is not None and _has_ids(state):
+            self._rewrite("RENAME CUTS", lambda rows: renamed(rows, owner))
 
     def adopt(self, owners: Sequence[CutOwner]) -> None:
         """Cuts from before ids were recorded become those of the subscriptions of their names.
@@ -272,8 +279,8 @@ def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFil
     """Files that may hold cuts of a subscription with their newest cut_time, newest first."""
     found = []
     for file in state.files.values():
-        names = statistics.bounds(file.stats, "subscription", pa.string())
-        if names is not None and not names[0] <= owner.name <= names[1]:
+        ids = statistics.bounds(file.stats, "subscription_id", pa.string())
+        if ids is not None and not ids[0] <= owner.id <= ids[1]:
             continue
         times = statistics.bounds(file.stats, "cut_time", TIMESTAMP)
         found.append((times[1] if times else datetime.max.replace(tzinfo=UTC), file))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -27,6 +27,10 @@ from penstock.relation import Relation, ReplicaIdentity
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
+LOCAL: Final = "penstock.local"
+"""Metadata: the column was made by CREATE TABLE on the node, whatever is published."""
+DEFAULT: Final = "penstock.default"
+"""Metadata: such a column's default (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
 """Property: columns in which rows from before they were added lack the publisher's values."""
 GENERATION: Final = "delta.generationExpression"
@@ -45,7 +49,8 @@ _FOREIGN_METADATA: Final = (
 class Column:
     """One column: its name in Delta, its name and type at the publisher, its Arrow type.
 
-    ``type_oid`` is 0 where the table was not created by us.
+    ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
+    node, so that a publication may lack it; ``default``: for rows without a value then.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Column:
     type: pa.DataType
     type_oid: int = 0
     typmod: int = -1
+    local: bool = False
+    default: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,18 @@ class TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
 
+    def copied_again(self, wanted: TableSchema) -> TableSchema:
+        """``wanted`` with what the node's own CREATE TABLE has made beside it."""
+        own = self.by_source
+        columns = [
+            replace(c, local=True, default=own[c.source].default)
+            if c.source in own and own[c.source].local
+            else c
+            for c in wanted.columns
+        ]
+        rest = [c for c in self.columns if c.local and c.source not in wanted.by_source]
+        return TableSchema((*columns, *rest), wanted.key)
+
     def columns_added(self, wanted: TableSchema, *, table: str) -> tuple[Column, ...]:
         """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
@@ -162,6 +181,8 @@ def append_columns(schema_json: str, added: Sequence[Column]) -> str:
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
     for column in have.columns:
         other = wanted.by_source.get(column.source)
+        if other is None and column.local and have.key:
+            continue  # keeps its own values, as a subscriber's do; rows are found by the key
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:
             raise RelationChanged(
@@ -192,6 +213,10 @@ def _field(column: Column) -> dict[str, Any]:
     metadata = {SOURCE: column.source}
     if column.type_oid:
         metadata[TYPE] = f"{column.type_oid},{column.typmod}"
+    if column.local:
+        metadata[LOCAL] = "true"
+    if column.default is not None:
+        metadata[DEFAULT] = column.default
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -219,4 +244,6 @@ def _column(field: Mapping[str, Any]) -> Column:
         type=arrow_type(field["type"]),
         type_oid=int(oid),
         typmod=int(typmod or -1),
+        local=metadata.get(LOCAL) == "true",
+        default=metadata.get(DEFAULT),
     )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ProtocolViolation, RelationChanged
+from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Mask, take_either
@@ -84,7 +86,8 @@ class Changes:
 def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start: int) -> Changes:
     """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
 
-    A column that a batch's relation does not have (it was added later) is NULL. Raises
+    A column that a batch's relation does not have has its default in inserted rows (NULL where it
+    was added later), and keeps its value in updated ones where it is the node's own. Raises
     RelationChanged where a batch has a column that the target lacks or has with another type.
     """
     parts = [
@@ -122,7 +125,13 @@ def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Cha
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
+    sent = {attribute.name for attribute in batch.relation.attributes}
     for column in schema.columns:
+        if column.local and column.source not in sent:
+            kept = batch.operation[first:] == UPDATE
+            if kept.any():
+                unchanged[column.name] = kept
+            continue
         mask = batch.unchanged.get(column.source)
         if mask is None or not (mask := mask[first:]).any():
             continue
@@ -158,7 +167,7 @@ def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch) -> pa.Table
 def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
     if position < 0:
-        return pa.nulls(batch.num_rows, column.type)
+        return filled(column, batch.num_rows, datetime.now(UTC))
     array = batch.column(position)
     if array.type != column.type:
         raise RelationChanged(

@@ -268,6 +268,7 @@ def _tasks(
                 queries=unit.queries,
                 columns=columns,
                 schema=table.schema.arrow(),
+                targets=table.schema.columns,
                 storage=table.storage,
                 table_uri=table.uri,
                 batch_bytes=options.batch_bytes,

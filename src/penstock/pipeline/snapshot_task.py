@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import adbc_driver_manager
@@ -29,7 +30,9 @@ from penstock.errors import (
     StorageError,
     ValueNotRepresentable,
 )
+from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.relation import Attribute
 from penstock.walreceiver.connection import quote_literal
@@ -55,7 +58,8 @@ _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 
 @dataclass(frozen=True)
 class CopyTask:
-    """``number``: of the unit in its round; ``columns``: in the order of ``schema``.
+    """``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
+    for each of ``targets``; those that are not published get their default.
 
     ``conninfo`` holds the password and is never printed. ``batch_bytes``: of PostgreSQL's binary
     format, read at once. ``target_file_bytes``: where a file ends and the next begins.
@@ -68,6 +72,7 @@ class CopyTask:
     queries: tuple[str, ...]
     columns: tuple[Attribute, ...]
     schema: pa.Schema
+    targets: tuple[Column, ...]
     storage: Storage
     table_uri: str
     batch_bytes: int
@@ -179,9 +184,16 @@ def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
 
 def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     """ADBC's batch in the target's types and names."""
-    arrays = [
-        _column(batch.column(position), attribute, task)
+    published = {
+        attribute.name: _column(batch.column(position), attribute, task)
         for position, attribute in enumerate(task.columns)
+    }
+    now = datetime.now(UTC)
+    arrays = [
+        published[column.source]
+        if column.source in published
+        else filled(column, batch.num_rows, now)
+        for column in task.targets
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
 

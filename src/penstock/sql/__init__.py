@@ -57,7 +57,11 @@ from penstock.sql.statements import (
     Select,
     Statement,
 )
-from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
+from penstock.sql.subscription_statements import (
+    AlterSubscriptionPublications,
+    AlterSubscriptionRefreshTables,
+    RenameSubscription,
+)
 from penstock.sql.table_statements import (
     AddColumn,
     AddPrimaryKey,
@@ -69,6 +73,7 @@ from penstock.sql.table_statements import (
     CreateSchema,
     CreateTable,
     DetachPartition,
+    DropConstraint,
     DropSchema,
     DropTable,
     PartitionSpec,
@@ -84,6 +89,7 @@ __all__ = [
     "AlterRole",
     "AlterSubscriptionConnection",
     "AlterSubscriptionEnabled",
+    "AlterSubscriptionPublications",
     "AlterSubscriptionRefresh",
     "AlterSubscriptionRefreshTables",
     "AlterSubscriptionSet",
@@ -104,6 +110,7 @@ __all__ = [
     "DefElem",
     "DetachPartition",
     "Discard",
+    "DropConstraint",
     "DropPublication",
     "DropRole",
     "DropSchema",
@@ -121,6 +128,7 @@ __all__ = [
     "RangeVar",
     "RenamePublication",
     "RenameRole",
+    "RenameSubscription",
     "ResetVariable",
     "RoleKind",
     "RoleOption",

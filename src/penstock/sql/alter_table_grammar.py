@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.errors import FeatureNotSupported
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.keywords import words
 from penstock.sql.object_names import column_list, qualified_name, relation_expr, role_spec
@@ -23,6 +22,7 @@ from penstock.sql.table_statements import (
     AttachPartition,
     ChangeOwner,
     DetachPartition,
+    DropConstraint,
     SetReplicaIdentity,
 )
 
@@ -63,6 +63,8 @@ def _command(cursor: Cursor) -> AlterTableCommand:
     """``alter_table_cmd``"""
     if cursor.accept("add"):
         return _add(cursor)
+    if cursor.accept("drop", "constraint"):
+        return _drop_constraint(cursor)
     if cursor.accept("replica"):
         cursor.expect("identity")
         return _replica_identity(cursor)
@@ -83,6 +85,13 @@ def _add(cursor: Cursor) -> AlterTableCommand:
     return _add_column(cursor)
 
 
+def _drop_constraint(cursor: Cursor) -> DropConstraint:
+    missing_ok = cursor.accept("if", "exists")
+    name = cursor.name()
+    cursor.opt_drop_behavior()
+    return DropConstraint(name, missing_ok)
+
+
 def _add_column(cursor: Cursor) -> AddColumn:
     missing_ok = cursor.accept("if", "not", "exists")
     return AddColumn(column_def(cursor), missing_ok)
@@ -100,8 +109,4 @@ def _replica_identity(cursor: Cursor) -> SetReplicaIdentity:
     if cursor.accept("key"):
         return SetReplicaIdentity("i", column_list(cursor))
     cursor.expect("index")
-    cursor.name()
-    raise FeatureNotSupported(
-        "REPLICA IDENTITY USING INDEX is not supported, because Delta tables have no indexes",
-        hint="Name the columns: ALTER TABLE ... REPLICA IDENTITY USING KEY (column, ...).",
-    )
+    return SetReplicaIdentity("i", index=cursor.name())

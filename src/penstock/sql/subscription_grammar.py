@@ -22,7 +22,11 @@ from penstock.sql.statements import (
     DropSubscription,
     Statement,
 )
-from penstock.sql.subscription_statements import AlterSubscriptionRefreshTables
+from penstock.sql.subscription_statements import (
+    AlterSubscriptionPublications,
+    AlterSubscriptionRefreshTables,
+    RenameSubscription,
+)
 
 _ALTER: Final = "ALTER SUBSCRIPTION ..."
 
@@ -95,26 +99,26 @@ def _refresh_tables(cursor: Cursor, name: str) -> Statement:
 
 def _set(cursor: Cursor, name: str) -> Statement:
     if cursor.word() == "publication":
-        return _change_publications(cursor, "SET")
+        return _change_publications(cursor, name, "SET")
     options = cursor.definition()
     cursor.expect_end()
     return AlterSubscriptionSet(name, options, notices=cursor.notices)
 
 
-def _add(cursor: Cursor, _name: str) -> Statement:
-    return _change_publications(cursor, "ADD")
+def _add(cursor: Cursor, name: str) -> Statement:
+    return _change_publications(cursor, name, "ADD")
 
 
-def _drop(cursor: Cursor, _name: str) -> Statement:
-    return _change_publications(cursor, "DROP")
+def _drop(cursor: Cursor, name: str) -> Statement:
+    return _change_publications(cursor, name, "DROP")
 
 
-def _change_publications(cursor: Cursor, verb: str) -> Statement:
+def _change_publications(cursor: Cursor, name: str, verb: str) -> Statement:
     cursor.expect("publication")
-    cursor.name_list()
-    cursor.opt_definition()
+    publications = cursor.name_list()
+    options = cursor.opt_definition()
     cursor.expect_end()
-    raise not_supported(f"{_ALTER} {verb} PUBLICATION")
+    return AlterSubscriptionPublications(name, verb, publications, options, notices=cursor.notices)
 
 
 def _skip(cursor: Cursor, _name: str) -> Statement:
@@ -133,11 +137,11 @@ def _owner(cursor: Cursor, _name: str) -> Statement:
     raise not_supported(f"{_ALTER} OWNER TO")
 
 
-def _rename(cursor: Cursor, _name: str) -> Statement:
+def _rename(cursor: Cursor, name: str) -> Statement:
     cursor.expect("to")
-    cursor.name()
+    new_name = cursor.name()
     cursor.expect_end()
-    raise not_supported(f"{_ALTER} RENAME TO")
+    return RenameSubscription(name, new_name, notices=cursor.notices)
 
 
 _FORMS: Final[dict[str, Callable[[Cursor, str], Statement]]] = {

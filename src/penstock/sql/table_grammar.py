@@ -7,11 +7,14 @@ In: a cursor behind the word TABLE or SCHEMA. Out: a statement. What a Delta tab
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
 from penstock.sql.column_type_grammar import column_type
 from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.default_grammar import default_constant
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
     RangeVar,
@@ -24,6 +27,7 @@ from penstock.sql.table_statements import (
     ColumnDef,
     CreateSchema,
     CreateTable,
+    CreateTableAs,
     DropSchema,
     DropTable,
     PartitionSpec,
@@ -32,13 +36,11 @@ from penstock.sql.table_statements import (
 _CONSTRAINTS: Final = {
     "unique": "UNIQUE",
     "check": "CHECK",
-    "default": "DEFAULT",
     "generated": "GENERATED",
     "references": "REFERENCES",
     "foreign": "FOREIGN KEY",
     "exclude": "EXCLUDE",
     "collate": "COLLATE",
-    "like": "LIKE",
     "storage": "STORAGE",
     "compression": "COMPRESSION",
     "deferrable": "DEFERRABLE",
@@ -53,28 +55,56 @@ _TABLE_OPTIONS: Final = {
     "tablespace": "TABLESPACE",
     "as": "CREATE TABLE AS",
 }
+_WITH_DATA: Final = re.compile(r"\s+WITH\s+(NO\s+)?DATA$", re.IGNORECASE)
 
 
-def create_table(cursor: Cursor) -> CreateTable:
-    """``CreateStmt``"""
+def create_table(cursor: Cursor) -> CreateTable | CreateTableAs:
+    """``CreateStmt``, ``CreateAsStmt``"""
     missing_ok = cursor.accept("if", "not", "exists")
     relation = qualified_name(cursor)
     if cursor.accept("partition"):
         return _partition_of(cursor, relation, missing_ok)
-    if cursor.word() in ("of", "as", "using", "with", "on", "tablespace"):
+    if cursor.word() == "as" or (cursor.at_symbol("(") and cursor.peek(2) in (",", ")")):
+        return _create_as(cursor, relation, missing_ok)
+    if cursor.word() in ("of", "using", "with", "on", "tablespace"):
         raise not_supported(f"CREATE TABLE ... {str(cursor.word()).upper()}")
-    columns, keys = _elements(cursor)
+    elements = _elements(cursor)
     spec = _partition_spec(cursor)
     _refuse_options(cursor)
     cursor.expect_end()
-    return CreateTable(relation, columns, keys, missing_ok, spec, notices=cursor.notices)
+    return CreateTable(
+        relation,
+        tuple(elements.columns),
+        tuple(elements.keys),
+        missing_ok,
+        spec,
+        like=elements.like,
+        like_at=elements.like_at,
+        notices=cursor.notices,
+    )
+
+
+def _create_as(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> CreateTableAs:
+    columns = column_list(cursor) if cursor.at_symbol("(") else ()
+    if cursor.word() in ("using", "with", "on", "tablespace"):
+        raise not_supported(f"CREATE TABLE ... {str(cursor.word()).upper()}")
+    cursor.expect("as")
+    query = cursor.rest()
+    data = _WITH_DATA.search(query)
+    return CreateTableAs(
+        relation,
+        columns,
+        query[: data.start()] if data else query,
+        missing_ok,
+        with_data=data is None or data[1] is None,
+        notices=cursor.notices,
+    )
 
 
 def _partition_of(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> CreateTable:
     cursor.expect("of")
     parent = qualified_name(cursor)
-    if cursor.at_symbol("("):
-        raise not_supported("PARTITION OF with column options")
+    defaults = _partition_defaults(cursor) if cursor.accept_symbol("(") else ()
     bound = partition_bound(cursor)
     spec = _partition_spec(cursor)
     _refuse_options(cursor)
@@ -85,8 +115,23 @@ def _partition_of(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> Creat
         partition_by=spec,
         parent=parent,
         bound=bound,
+        defaults=defaults,
         notices=cursor.notices,
     )
+
+
+def _partition_defaults(cursor: Cursor) -> tuple[tuple[str, str | None], ...]:
+    """``OptTypedTableElementList``: columns with defaults of their own."""
+    found = []
+    while True:
+        name = cursor.name()
+        if cursor.word() != "default":
+            raise not_supported("PARTITION OF with constraints of columns")
+        found.append((name, default_constant(cursor)))
+        if not cursor.accept_symbol(","):
+            break
+    cursor.expect_symbol(")")
+    return tuple(found)
 
 
 def _refuse_options(cursor: Cursor) -> None:
@@ -95,34 +140,45 @@ def _refuse_options(cursor: Cursor) -> None:
         raise not_supported(_TABLE_OPTIONS[word])
 
 
-def _elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[tuple[str, ...], ...]]:
-    """``'(' OptTableElementList ')'``: columns, and the keys of table constraints."""
-    columns: list[ColumnDef] = []
-    keys: list[tuple[str, ...]] = []
+@dataclass
+class _Elements:
+    """Columns, keys of table constraints, and LIKE with the number of columns in front of it."""
+
+    columns: list[ColumnDef] = field(default_factory=list)
+    keys: list[tuple[str, ...]] = field(default_factory=list)
+    like: RangeVar | None = None
+    like_at: int = 0
+
+
+def _elements(cursor: Cursor) -> _Elements:
+    """``'(' OptTableElementList ')'``"""
+    found = _Elements()
     cursor.expect_symbol("(")
     if cursor.accept_symbol(")"):
-        return (), ()
-    if cursor.token_after().source in (",", ")"):
-        _refuse_create_as(cursor)
+        return found
     while True:
-        key = table_constraint(cursor)
-        if key is None:
-            columns.append(column_def(cursor))
+        if cursor.accept("like"):
+            if found.like is not None:
+                raise not_supported("LIKE of several tables")
+            found.like, found.like_at = _like(cursor), len(found.columns)
+        elif (key := table_constraint(cursor)) is not None:
+            found.keys.append(key)
         else:
-            keys.append(key)
+            found.columns.append(column_def(cursor))
         if not cursor.accept_symbol(","):
             break
     cursor.expect_symbol(")")
-    return tuple(columns), tuple(keys)
+    return found
 
 
-def _refuse_create_as(cursor: Cursor) -> None:
-    """Names without types are those of CREATE TABLE AS."""
-    cursor.name_list()
-    cursor.expect_symbol(")")
-    if cursor.word() not in _TABLE_OPTIONS:
-        raise cursor.syntax_error()
-    raise not_supported("CREATE TABLE AS")
+def _like(cursor: Cursor) -> RangeVar:
+    """``TableLikeClause``, of columns alone"""
+    relation = qualified_name(cursor)
+    while word := cursor.accept_any("including", "excluding"):
+        if word == "including":
+            raise not_supported("LIKE ... INCLUDING")
+        cursor.take()
+    return relation
 
 
 def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
@@ -138,7 +194,7 @@ def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
         _refuse_constraint_options(cursor)
         return columns
     word = cursor.word()
-    if word in ("unique", "check", "foreign", "like") or (named and word in ("exclude", "not")):
+    if word in ("unique", "check", "foreign") or (named and word in ("exclude", "not")):
         raise not_supported(_CONSTRAINTS.get(word, "NOT NULL as a table constraint"))
     if named:
         raise cursor.syntax_error()
@@ -147,7 +203,10 @@ def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
 
 def _refuse_constraint_options(cursor: Cursor) -> None:
     word = cursor.word()
-    if word in ("include", "with", "using", "deferrable", "initially"):
+    if cursor.accept("include"):  # columns that an index has beside its key
+        column_list(cursor)
+        word = cursor.word()
+    if word in ("with", "using", "deferrable", "initially"):
         raise not_supported(f"PRIMARY KEY ... {word.upper()}")
 
 
@@ -156,15 +215,38 @@ def column_def(cursor: Cursor) -> ColumnDef:
     name = cursor.name()
     found_type = column_type(cursor)
     found: list[str] = []
-    while constraint := _column_constraint(cursor):
-        found.append(constraint)
+    default: str | None = None
+    references: RangeVar | None = None
+    while True:
+        if cursor.word() == "default":
+            if default is not None:
+                raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
+            default = default_constant(cursor)
+        elif references is None and cursor.accept("references"):
+            references = _references(cursor)
+        elif constraint := _column_constraint(cursor):
+            found.append(constraint)
+        else:
+            break
     return ColumnDef(
         name,
         found_type,
         not_null="not null" in found,
         null="null" in found,
         primary_key="primary key" in found,
+        default=default,
+        references=references,
     )
+
+
+def _references(cursor: Cursor) -> RangeVar:
+    """``REFERENCES qualified_name opt_column_list``, without actions of its own"""
+    relation = qualified_name(cursor)
+    if cursor.at_symbol("("):
+        column_list(cursor)
+    if cursor.word() in ("match", "on", "deferrable", "initially"):
+        raise not_supported(f"REFERENCES ... {str(cursor.word()).upper()}")
+    return relation
 
 
 def _column_constraint(cursor: Cursor) -> str | None:

@@ -15,13 +15,18 @@ from penstock.sql.statements import Statement
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A column with the constraints that were written behind it."""
+    """A column with the constraints that were written behind it.
+
+    ``default``: a constant as SQL writes it, or ``now()``.
+    """
 
     name: str
     type: ColumnType
     not_null: bool = False
     null: bool = False
     primary_key: bool = False
+    default: str | None = None
+    references: RangeVar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ def _quoted(name: str) -> str:
 class CreateTable(Statement):
     """CREATE TABLE. ``primary_keys``: each PRIMARY KEY (...) of the table form, in order.
 
-    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there.
+    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
+    ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
     """
 
     relation: RangeVar
@@ -55,6 +61,20 @@ class CreateTable(Statement):
     partition_by: PartitionSpec | None = None
     parent: RangeVar | None = None
     bound: PartitionBound | None = None
+    defaults: tuple[tuple[str, str | None], ...] = ()
+    like: RangeVar | None = None
+    like_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableAs(Statement):
+    """CREATE TABLE relation [(columns)] AS query [WITH [NO] DATA]."""
+
+    relation: RangeVar
+    columns: tuple[str, ...]
+    query: str
+    missing_ok: bool = False
+    with_data: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +103,20 @@ class AddPrimaryKey:
 
 @dataclass(frozen=True, slots=True)
 class SetReplicaIdentity:
-    """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key)."""
+    """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key), or
+    USING INDEX ``index``."""
 
     kind: str
     key: tuple[str, ...] = ()
+    index: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint:
+    """DROP CONSTRAINT [IF EXISTS] name [CASCADE | RESTRICT]"""
+
+    name: str
+    missing_ok: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +142,13 @@ class DetachPartition:
 
 
 AlterTableCommand = (
-    AddColumn | AddPrimaryKey | SetReplicaIdentity | ChangeOwner | AttachPartition | DetachPartition
+    AddColumn
+    | AddPrimaryKey
+    | DropConstraint
+    | SetReplicaIdentity
+    | ChangeOwner
+    | AttachPartition
+    | DetachPartition
 )
 
 

@@ -281,7 +281,8 @@ def copy_target(
         table.version,
         table.uri,
     )
-    table.replace(TableSchema.of_relation(relation, target_key(info)))
+    wanted = TableSchema.of_relation(relation, target_key(info))
+    table.replace(table.schema.copied_again(wanted))
     return table
 
 
@@ -338,6 +339,8 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
             detail=f"It holds {table.rows} rows at {table.uri}.",
             hint="Remove or rename it, or subscribe WITH (copy_data = false).",
         )
+    if must_be_empty:
+        _take_key(table, wanted)
     try:
         added = table.schema.columns_added(wanted, table=table.name)
     except RelationChanged as error:
@@ -347,6 +350,17 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
     if added:
         table.add_columns(added)
     return table
+
+
+def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
+    """An empty table that CREATE TABLE has made on the node gets the publisher's key: rows of the
+    stream are found by it."""
+    schema, own = table.schema, table.schema.by_source
+    made_here = all(column.local for column in schema.columns)
+    known = all(source in own for source in wanted.source_key)
+    if made_here and known and schema.source_key != wanted.source_key:
+        key = tuple(own[source].name for source in wanted.source_key)
+        table.replace(TableSchema(schema.columns, key))
 
 
 def recover(

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
-from penstock.lakehouse.schema import GENERATION, PHYSICAL_NAME, SOURCE, TYPE
+from penstock.lakehouse.schema import DEFAULT, GENERATION, PHYSICAL_NAME, SOURCE, TYPE
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
@@ -37,6 +37,7 @@ class LakeColumn:
     typmod: int
     not_null: bool
     generated: bool
+    default: str | None = None
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
@@ -59,6 +60,7 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
         typmod=int(typmod or -1),
         not_null=field.get("nullable") is False,
         generated=GENERATION in metadata,
+        default=metadata.get(DEFAULT),
     )
 
 
@@ -79,4 +81,4 @@ def column_type(column: LakeColumn) -> tuple[int, int]:
 
 def output_column(column: LakeColumn) -> OutputColumn:
     """As queries and changes see it."""
-    return OutputColumn(column.name, *column_type(column))
+    return OutputColumn(column.name, *column_type(column), column.default)

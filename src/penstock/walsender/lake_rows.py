@@ -10,7 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -26,10 +27,12 @@ from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation
 from penstock.pipeline.query import Interrupts
+from penstock.sql.default_grammar import NOW, default_text
 from penstock.sql.primnodes import Node
 from penstock.sql.query.change_analysis import analyze_change, analyze_insert
 from penstock.sql.query.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.quoting import quote_literal
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.lake_select import LakeSelect
@@ -92,7 +95,7 @@ class LakeRows:
         columns = {column.name: column for column in self._tables.columns(table)}
         plan = analyze_insert(
             statement,
-            _output(columns.values()),
+            _with_time(_output(columns.values()), datetime.now(UTC)),
             self._select.find_table(at, role),
         )
         written = [columns[name] for name in plan.columns]
@@ -207,6 +210,14 @@ def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch
 
 def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
     return tuple(map(output_column, columns))
+
+
+def _with_time(columns: Iterable[OutputColumn], now: datetime) -> tuple[OutputColumn, ...]:
+    """With defaults that are constants."""
+    return tuple(
+        replace(c, default=quote_literal(default_text(c.default, now))) if c.default == NOW else c
+        for c in columns
+    )
 
 
 def quoted(name: str) -> str:

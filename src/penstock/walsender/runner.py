@@ -37,11 +37,13 @@ from penstock.sql import (
     parse_script,
 )
 from penstock.sql.parameters import with_values
+from penstock.sql.table_statements import CreateTableAs
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Prepared, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.backend import SessionContext
 from penstock.walsender.cancellation import Cancellation
 from penstock.walsender.copy_statement import copy_of_rows, copy_request
+from penstock.walsender.create_table_as import create_table_as
 from penstock.walsender.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.walsender.replication import Replication
 from penstock.walsender.roles import role_now
@@ -227,6 +229,12 @@ class SessionRunner:
                     outcome = services.lake.change(text, role, self._cancellation)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+            case CreateTableAs():
+                self._not_in_a_block("CREATE TABLE AS")
+                with self._cancellation.running():
+                    outcome = self._create_table_as(statement, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
             case Truncate(relations=relations):
                 self._not_in_a_block("TRUNCATE")
                 with self._cancellation.running():
@@ -238,6 +246,15 @@ class SessionRunner:
                 outcome = self._command(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+
+    def _create_table_as(self, statement: CreateTableAs, role: LoginRole) -> CommandOutcome:
+        lake, at = self._services.lake, self._block.now()
+        return create_table_as(
+            statement,
+            lambda query: lake.describe(query, at, role),
+            lambda command: self._command(command, role),
+            lambda change: lake.change(change, role, self._cancellation),
+        )
 
     def _command(self, statement: Statement, role: LoginRole) -> CommandOutcome:
         try:

@@ -8,7 +8,7 @@ is left to whoever runs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.errors import (
     DuplicateObject,
@@ -18,6 +18,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.sql.coercion import to_target
+from penstock.sql.default_grammar import default_text
 from penstock.sql.expressions import AConst, ConstKind, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
@@ -35,6 +36,7 @@ from penstock.sql.query.parsenodes import (
 from penstock.sql.query.primnodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
 from penstock.sql.query.scope import NamedRelation, Namespace, Scope
 from penstock.sql.query.select_analysis import SelectAnalysis
+from penstock.sql.query.set_returning import as_select
 from penstock.sql.quoting import type_name
 
 _CAST_HINT = "You will need to rewrite or cast the expression."
@@ -65,11 +67,19 @@ def analyze_insert(
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
     wanted = _wanted(raw, target)
     with limited_depth():
-        analysis = SelectAnalysis(find_table)
-        if raw.query.values and not (raw.query.order or raw.query.limit or raw.query.offset):
-            query = _values(raw.query, wanted, analysis, named=raw.columns is not None)
-        else:
-            query = _rows(raw.query, wanted, analysis, named=raw.columns is not None)
+        return _with_defaults(_given(raw, wanted, find_table), target)
+
+
+def _given(raw: InsertStmt, wanted: list[OutputColumn], find_table: FindTable) -> InsertPlan:
+    assert raw.query is not None
+    analysis = SelectAnalysis(find_table)
+    sets = as_select(raw.query)
+    if sets is not None:
+        query = _rows(sets, wanted, analysis, named=raw.columns is not None)
+    elif raw.query.values and not (raw.query.order or raw.query.limit or raw.query.offset):
+        query = _values(raw.query, wanted, analysis, named=raw.columns is not None)
+    else:
+        query = _rows(raw.query, wanted, analysis, named=raw.columns is not None)
     return InsertPlan(tuple(column.name for column in wanted[: len(query.columns)]), query)
 
 
@@ -180,6 +190,28 @@ def _literal(raw: SelectStmt, position: int) -> Const | None:
     return Const(UNKNOWN, value.value if value.kind is ConstKind.STRING else None)
 
 
+def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPlan:
+    """Columns that are left out get their default (rewriteTargetListIU)."""
+    more = [c for c in target if c.default is not None and c.name not in plan.columns]
+    if not more:
+        return plan
+    query = plan.query
+    if query.limit is not None or query.sort or query.distinct or query.grouped:
+        raise FeatureNotSupported("INSERT of such a query leaves out a column with a default")
+    query = replace(
+        query,
+        columns=(*query.columns, *more),
+        targets=(*query.targets, *map(_default, more)),
+    )
+    return InsertPlan((*plan.columns, *(column.name for column in more)), query)
+
+
+def _default(column: OutputColumn) -> Node:
+    if column.default is None:
+        return assigned(Const(UNKNOWN, None), column)
+    return assigned(Const(UNKNOWN, default_text(column.default)), column)
+
+
 # UPDATE
 
 
@@ -201,8 +233,8 @@ def _settings(
 
 
 def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpressions) -> Node:
-    if isinstance(raw, Default):  # tables of the lake have none
-        return assigned(Const(UNKNOWN, None), column)
+    if isinstance(raw, Default):
+        return _default(column)
     return assigned(expressions.transform(raw), column)
 
 

@@ -41,11 +41,11 @@ from penstock.sql.query.primnodes import (
     TableScan,
 )
 from penstock.sql.query.scope import Column, NamedRelation, Namespace, Scope
+from penstock.sql.query.set_returning import SERIES
 
 FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
 """The columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
 
-_SERIES: Final = "generate_series"
 _INTEGERS: Final = frozenset({20, 23})
 _INT8: Final = range(-(1 << 63), 1 << 63)
 
@@ -105,15 +105,15 @@ class FromClause:
     def _function(self, raw: RangeFunction) -> tuple[FromNode, Namespace]:
         expressions = QueryExpressions(Scope(), self._relations.analyze, "functions in FROM")
         call = getattr(raw.call, "call", None)
-        if call is None or call.name != (_SERIES,):
+        if call is None or call.name != (SERIES,):
             shown = "this function" if call is None else f"function {call.name[-1]}"
             raise FeatureNotSupported(f"{shown} is not supported in FROM")
         bounds = [expressions.transform(argument) for argument in call.arguments]
         start, stop, step = _bounds(bounds)
         type_ = max((node.type for node in bounds), key=lambda oid: oid == 20)
-        column = OutputColumn(raw.alias.name if raw.alias else _SERIES, type_)
+        column = OutputColumn(raw.alias.name if raw.alias else SERIES, type_)
         relation = SeriesScan(self._relations.name(), (column,), start, stop, step)
-        return relation, _named(relation, raw.alias, _SERIES, None)
+        return relation, _named(relation, raw.alias, SERIES, None)
 
     # Joins
 
@@ -223,13 +223,13 @@ def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
 
 def _bounds(nodes: list[Node]) -> tuple[int, int, int]:
     if len(nodes) not in (2, 3) or any(node.type not in _INTEGERS for node in nodes):
-        raise FeatureNotSupported(f"{_SERIES} is supported for constant whole numbers only")
+        raise FeatureNotSupported(f"{SERIES} is supported for constant whole numbers only")
     numbers = [_number(node) for node in nodes]
     start, stop, step = (*numbers, 1)[:3]
     if step == 0:
         raise InvalidParameterValue("step size cannot equal zero")
     if stop + step not in _INT8:
-        raise FeatureNotSupported(f"{_SERIES} up to the end of bigint is not supported")
+        raise FeatureNotSupported(f"{SERIES} up to the end of bigint is not supported")
     return start, stop, step
 
 
@@ -238,4 +238,4 @@ def _number(node: Node) -> int:
         return int(node.text)
     if isinstance(node, FuncExpr) and len(node.arguments) == 1:  # int8(integer)
         return _number(node.arguments[0])
-    raise FeatureNotSupported(f"{_SERIES} is supported for constant whole numbers only")
+    raise FeatureNotSupported(f"{SERIES} is supported for constant whole numbers only")

@@ -6,7 +6,7 @@ In: what ``select_analysis`` resolved. Out: frozen nodes. Relations have names t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.sql.object_names import RangeVar
 from penstock.sql.primnodes import Node, Var
@@ -15,11 +15,13 @@ from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1."""
+    """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
+    ``default``: of a table's column, a constant as SQL writes it."""
 
     name: str
     type: int
     typmod: int = -1
+    default: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from penstock.sql.query.primnodes import (
 )
 from penstock.sql.query.result_name import result_name
 from penstock.sql.query.scope import Namespace, Scope
+from penstock.sql.query.set_returning import moved_to_from
 
 _INT8 = 20
 
@@ -76,7 +77,8 @@ class SelectAnalysis:
 
     # A plain SELECT
 
-    def _select(self, raw: SelectStmt, parent: Scope | None, resolve: bool) -> Query:
+    def _select(self, given: SelectStmt, parent: Scope | None, resolve: bool) -> Query:
+        raw = moved_to_from(given)
         scope = Scope(parent)
         nodes = self._from(raw, scope)
         where = None
@@ -103,6 +105,8 @@ class SelectAnalysis:
             )
         shown = (*targets, *(key.node for key in sort), *(() if having is None else (having,)))
         grouped = bool(raw.group) or raw.having is not None or contains_aggregate(shown)
+        if grouped and raw is not given:
+            raise FeatureNotSupported("a set-returning function beside groups is not supported")
         if grouped:
             check_grouping(shown, group, scope.namespace)
         return Query(

@@ -149,7 +149,7 @@ def _keys(table: CatalogTable) -> tuple[Index, ...]:
     out: list[Index] = []
     if lake.primary_key:
         same = by_key and lake.identity_key == lake.primary_key
-        name = f"{lake.name}_pkey"
+        name = lake.primary_key_name
         out.append(Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same))
     if by_key and lake.identity_key and lake.identity_key != lake.primary_key:
         name = "_".join((lake.name, *lake.identity_key, "idx"))

@@ -1,0 +1,89 @@
+"""ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
+
+In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog. That
+its rows belong there is known of a table without rows only; another one is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.namespace import names, table_columns, warehouse_of
+from penstock.commands.partbounds import check_new_partition
+from penstock.commands.scope import Scope
+from penstock.errors import (
+    FeatureNotSupported,
+    PenstockError,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.sql import PartitionBound
+
+_MISMATCH = "42804"
+
+
+def attach(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    parent: LakeTable,
+    child: LakeTable,
+    bound: PartitionBound,
+) -> None:
+    """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported."""
+    if parent.partition_key is None:
+        raise WrongObjectType(
+            f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
+            detail="This operation is not supported for tables.",
+        )
+    if child.parent is not None:
+        raise WrongObjectType(f'"{child.name}" is already a partition')
+    if child.partition_key is not None:
+        raise FeatureNotSupported("ATTACH PARTITION of a partitioned table is not supported")
+    _check_columns(scope, parent, child)
+    check_new_partition(transaction, scope, parent, child.name, bound)
+    _check_empty(scope, child)
+    transaction.tables.save(
+        replace(
+            child,
+            parent=parent.oid,
+            bound=str(bound),
+            primary_key=child.primary_key or parent.primary_key,
+        )
+    )
+
+
+def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
+    """MergeAttributesIntoExisting, and that there are no others."""
+    theirs, own = table_columns(scope, parent), table_columns(scope, child)
+    for column in own:
+        if column.name not in names(theirs):
+            raise PenstockError(
+                f'table "{child.name}" contains column "{column.name}" not found in parent '
+                f'"{parent.name}"',
+                detail="The new partition may contain only the columns present in parent.",
+                sqlstate=_MISMATCH,
+            )
+    found = {column.name: column for column in own}
+    for column in theirs:
+        if column.name not in found:
+            raise PenstockError(
+                f'child table is missing column "{column.name}"', sqlstate=_MISMATCH
+            )
+        mine = found[column.name]
+        if (mine.type_oid, mine.typmod) != (column.type_oid, column.typmod):
+            raise PenstockError(
+                f'child table "{child.name}" has different type for column "{column.name}"',
+                sqlstate=_MISMATCH,
+            )
+
+
+def _check_empty(scope: Scope, child: LakeTable) -> None:
+    delta = warehouse_of(scope).open(child.schema, child.name)
+    if delta is None:
+        raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
+    if delta.rows:
+        raise FeatureNotSupported(
+            "ATTACH PARTITION of a table with rows is not supported",
+            hint="Attach an empty table, and INSERT the rows into the partitioned one.",
+        )

@@ -1,0 +1,104 @@
+"""ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
+
+In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's new list, and
+its tables as the publications of that list have them (REFRESH), in one transaction of the catalog.
+A worker that runs starts again with the new list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.catalog import Catalog, Subscription
+from penstock.commands.publisher import PublisherFactory
+from penstock.commands.result import CommandResult, warning
+from penstock.commands.subscription_options import (
+    SET_PUBLICATION,
+    parse_subscription_options,
+)
+from penstock.commands.subscriptioncmds import (
+    ALTERED,
+    check_publications_once,
+    get_subscription,
+    published,
+    take_in,
+    unchanged,
+)
+from penstock.errors import (
+    DuplicateObject,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    UndefinedObject,
+)
+from penstock.sql.subscription_statements import AlterSubscriptionPublications
+from penstock.walreceiver.publications import missing_publications_message
+
+_REFRESH_HINT: Final = {
+    "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",
+    "ADD": "Use ALTER SUBSCRIPTION ... ADD PUBLICATION ... WITH (refresh = false) instead.",
+    "DROP": "Use ALTER SUBSCRIPTION ... DROP PUBLICATION ... WITH (refresh = false) instead.",
+}
+
+
+def alter_publications(
+    statement: AlterSubscriptionPublications, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
+    """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
+    ObjectInUse when the subscription was changed while the publisher was asked."""
+    options = parse_subscription_options(statement.options, SET_PUBLICATION)
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+    wanted = replace(subscription, publications=_merged(subscription, statement)).healed()
+    if not options.refresh:
+        with catalog.write() as transaction:
+            get_subscription(transaction, statement.name)
+            transaction.subscriptions.save(wanted)
+        return CommandResult(ALTERED)
+    if not subscription.enabled:
+        raise NotInPrerequisiteState(
+            "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
+            hint=_REFRESH_HINT[statement.verb],
+        )
+    checked = () if statement.verb == "DROP" else statement.publications
+    found = published(wanted, connect, checked)
+    notices = []
+    if found.missing:
+        notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
+    with catalog.write() as transaction:
+        unchanged(transaction, subscription, found)
+        transaction.subscriptions.save(wanted)
+        notices += take_in(transaction, wanted, found, options)
+    return CommandResult(ALTERED, tuple(notices))
+
+
+def _merged(
+    subscription: Subscription, statement: AlterSubscriptionPublications
+) -> tuple[str, ...]:
+    """merge_publications"""
+    named = statement.publications
+    check_publications_once(named)
+    if statement.verb == "SET":
+        return named
+    known = subscription.publications
+    if statement.verb == "ADD":
+        _refuse(subscription.name, [name for name in named if name in known])
+        return (*known, *named)
+    for name in named:
+        if name not in known:
+            raise UndefinedObject(
+                f'publication "{name}" is not in subscription "{subscription.name}"',
+                sqlstate="42P17",
+            )
+    left = tuple(name for name in known if name not in named)
+    if not left:
+        raise InvalidParameterValue("cannot drop all the publications from a subscription")
+    return left
+
+
+def _refuse(subscription: str, twice: Sequence[str]) -> None:
+    if twice:
+        raise DuplicateObject(
+            f'publication "{twice[0]}" is already in subscription "{subscription}"'
+        )
