@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hypothesis import settings
@@ -9,6 +10,10 @@ from hypothesis import settings
 # Machines are busy, and no test is of speed.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+# Most JVMs of tests live for seconds: what the optimizing compiler spends is never earned again.
+# Nodes that tests start inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 _HERE = Path(__file__).parent
 
