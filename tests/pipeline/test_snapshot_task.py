@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import FeatureNotSupported, PenstockError, StorageError
 from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline import snapshot_task
 from penstock.pipeline.snapshot_task import CopyTask
@@ -26,6 +27,7 @@ def task(folder: Path) -> CopyTask:
         queries=(),
         columns=(Attribute("v", 25, -1, False),),
         schema=_SCHEMA,
+        targets=(Column("v", "v", pa.string()),),
         storage=Storage(str(folder), fsync=False),
         table_uri=str(folder),
         batch_bytes=1,

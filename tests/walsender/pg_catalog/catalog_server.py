@@ -53,6 +53,9 @@ class CatalogRunner:
     def cancel(self) -> None:
         pass
 
+    def terminate(self) -> None:
+        pass
+
     def close(self) -> None:
         self.database.close()
 
