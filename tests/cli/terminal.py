@@ -24,6 +24,11 @@ _PIECE = 64
 """Bytes taken in at once: so few that no state of the screen is overlooked."""
 
 
+def _inherited() -> dict[str, str]:
+    """Without the size of the terminal that the tests run on, which would count for more."""
+    return {name: v for name, v in os.environ.items() if name not in ("COLUMNS", "LINES")}
+
+
 class Terminal:
     """A context manager that ends the program."""
 
@@ -46,7 +51,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "TERM": "xterm-256color", **(environment or {})},
+            env={**_inherited(), "TERM": "xterm-256color", **(environment or {})},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
         )
