@@ -1,7 +1,8 @@
 """Exactly once with the warehouse in an object store: the bank's faults in S3, the story in Azure.
 
-Part of ``make faults`` only: ``make test`` has ``end_to_end/test_object_stores.py``. Of the kinds
-of faults there are here those that need no folder, as many as PENSTOCK_FAULT_CYCLES says.
+Part of ``make faults`` only, since a way takes minutes; ``make test`` has the log, the races and
+the documentation's commands. Of the kinds of faults there are here those that need no folder, as
+many as PENSTOCK_FAULT_CYCLES says.
 """
 
 from __future__ import annotations
@@ -68,5 +69,18 @@ def test_the_whole_way_in_azure(
         whole_way(node, uri, database, database_on(18), (IN_COPY, IN_STREAM))
         for file in node.folder.rglob("*"):
             assert not file.is_file() or KEY.encode() not in file.read_bytes(), str(file)
+    finally:
+        node.close()
+
+
+def test_the_whole_way_in_s3(
+    s3: ObjectStore, tmp_path: Path, database: Database, database_on: Any
+) -> None:
+    bucket = s3.bucket()
+    node = PortNode(tmp_path / "node", f"s3://{bucket}/lake")
+    try:
+        whole_way(node, f"s3a://{bucket}/lake", database, database_on(18), (IN_COPY, IN_STREAM))
+        for file in node.folder.rglob("*"):
+            assert not file.is_file() or SECRET.encode() not in file.read_bytes(), str(file)
     finally:
         node.close()
