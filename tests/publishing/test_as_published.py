@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -28,6 +28,13 @@ def sent(stock: Database, publication: str, *statements: str) -> set[str]:
     return {kind for (kind,) in rows} & set("IUDT")
 
 
+def make(statements: Sequence[str], lake: LakeNode, stock: Database) -> None:
+    """The same on the node and on a server."""
+    lake.execute(*statements)
+    for statement in statements:
+        stock.execute(statement)
+
+
 def test_an_update_is_nothing_to_a_publication_of_inserts(
     lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:
@@ -44,9 +51,7 @@ def test_an_update_is_nothing_to_a_publication_of_inserts(
         "UPDATE keyed SET v = 'y'",
     )
     stock, target = subscriber(), subscriber()
-    lake.execute(*made)
-    for statement in made:
-        stock.execute(statement)
+    make(made, lake, stock)
     assert sent(stock, "added", *updates) == set()
     for statement in made[:2]:
         target.execute(statement)
@@ -73,9 +78,7 @@ def test_truncate_of_a_partition_and_of_its_root(
         "CREATE PUBLICATION tree FOR TABLE tree WITH (publish_via_partition_root = true)",
     )
     stock, target = subscriber(), subscriber()
-    lake.execute(*made)
-    for statement in made:
-        stock.execute(statement)
+    make(made, lake, stock)
     target.execute("CREATE TABLE tree (id int PRIMARY KEY)")
     lake.subscribe(target, "tree", "tree")
     assert sent(stock, "tree", "TRUNCATE tree_1") == set()

@@ -203,6 +203,21 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def waiting(connection: psycopg.Connection[Any]) -> tuple[threading.Thread, list[psycopg.Error]]:
+    """A thread that runs WAIT, and the errors that it will have had."""
+    failures: list[psycopg.Error] = []
+
+    def wait() -> None:
+        try:
+            connection.execute("WAIT")
+        except psycopg.Error as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread, failures
+
+
 def test_a_client_logs_in_and_asks(node: Node) -> None:
     with connected(node, application_name="test", options="-c a.b=c") as connection:
         assert connection.info.server_version == 180000
@@ -316,16 +331,7 @@ def test_a_role_has_so_many_sessions(node: Node) -> None:
 
 def test_a_cancel_request_ends_the_statement_and_not_the_session(node: Node) -> None:
     with connected(node) as connection:
-        failed: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                connection.execute("WAIT")
-            except psycopg.Error as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        thread, failed = waiting(connection)
         wait_for(lambda: bool(node.runners))
         wait_for(lambda: connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE)
         connection.cancel_safe()
@@ -449,16 +455,7 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         connected(node) as busy,
         socket.create_connection(("127.0.0.1", node.port)) as silent,
     ):
-        failures: list[psycopg.Error] = []
-
-        def wait() -> None:
-            try:
-                busy.execute("WAIT")
-            except psycopg.Error as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
+        thread, failures = waiting(busy)
         wait_for(lambda: any(r.waiting.is_set() for r in node.runners))
         assert node.server is not None
         node.server.stop()

@@ -194,31 +194,30 @@ def _references(
     transaction: CatalogTransaction, scope: Scope, statement: CreateTable
 ) -> tuple[Notice, ...]:
     """The tables exist, and that is all that is known. Raises UndefinedObject (42P01)."""
-    written = [item for item in statement.columns if item.references is not None]
-    for item in written:
-        assert item.references is not None
-        if item.references != statement.relation:
-            get_table(transaction, scope, item.references)
-    if not written:
-        return ()
-    shown = ", ".join(f'"{item.name}"' for item in written)
-    return (
-        notice(
-            f"REFERENCES of {shown} is not enforced",
-            detail="Rows of the lake's tables are not looked up in others, since Spark writes them "
-            "too.",
-        ),
+    written = []
+    for item in statement.columns:
+        if item.references is not None:
+            written.append(item.name)
+            if item.references != statement.relation:
+                get_table(transaction, scope, item.references)
+    return _not_enforced(
+        "REFERENCES",
+        written,
+        "Rows of the lake's tables are not looked up in others, since Spark writes them too.",
     )
 
 
 def _not_null_notice(statement: CreateTable) -> tuple[Notice, ...]:
-    written = [item.name for item in statement.columns if item.not_null]
-    if not written:
-        return ()
-    shown = ", ".join(f'"{name}"' for name in written)
-    return (
-        notice(
-            f"NOT NULL of {shown} is not enforced",
-            detail="Columns of the lake's tables may hold NULL, since Spark writes them too.",
-        ),
+    return _not_enforced(
+        "NOT NULL",
+        [item.name for item in statement.columns if item.not_null],
+        "Columns of the lake's tables may hold NULL, since Spark writes them too.",
     )
+
+
+def _not_enforced(what: str, columns: Sequence[str], detail: str) -> tuple[Notice, ...]:
+    """What is told of constraints of columns that are read and not kept."""
+    if not columns:
+        return ()
+    shown = ", ".join(f'"{name}"' for name in columns)
+    return (notice(f"{what} of {shown} is not enforced", detail=detail),)
