@@ -19,6 +19,7 @@ from penstock.sql import (
     parse,
     parse_script,
 )
+from penstock.sql.table_statements import CreateTableAs
 
 CREATE = "CREATE SUBSCRIPTION s CONNECTION 'host=h' PUBLICATION p"
 
@@ -121,6 +122,11 @@ def test_a_script_is_split_at_semicolons() -> None:
     script = '; DROP SUBSCRIPTION a; ;\nDROP SUBSCRIPTION "b;" ; -- end;'
     assert parse_script(script) == [DropSubscription("a"), DropSubscription("b;")]
     assert parse_script("") == []
+    found = parse_script(
+        "CREATE TABLE x AS SELECT 1 WITH NO DATA; CREATE TABLE y AS SELECT 2; TABLE y"
+    )
+    tables = [statement for statement in found if isinstance(statement, CreateTableAs)]
+    assert [(t.query, t.with_data) for t in tables] == [("SELECT 1", False), ("SELECT 2", True)]
     assert parse_script("/* ; */") == []
 
 

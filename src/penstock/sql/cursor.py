@@ -81,12 +81,6 @@ class Cursor:
         self._at += 1
         return token
 
-    def rest(self) -> str:
-        """The text from the next token on to the end of the statement, consumed."""
-        start = self.token.start
-        self._at = len(self._tokens) - 1
-        return self._text[start:].rstrip().rstrip(";").rstrip()
-
     def word_after(self) -> str | None:
         """The token behind the next one if it is an unquoted word."""
         token = self.token_after()

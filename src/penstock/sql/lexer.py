@@ -129,8 +129,8 @@ def _looked_ahead(tokens: list[Token], last: Token) -> list[Token]:
 
 
 def _wrongly_escaped(token: Token) -> bool:
-    empty = len(token.source) == len('u&""')
-    return token.kind is Kind.ERROR and token.source[:2].lower() == "u&" and not empty
+    escaped = token.kind is Kind.ERROR and token.source[:2].lower() == "u&"
+    return escaped and len(token.source) != len('u&""')
 
 
 def _tokenize(text: str) -> list[Any]:

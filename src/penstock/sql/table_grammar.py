@@ -89,7 +89,7 @@ def _create_as(cursor: Cursor, relation: RangeVar, missing_ok: bool) -> CreateTa
     if cursor.word() in ("using", "with", "on", "tablespace"):
         raise not_supported(f"CREATE TABLE ... {str(cursor.word()).upper()}")
     cursor.expect("as")
-    query = cursor.rest()
+    query = cursor.rest_of_text()
     data = _WITH_DATA.search(query)
     return CreateTableAs(
         relation,
