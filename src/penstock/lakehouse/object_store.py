@@ -51,21 +51,32 @@ class Place:
     account: str = ""
 
 
-@dataclass(frozen=True)
-class S3Settings:
-    """Where S3 is. ``endpoint``: a URL, empty for AWS itself; its buckets are addressed by path."""
+class _Endpoint:
+    """``endpoint``: a URL, empty for the provider's own."""
 
     endpoint: str
-    region: str
 
     @property
     def plain(self) -> bool:
         """Whether the endpoint is without TLS."""
         return self.endpoint.startswith("http://")
 
+    @property
+    def protocol(self) -> str:
+        """For clients that are told host and protocol."""
+        return "http" if self.plain else "https"
+
 
 @dataclass(frozen=True)
-class AzureSettings:
+class S3Settings(_Endpoint):
+    """Where S3 is. ``endpoint``: a URL, empty for AWS itself; its buckets are addressed by path."""
+
+    endpoint: str
+    region: str
+
+
+@dataclass(frozen=True)
+class AzureSettings(_Endpoint):
     """How an account is reached. ``endpoint``: a URL, empty for Azure itself.
 
     Without ``key`` and ``sas`` it is Azure's usual chain: service principal by the environment,
@@ -76,11 +87,6 @@ class AzureSettings:
     endpoint: str
     key: str = field(repr=False)
     sas: str = field(repr=False)
-
-    @property
-    def plain(self) -> bool:
-        """Whether the endpoint is without TLS."""
-        return self.endpoint.startswith("http://")
 
     @property
     def root(self) -> str:
@@ -148,7 +154,7 @@ def _s3_filesystem(bucket: str) -> fs.FileSystem:
     return fs.S3FileSystem(
         region=settings.region or _DEFAULT_REGION,
         endpoint_override=settings.endpoint,
-        scheme="http" if settings.plain else "https",
+        scheme=settings.protocol,
     )
 
 
@@ -163,10 +169,9 @@ def region_of(bucket: str) -> str:
 def _azure_filesystem(settings: AzureSettings) -> fs.FileSystem:
     options: dict[str, str] = {}
     if settings.endpoint:
-        scheme = "http" if settings.plain else "https"
         for service in ("blob", "dfs"):
             options[f"{service}_storage_authority"] = settings.authority
-            options[f"{service}_storage_scheme"] = scheme
+            options[f"{service}_storage_scheme"] = settings.protocol
     if settings.key:
         options["account_key"] = settings.key
     elif settings.sas:
@@ -176,7 +181,7 @@ def _azure_filesystem(settings: AzureSettings) -> fs.FileSystem:
 
 def delta_rs_options(uri: str) -> dict[str, str]:
     """``storage_options`` of delta-rs; credentials it reads from the environment itself."""
-    settings: S3Settings | AzureSettings
+    settings: _Endpoint
     if scheme_of(uri) in S3_SCHEMES:
         settings = s3_settings()
         named = {
