@@ -37,6 +37,7 @@ from penstock.walreceiver.publisher import Publisher
 @dataclass(frozen=True)
 class Recorded:
     text: str
+    columns: frozenset[str] = frozenset()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
-from penstock.lakehouse.schema import KEY, Column, TableSchema, append_columns
+from penstock.lakehouse.schema import KEY, Column, TableSchema, altered
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
@@ -149,7 +149,7 @@ def test_columns_of_others_keep_their_names() -> None:
 
 def test_appended_columns_leave_the_others_alone() -> None:
     commented = '{"type": "long", "name": "a", "nullable": true, "metadata": {"comment": "x"}}'
-    longer = append_columns(f'{{"fields": [{commented}]}}', [Column("b", "b", pa.string(), TEXT)])
+    longer = altered(f'{{"fields": [{commented}]}}', (), [Column("b", "b", pa.string(), TEXT)])
     first, second = json.loads(longer)["fields"]
     assert first == json.loads(commented)
     assert second["metadata"] == {"penstock.source": "b", "penstock.type": "25,-1"}

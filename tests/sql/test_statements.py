@@ -27,6 +27,7 @@ from penstock.sql import (
     DefElem,
     DetachPartition,
     Discard,
+    DropColumn,
     DropPublication,
     DropRole,
     DropSchema,
@@ -206,6 +207,10 @@ TABLES: list[tuple[str, Statement]] = [
         AlterTable(T, (AttachPartition(U, PartitionBound(Strategy.DEFAULT)),), missing_ok=True),
     ),
     ("ALTER TABLE t DETACH PARTITION u", AlterTable(T, (DetachPartition(U),))),
+    (
+        "ALTER TABLE t DROP COLUMN IF EXISTS a CASCADE, DROP a, DROP column b RESTRICT",
+        AlterTable(T, (DropColumn("a", True, True), DropColumn("a"), DropColumn("b"))),
+    ),
     ("CREATE SCHEMA IF NOT EXISTS s", CreateSchema("s", missing_ok=True)),
     ("CREATE SCHEMA AUTHORIZATION r", CreateSchema(None, R)),
     ("DROP SCHEMA s, t CASCADE", DropSchema(("s", "t"), cascade=True)),

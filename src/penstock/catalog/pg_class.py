@@ -94,7 +94,7 @@ class LakeTable:
             case ReplicaIdentity.FULL:
                 return ()
             case ReplicaIdentity.KEY:
-                return self.identity_key
+                return self.identity_key or None  # it went with a column
             case ReplicaIdentity.DEFAULT:
                 return self.primary_key or None
         return None

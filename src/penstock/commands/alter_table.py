@@ -1,14 +1,17 @@
 """ALTER TABLE (tablecmds.c, ATExecCmd).
 
-In: a parsed statement, the catalog, the scope with its warehouse. Out: columns in the Delta table,
-and key, identity and owner in the catalog. A key is a promise: that it is unique is checked where
+In: a parsed statement, the catalog, the scope with its warehouse. Out: key, identity and owner in
+the catalog; columns are ``change_columns``'. A key is a promise: that it is unique is checked where
 it is relied on, not here.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, ReplicaIdentity
 from penstock.commands.aclchk import (
@@ -18,6 +21,7 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.attach_partition import attach
+from penstock.commands.change_columns import ColumnChanges, FilesFirst, change_columns
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -26,30 +30,26 @@ from penstock.commands.define_relation import (
     column,
     multiple_primary_keys,
 )
+from penstock.commands.drop_column import drop_column
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
+    family,
     find_table,
     get_schema,
     get_table,
     names,
-    table_columns,
-    warehouse_of,
 )
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import (
+    CommitConflict,
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
     UndefinedObject,
     WrongObjectType,
 )
-from penstock.lakehouse.delta_types import delta_type, type_text
-from penstock.lakehouse.names import column_names
-from penstock.lakehouse.schema import Column
-from penstock.lakehouse.table import DeltaTable
-from penstock.pgtypes import arrow_type
-from penstock.relation import qualified
+from penstock.pipeline.rewrite_columns import ColumnRewrites
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
@@ -58,40 +58,74 @@ from penstock.sql import (
     AttachPartition,
     ChangeOwner,
     DetachPartition,
+    DropColumn,
     DropConstraint,
     SetReplicaIdentity,
 )
 
-_APP_ID = "penstock_ddl"
-"""The transaction marker of commits that change columns."""
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 10
+"""Times that other writers may commit to the table first."""
 
 
 def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> CommandResult:
-    """AlterTable. Columns are added last, when nothing else can fail any more."""
+    """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
+    at = datetime.now(UTC)
+    with ColumnRewrites() as rewrites:
+        for _ in range(_TRIES):
+            try:
+                with catalog.write() as transaction:
+                    return _alter(statement, transaction, scope, at, rewrites)
+            except FilesFirst as first:
+                for change in first.changes:
+                    rewrites.prepare(change)
+            except CommitConflict as conflict:
+                log.info("%s: altering the table again", conflict.message)
+    raise CommitConflict(
+        f'others have committed to table "{statement.relation}" {_TRIES} times in a row',
+        hint="Let the writers of the table pause, and run the statement again.",
+    )
+
+
+def _alter(
+    statement: AlterTable,
+    transaction: CatalogTransaction,
+    scope: Scope,
+    at: datetime,
+    rewrites: ColumnRewrites,
+) -> CommandResult:
+    """Columns of Delta tables are changed last, when nothing else can fail any more."""
     notices: list[Notice] = []
-    with catalog.write() as transaction:
-        table = find_table(transaction, scope, statement.relation)
-        if table is None and statement.missing_ok:
-            name = statement.relation.name
-            skipped = notice(f'relation "{name}" does not exist, skipping')
-            return CommandResult("ALTER TABLE", (skipped,))
-        table = get_table(transaction, scope, statement.relation)
-        check_owner(scope.role, table.owner, "table", table.name)
-        added: list[TableColumn] = []
-        for command in _in_passes(statement.commands):
-            table = _execute(transaction, scope, table, command, added, notices)
-            transaction.tables.save(table)
-        if added:
-            opened = [_open(scope, member, added) for member in _family(transaction, table)]
-            _check_no_rows(opened, added)
-            for delta in opened:
-                _add_to_delta(delta, added)
+    table = find_table(transaction, scope, statement.relation)
+    if table is None and statement.missing_ok:
+        name = statement.relation.name
+        skipped = notice(f'relation "{name}" does not exist, skipping')
+        return CommandResult("ALTER TABLE", (skipped,))
+    table = get_table(transaction, scope, statement.relation)
+    check_owner(scope.role, table.owner, "table", table.name)
+    changes = ColumnChanges(at=at)
+    for command in sorted(statement.commands, key=_pass_of):
+        if isinstance(command, DropColumn):
+            only = statement.relation.only
+            table = drop_column(transaction, scope, table, command, only, changes, notices)
+        else:
+            table = _execute(transaction, scope, table, command, changes, notices)
+        transaction.tables.save(table)
+    if changes:
+        change_columns(scope, family(transaction, table), changes, rewrites)
     return CommandResult("ALTER TABLE", tuple(notices))
 
 
-def _in_passes(commands: Sequence[AlterTableCommand]) -> list[AlterTableCommand]:
-    """Columns come before keys (AT_PASS_ADD_COL), whatever the order written."""
-    return sorted(commands, key=lambda command: not isinstance(command, AddColumn))
+def _pass_of(command: AlterTableCommand) -> int:
+    """What is dropped goes first, then columns come, then keys (AlterTablePass), whatever the order
+    written."""
+    match command:
+        case DropColumn() | DropConstraint():
+            return 0
+        case AddColumn():
+            return 1
+    return 2
 
 
 def _execute(
@@ -99,24 +133,24 @@ def _execute(
     scope: Scope,
     table: LakeTable,
     command: AlterTableCommand,
-    added: list[TableColumn],
+    changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
     match command:
         case AddColumn():
             new = column(transaction, scope, command.column)
-            return _add_column(scope, table, command, new, added, notices)
+            return _add_column(scope, table, command, new, changes, notices)
         case AddPrimaryKey(columns):
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
-            known = [*names(table_columns(scope, table)), *names(added)]
+            known = names(changes.columns(scope, table))
             check_columns(table, columns, known)
             check_key(columns, known)
             return replace(table, primary_key=columns)
         case DropConstraint(name, missing_ok):
             return _drop_constraint(table, name, missing_ok, notices)
         case SetReplicaIdentity():
-            return _set_identity(scope, table, command, added)
+            return _set_identity(scope, table, command, changes)
         case ChangeOwner(spec):
             owner = role_of(transaction, spec, scope)
             if owner.oid != table.owner and not scope.role.superuser:
@@ -138,13 +172,13 @@ def _add_column(
     table: LakeTable,
     command: AddColumn,
     new: TableColumn,
-    added: list[TableColumn],
+    changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
     """ATExecAddColumn"""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
-    if new.name in [*names(table_columns(scope, table)), *names(added)]:
+    if new.name in names(changes.columns(scope, table)):
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
             raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
@@ -152,18 +186,18 @@ def _add_column(
         return table
     if command.column.primary_key and table.primary_key:
         raise multiple_primary_keys(table.name)
-    added.append(new)
+    changes.added.append(new)
     return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
 
 
 def _set_identity(
-    scope: Scope, table: LakeTable, command: SetReplicaIdentity, added: Sequence[TableColumn]
+    scope: Scope, table: LakeTable, command: SetReplicaIdentity, changes: ColumnChanges
 ) -> LakeTable:
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
     identity = ReplicaIdentity(command.kind)
     if command.index is not None:
         return replace(table, replica_identity=identity, identity_key=_index(table, command.index))
-    known = [*names(table_columns(scope, table)), *names(added)]
+    known = names(changes.columns(scope, table))
     check_columns(table, command.key, known)
     for position, name in enumerate(command.key):
         if name in command.key[:position]:
@@ -223,75 +257,3 @@ def _detach(
             sqlstate=UNDEFINED_TABLE,
         )
     transaction.tables.save(replace(child, parent=None, bound=None))
-
-
-def _family(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
-    """A table with its partitions and theirs."""
-    found = [table]
-    for child in transaction.tables.all():
-        if child.parent == table.oid:
-            found += _family(transaction, child)
-    return found
-
-
-def _open(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> DeltaTable:
-    """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
-    warehouse = warehouse_of(scope)
-    try:
-        delta = warehouse.open(table.schema, table.name)
-    except FeatureNotSupported as error:
-        name = qualified(table.schema, table.name)
-        reason = error.message.removeprefix(f'target table "{name}" ')
-        uri = warehouse.table_uri(table.schema, table.name)
-        columns = ", ".join(f"{_backquoted(c.name)} {_spark_type(c)}" for c in added)
-        raise FeatureNotSupported(
-            f'ALTER TABLE ... ADD COLUMN is not supported for table "{table.name}"',
-            detail=f"Its Delta table {reason}.",
-            hint="Add the column by Spark, the node follows: "
-            f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns});",
-        ) from None
-    if delta is None:
-        raise UndefinedObject(
-            f'Delta table of relation "{table.qualified_name}" does not exist',
-            sqlstate=UNDEFINED_TABLE,
-        )
-    return delta
-
-
-def _check_no_rows(opened: Sequence[DeltaTable], added: Sequence[TableColumn]) -> None:
-    """A default is for rows to come; those that are there would hold NULL."""
-    with_default = [column.name for column in added if column.default is not None]
-    if with_default and any(delta.rows for delta in opened):
-        raise FeatureNotSupported(
-            "ADD COLUMN with DEFAULT is not supported for a table with rows",
-            hint=f'Add the column without it, and UPDATE the rows: "{with_default[0]}".',
-        )
-
-
-def _backquoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _spark_type(column: TableColumn) -> str:
-    return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()
-
-
-def _add_to_delta(delta: DeltaTable, added: Sequence[TableColumn]) -> None:
-    known = delta.schema.by_source
-    taken = {source: column.name for source, column in known.items()}
-    new_names = column_names([c.name for c in added], taken)
-    new = [
-        Column(
-            new_names[c.name],
-            c.name,
-            arrow_type(c.type_oid, c.typmod),
-            c.type_oid,
-            c.typmod,
-            local=True,
-            default=c.default,
-        )
-        for c in added
-        if c.name not in known
-    ]
-    delta.add_columns(new)
-    delta.commit(app_id=_APP_ID, version_marker=delta.version + 1, operation="ADD COLUMNS")

@@ -44,11 +44,15 @@ class TableColumn:
 
 
 class CompiledFilter(Protocol):
-    """What compiling gives; ``text`` is what the catalog keeps."""
+    """What compiling gives; ``text`` is what the catalog keeps, ``columns`` are those named."""
 
     @property
     def text(self) -> str:
         """As PostgreSQL deparses it."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """PostgreSQL's names."""
 
 
 class RowFilterCompiler(Protocol):

@@ -9,7 +9,6 @@ has named yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
@@ -22,10 +21,16 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.define_relation import Definition, define
+from penstock.commands.depend import (
+    DEPENDENT_OBJECTS_STILL_EXIST,
+    cascade_notices,
+    still_used,
+)
 from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
     creation_schema,
+    family,
     find_schema,
     find_table,
     register,
@@ -115,7 +120,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
             table = _table_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if table is not None:
                 check_owner(scope.role, table.owner, "table", table.name)
-                dropped |= {member.oid: member for member in _with_partitions(transaction, table)}
+                dropped |= {member.oid: member for member in family(transaction, table)}
         for table in dropped.values():
             _check_not_subscribed(transaction, table)
             delete_table(transaction, table)
@@ -141,14 +146,6 @@ def _table_to_drop(
         notices.append(notice(f'table "{name.name}" does not exist, skipping'))
     elif found is None:
         raise UndefinedObject(f'table "{name.name}" does not exist', sqlstate=UNDEFINED_TABLE)
-    return found
-
-
-def _with_partitions(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
-    found = [table]
-    for child in transaction.tables.all():
-        if child.parent == table.oid:
-            found += _with_partitions(transaction, child)
     return found
 
 
@@ -198,10 +195,11 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
         for namespace in found:
             held = [t for t in transaction.tables.all() if t.schema == namespace.name]
             if held and not statement.cascade:
-                raise _still_used(namespace, held)
-            dropped = {
-                member.oid: member for t in held for member in _with_partitions(transaction, t)
-            }
+                schema = f"schema {namespace.name}"
+                raise still_used(
+                    schema, [f"table {t.qualified_name} depends on {schema}" for t in held]
+                )
+            dropped = {member.oid: member for t in held for member in family(transaction, t)}
             for table in dropped.values():
                 _check_not_subscribed(transaction, table)
                 delete_table(transaction, table)
@@ -213,7 +211,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             transaction.namespaces.delete(namespace.oid)
         for table in tables:
             warehouse_of(scope).remove(table.schema, table.name)
-    notices += _cascade_notices(reported)
+    notices += cascade_notices([f"table {table.qualified_name}" for table in reported])
     return CommandResult("DROP SCHEMA", tuple(notices))
 
 
@@ -231,27 +229,8 @@ def _schemas_to_drop(
         check_owner(scope.role, namespace.owner, "schema", name)
         if name == "public":
             raise NotInPrerequisiteState(
-                "cannot drop schema public because the node requires it", sqlstate="2BP01"
+                "cannot drop schema public because the node requires it",
+                sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
             )
         found.append(namespace)
     return found
-
-
-def _still_used(namespace: Namespace, tables: Sequence[LakeTable]) -> NotInPrerequisiteState:
-    lines = [f"table {t.qualified_name} depends on schema {namespace.name}" for t in tables]
-    return NotInPrerequisiteState(
-        f"cannot drop schema {namespace.name} because other objects depend on it",
-        detail="\n".join(lines),
-        hint="Use DROP ... CASCADE to drop the dependent objects too.",
-        sqlstate="2BP01",
-    )
-
-
-def _cascade_notices(tables: Sequence[LakeTable]) -> list[Notice]:
-    """reportDependentObjects"""
-    if not tables:
-        return []
-    if len(tables) == 1:
-        return [notice(f"drop cascades to table {tables[0].qualified_name}")]
-    detail = "\n".join(f"drop cascades to table {table.qualified_name}" for table in tables)
-    return [notice(f"drop cascades to {len(tables)} other objects", detail=detail)]

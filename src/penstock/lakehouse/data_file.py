@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pyroaring import BitMap
 
 from penstock.lakehouse.deletion_vectors import Descriptor
 from penstock.lakehouse.files import WrittenFile
+
+REWRITTEN: Final = "penstock.rewritten"
+"""Tag: the path of the file whose rows this one holds, each in all columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,11 @@ class DataFile:
     partition_values: Mapping[str, str | None] | None = None
 
     @classmethod
-    def of_written(cls, written: WrittenFile, now_ms: int) -> DataFile:
+    def of_written(
+        cls, written: WrittenFile, now_ms: int, tags: Mapping[str, str] | None = None
+    ) -> DataFile:
         """A file just written, with all its rows."""
-        return cls(written.path, written.size, written.rows, written.stats, now_ms)
+        return cls(written.path, written.size, written.rows, written.stats, now_ms, tags=tags)
 
     @property
     def live_rows(self) -> int:

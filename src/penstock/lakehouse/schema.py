@@ -11,7 +11,7 @@ The publisher's column name and type stay in a field's metadata ("penstock.sourc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -33,6 +33,9 @@ DEFAULT: Final = "penstock.default"
 """Metadata: such a column's default (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
 """Property: columns in which rows from before they were added lack the publisher's values."""
+DROPPED: Final = "penstock.dropped"
+"""Property: columns (PostgreSQL's names) that DROP COLUMN on the node has taken away; a
+subscription does not bring them back."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -135,6 +138,11 @@ class TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
 
+    def without(self, dropped: Collection[str]) -> TableSchema:
+        """This schema without some columns (Delta names); a key that has one of them goes too."""
+        columns = tuple(column for column in self.columns if column.name not in dropped)
+        return TableSchema(columns, () if set(dropped) & set(self.key) else self.key)
+
     def copied_again(self, wanted: TableSchema) -> TableSchema:
         """``wanted`` with what the node's own CREATE TABLE has made beside it."""
         own = self.by_source
@@ -171,10 +179,12 @@ class TableSchema:
         )
 
 
-def append_columns(schema_json: str, added: Sequence[Column]) -> str:
-    """A table's schema JSON with columns appended; what others wrote to it (comments) stays."""
+def altered(schema_json: str, dropped: Collection[str], added: Sequence[Column]) -> str:
+    """A table's schema JSON without columns (Delta names), and with columns appended; what others
+    wrote to the rest (comments) stays."""
     schema = json.loads(schema_json)
-    schema["fields"] += [_field(column) for column in added]
+    kept = [field for field in schema["fields"] if field["name"] not in dropped]
+    schema["fields"] = [*kept, *(_field(column) for column in added)]
     return json.dumps(schema)
 
 

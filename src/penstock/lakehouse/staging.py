@@ -55,6 +55,13 @@ class Staging:
             raise PenstockError(f'file "{file.path}" is staged twice')
         self._put(file.path, file)
 
+    def replace(self, path: str, file: DataFile) -> None:
+        """Stage a file that takes the place of another. Raises CommitConflict: that is gone."""
+        if path not in self._files:
+            raise _no_file(self._table, path)
+        self._put(path, None)
+        self.add(file)
+
     def remove_all(self, *, truncate: bool = True) -> None:
         """Stage the removal of all files, those staged before included."""
         self._emptied = truncate
@@ -68,10 +75,7 @@ class Staging:
         """
         file = self._files.get(path)
         if file is None:
-            raise CommitConflict(
-                f'table "{self._table}" has no file "{path}" any more',
-                hint="Load the table again and retry.",
-            )
+            raise _no_file(self._table, path)
         gone = file.positions_deleted() | positions
         if gone and gone.max() >= file.rows:
             raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
@@ -129,3 +133,9 @@ class Staging:
             self._files.pop(path, None)
         else:
             self._files[path] = file
+
+
+def _no_file(table: str, path: str) -> CommitConflict:
+    return CommitConflict(
+        f'table "{table}" has no file "{path}" any more', hint="Load the table again and retry."
+    )

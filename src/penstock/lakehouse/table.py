@@ -19,14 +19,22 @@ from penstock.errors import CommitConflict, DuplicateObject, StateMismatch, Unde
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.creation import first_entry
-from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import KEY, SOURCE, UNFILLED, Column, TableSchema, append_columns
+from penstock.lakehouse.schema import (
+    DROPPED,
+    KEY,
+    SOURCE,
+    UNFILLED,
+    Column,
+    TableSchema,
+    altered,
+)
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -96,6 +104,7 @@ class DeltaTable:
         self._staging = Staging(self.name, state.files)
         self._staged_schema: TableSchema | None = None
         self._staged_unfilled: tuple[str, ...] | None = None
+        self._staged_dropped: frozenset[str] = frozenset()
         self._replaced = False
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self._unknown = False
@@ -151,11 +160,13 @@ class DeltaTable:
         written: Sequence[WrittenFile] = (),
         deleted: Mapping[str, BitMap] | None = None,
         remove_all: bool = False,
+        rewritten: Mapping[str, WrittenFile] | None = None,
     ) -> None:
         """Add to the next version: first ``remove_all``, then ``deleted``, then ``written``.
 
         ``deleted``: path -> positions that go, in addition to those that are gone already; paths of
-        files staged earlier count too. A file without rows left is removed.
+        files staged earlier count too. A file without rows left is removed. ``rewritten``: path ->
+        the file with the same rows that takes its place.
         """
         if remove_all:
             self._staging.remove_all()
@@ -164,6 +175,15 @@ class DeltaTable:
         now = actions.now_ms()
         for file in written:
             self._staging.add(DataFile.of_written(file, now))
+        for path, file in (rewritten or {}).items():
+            self._staging.replace(path, DataFile.of_written(file, now, {REWRITTEN: path}))
+
+    def drop_columns(self, names: Collection[str]) -> None:
+        """Stage that columns (Delta names) go. What files hold in them stays there until they are
+        rewritten: a column of the same name would show it."""
+        self._staged_dropped |= {c.name for c in self._schema.columns if c.name in names}
+        self._staged_unfilled = tuple(name for name in self.unfilled if name not in names)
+        self._staged_schema = self.schema.without(names)
 
     def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
         """Stage added columns; rows from before hold NULL.
@@ -182,22 +202,40 @@ class DeltaTable:
             return self._staged_unfilled
         return tuple(json.loads(self.properties.get(UNFILLED, "[]")))
 
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Columns (PostgreSQL's names) that DROP COLUMN has taken away, staged changes included."""
+        known = json.loads(self.properties.get(DROPPED, "[]"))
+        gone = [c.source for c in self._schema.columns if c.name in self._staged_dropped]
+        return tuple(name for name in dict.fromkeys([*known, *gone]) if self._is_gone(name))
+
+    def _is_gone(self, source: str) -> bool:
+        return not self._replaced and source not in self.schema.by_source
+
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
 
         Older versions stay what they are. It is no TRUNCATE, so the commit is not marked as one.
         """
         self._staging.remove_all(truncate=False)
-        if schema != self.schema or self.unfilled:
+        if schema != self.schema or self.unfilled or self.dropped:
             self._staged_schema, self._replaced = schema, True
             self._staged_unfilled = ()
 
     def discard(self) -> None:
         """Forget what is staged. Its data files are removed unless a commit may have named them."""
-        self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
+        self._forget_staged_schema()
         for path in self._staging.discard():
             if not self._unknown:
                 self.storage.remove(f"{self.uri}/{path}")
+
+    def _forget_staged_schema(self) -> None:
+        self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
+        self._staged_dropped = frozenset()
+
+    def is_behind(self) -> bool:
+        """Whether somebody has put a version after the one that is loaded; one small look."""
+        return self.storage.exists(entry_uri(self.uri, self.version + 1))
 
     def reload(self) -> None:
         """Load the newest version; what is staged is forgotten, its files are left to VACUUM.
@@ -330,7 +368,7 @@ class DeltaTable:
             elif "protocol" in action:
                 self._state.protocol = dict(action["protocol"])
         self._schema = self.schema
-        self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
+        self._forget_staged_schema()
         self._seen = Elapsed()
 
     def _metadata_actions(self) -> list[Action]:
@@ -342,15 +380,18 @@ class DeltaTable:
             if wider is not None:
                 found.append({"protocol": wider})
         metadata: dict[str, Any] = dict(self._state.metadata)
-        configuration = {**self.properties, UNFILLED: json.dumps(self.unfilled)}
-        if not self.unfilled:
-            del configuration[UNFILLED]
+        told = {UNFILLED: self.unfilled, DROPPED: self.dropped}
+        configuration = {k: v for k, v in self.properties.items() if k not in told}
+        configuration |= {name: json.dumps(columns) for name, columns in told.items() if columns}
         metadata["configuration"] = configuration
+        if self._replaced or self._staged_schema.key != self._schema.key:
+            configuration[KEY] = json.dumps(self._staged_schema.key)
         if self._replaced:
             metadata["schemaString"] = self._staged_schema.delta_json()
-            configuration[KEY] = json.dumps(self._staged_schema.key)
         else:
-            added = self._staged_schema.columns[len(self._schema.columns) :]
-            metadata["schemaString"] = append_columns(metadata["schemaString"], added)
+            dropped = self._staged_dropped
+            kept = [column for column in self._schema.columns if column.name not in dropped]
+            added = self._staged_schema.columns[len(kept) :]
+            metadata["schemaString"] = altered(metadata["schemaString"], dropped, added)
         found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
         return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import VersionGone
-from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.state import TableState, load_at
@@ -114,6 +114,7 @@ def _commit(
     truncates = is_truncate(actions)
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
     if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
+        _rewritten(walk, [state.files[body["path"]] for kind, body in bodies if kind == "add"])
         _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
     walk.operations.add(_operation(actions))
@@ -132,6 +133,14 @@ def _operation(actions: Sequence[Mapping[str, Any]]) -> str:
     """What the writer says that it did; "" where it does not say."""
     told = (str((a.get("commitInfo") or {}).get("operation") or "") for a in actions)
     return next((operation for operation in told if operation), "")
+
+
+def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
+    """Files that came in this range were rewritten one by one for other columns: what is sent is
+    what the rows hold in the columns of now."""
+    for file in files:
+        if walk.added.pop((file.tags or {}).get(REWRITTEN, ""), None) is not None:
+            walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
 def _moved(walk: _Walk, paths: set[str]) -> None:

@@ -1,12 +1,14 @@
-"""Rewrite: data files without their dead rows, in new files. Runs inside tasks.
+"""Rewrite: data files without their dead rows, in new files. Runs inside tasks, and in the node
+where columns change.
 
 In: some files of one table with their deletion vectors. Out: new files with the live rows, in the
-same order. Memory: ``batch_bytes`` of one file and the row group that is being gathered.
+same order, in the columns of the table. Memory: ``batch_bytes`` of one file and the row group that
+is being gathered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +34,8 @@ class Source:
 class RewriteItem:
     """Files of one table that become new files of ``target_file_bytes`` each.
 
-    ``batch_bytes``: Arrow data read at a time.
+    ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold in it,
+    whatever the files have under its name.
     """
 
     storage: Storage
@@ -41,6 +44,7 @@ class RewriteItem:
     sources: tuple[Source, ...]
     target_file_bytes: int
     batch_bytes: int = BATCH_BYTES
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
@@ -64,11 +68,15 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
         vector = source.deletion_vector
         gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
         with open_parquet(item.table_uri, source.path) as parquet:
-            held = [name for name in item.schema.names if name in parquet.schema_arrow.names]
-            for start, batch in read_batches(parquet, held, most_bytes=item.batch_bytes):
+            there = parquet.schema_arrow.names
+            held = [n for n in item.schema.names if n in there and n not in item.constants]
+            # without any of them, some column tells how many rows there are
+            for start, batch in read_batches(
+                parquet, held or there[:1], most_bytes=item.batch_bytes
+            ):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield _conform(_without(batch, here), item.schema)
+                yield _conform(_without(batch, here), item)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
@@ -79,13 +87,15 @@ def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
     return batch.filter(pa.array(live))
 
 
-def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _conform(batch: pa.RecordBatch, item: RewriteItem) -> pa.RecordBatch:
     """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
-    names = batch.schema.names
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    columns = [_column(batch, field, item.constants) for field in item.schema]
+    return pa.RecordBatch.from_arrays(columns, schema=item.schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.Scalar]) -> pa.Array:
+    if field.name in constants:
+        return pa.repeat(constants[field.name], batch.num_rows)
+    if field.name in batch.schema.names:
+        return batch.column(field.name).cast(field.type)
+    return pa.nulls(batch.num_rows, field.type)

@@ -1,8 +1,8 @@
 """ALTER TABLE (gram.y, AlterTableStmt).
 
 In: a cursor behind the words ALTER TABLE. Out: ``AlterTable``. USING KEY (columns) stands in for
-PostgreSQL's USING INDEX, since Delta tables have no indexes; forms that change or take away columns
-are refused by name (0A000).
+PostgreSQL's USING INDEX, since Delta tables have no indexes; forms that change columns are refused
+by name (0A000).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from penstock.sql.table_statements import (
     AttachPartition,
     ChangeOwner,
     DetachPartition,
+    DropColumn,
     DropConstraint,
     SetReplicaIdentity,
 )
 
 _OTHER_FORMS: Final = words(
-    "alter drop rename set reset cluster enable disable force no inherit validate of not options"
+    "alter rename set reset cluster enable disable force no inherit validate of not options"
 )
 
 
@@ -65,6 +66,8 @@ def _command(cursor: Cursor) -> AlterTableCommand:
         return _add(cursor)
     if cursor.accept("drop", "constraint"):
         return _drop_constraint(cursor)
+    if cursor.accept("drop"):
+        return _drop_column(cursor)
     if cursor.accept("replica"):
         cursor.expect("identity")
         return _replica_identity(cursor)
@@ -95,6 +98,13 @@ def _drop_constraint(cursor: Cursor) -> DropConstraint:
 def _add_column(cursor: Cursor) -> AddColumn:
     missing_ok = cursor.accept("if", "not", "exists")
     return AddColumn(column_def(cursor), missing_ok)
+
+
+def _drop_column(cursor: Cursor) -> DropColumn:
+    cursor.accept("column")
+    missing_ok = cursor.accept("if", "exists")
+    name = cursor.name()
+    return DropColumn(name, missing_ok, cursor.opt_drop_behavior())
 
 
 def _replica_identity(cursor: Cursor) -> SetReplicaIdentity:

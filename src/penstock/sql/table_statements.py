@@ -95,6 +95,15 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class DropColumn:
+    """DROP [COLUMN] [IF EXISTS] name [CASCADE | RESTRICT]"""
+
+    name: str
+    missing_ok: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AddPrimaryKey:
     """ADD [CONSTRAINT name] PRIMARY KEY (columns)"""
 
@@ -143,6 +152,7 @@ class DetachPartition:
 
 AlterTableCommand = (
     AddColumn
+    | DropColumn
     | AddPrimaryKey
     | DropConstraint
     | SetReplicaIdentity

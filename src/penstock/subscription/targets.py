@@ -17,6 +17,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
     ApplierReplaced,
+    CommitConflict,
     PenstockError,
     RelationChanged,
     StateMismatch,
@@ -27,7 +28,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.quoting import quote_identifier, type_text
 from penstock.subscription.origin import TableProgress
 
 log = logging.getLogger(__name__)
@@ -196,12 +197,19 @@ class Targets:
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
 
-        Raises RelationChanged naming table, column and both types.
+        Raises RelationChanged naming table, column and both types, CommitConflict where the table
+        that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation, self._key(target, relation))
-        added = target.table.schema.columns_added(wanted, table=target.table.name)
+        try:
+            _check_dropped(target.table, relation)
+            added = target.table.schema.columns_added(wanted, table=target.table.name)
+        except RelationChanged:
+            self._check_newest(target)
+            raise
         if added:
+            self._check_newest(target)
             log.info(
                 'added columns to table "%s": %s',
                 target.table.name,
@@ -209,6 +217,12 @@ class Targets:
             )
             target.table.add_columns(added, self._unfilled(target, relation, added))
         target.followed = relation
+
+    def _check_newest(self, target: Target) -> None:
+        """ALTER TABLE on the node may have made it fit."""
+        if target.table.is_behind():
+            self.load_again(target)
+            raise CommitConflict(f'table "{target.table.name}" has another version by now')
 
     def _unfilled(
         self, target: Target, relation: Relation, added: Sequence[Column]
@@ -247,6 +261,24 @@ class Targets:
         if relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
             return target.table.schema.source_key
         return None
+
+
+def _check_dropped(table: DeltaTable, relation: Relation) -> None:
+    """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
+    missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
+    missing = [a for a in relation.attributes if a.name in table.dropped]
+    if not missing:
+        return
+    names = ", ".join(f'"{attribute.name}"' for attribute in missing)
+    columns = ", ".join(
+        f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in missing
+    )
+    name = f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
+    raise RelationChanged(
+        f'logical replication target relation "{relation.qualified_name}" is missing replicated '
+        f"column{'s' if len(missing) > 1 else ''}: {names}",
+        hint=f"Run ALTER TABLE {name} {columns}",
+    )
 
 
 def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:

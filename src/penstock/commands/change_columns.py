@@ -1,0 +1,166 @@
+"""What ALTER TABLE does to the columns of Delta tables.
+
+In: which columns a statement drops and adds, the table with its partitions. Out: one commit for
+each Delta table, in which no row changes for a publication: files are rewritten where rows hold
+values of a dropped column, or get the default of an added one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from penstock.catalog import LakeTable
+from penstock.commands.namespace import UNDEFINED_TABLE, table_columns, warehouse_of
+from penstock.commands.scope import Scope, TableColumn
+from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.lakehouse.defaults import default_value
+from penstock.lakehouse.delta_types import delta_type, type_text
+from penstock.lakehouse.names import column_names
+from penstock.lakehouse.schema import Column
+from penstock.lakehouse.table import DeltaTable
+from penstock.pgtypes import arrow_type
+from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
+from penstock.relation import qualified
+
+_APP_ID: Final = "penstock_ddl"
+"""The transaction marker of commits that change columns."""
+
+
+@dataclass
+class ColumnChanges:
+    """What a statement has done to columns so far, by PostgreSQL's names. Columns are dropped
+    before any is added. ``at``: what now() gives to all rows."""
+
+    at: datetime
+    dropped: list[str] = field(default_factory=list)
+    added: list[TableColumn] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.added)
+
+    def columns(self, scope: Scope, table: LakeTable) -> list[TableColumn]:
+        """The columns of a table after them."""
+        kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
+        return [*kept, *self.added]
+
+    def drop(self, name: str) -> None:
+        """One that the table has."""
+        self.dropped.append(name)
+
+
+class FilesFirst(Exception):
+    """Files of tables are to be rewritten before the statement can be executed."""
+
+    def __init__(self, changes: Sequence[ColumnChange]) -> None:
+        super().__init__()
+        self.changes = changes
+
+
+def change_columns(
+    scope: Scope, members: Sequence[LakeTable], changes: ColumnChanges, rewrites: ColumnRewrites
+) -> None:
+    """Commit the changes to a table and its partitions, the table last: until then the statement
+    may be executed again.
+
+    Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
+    StorageError, UndefinedObject (42P01), FeatureNotSupported.
+    """
+    staged = [_staged(scope, member, changes) for member in members]
+    incomplete = [change for change in staged if not rewrites.is_complete(change)]
+    if incomplete:
+        raise FilesFirst(incomplete)
+    operation = "DROP COLUMNS" if changes.dropped else "ADD COLUMNS"
+    for change in reversed(staged):
+        delta = change.table
+        try:
+            rewrites.stage(change)
+            delta.commit(
+                app_id=_APP_ID,
+                version_marker=delta.version + 1,
+                operation=operation,
+                data_change=False,
+            )
+        except BaseException:
+            delta.discard()
+            raise
+
+
+def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
+    delta = _open(scope, table, changes)
+    known = delta.schema.by_source
+    dropped = frozenset(known[name].name for name in changes.dropped if name in known)
+    if dropped:
+        delta.drop_columns(dropped)
+    new = _new_columns(delta, changes)
+    delta.add_columns(new)
+    if dropped and delta.rows and not delta.schema.columns:
+        raise FeatureNotSupported(
+            f'dropping every column of table "{table.name}", which has rows, is not supported',
+            detail="Rows of a Delta table have at least one column.",
+        )
+    constants = {column.name: default_value(column, changes.at) for column in new}
+    return ColumnChange(delta, dropped, constants)
+
+
+def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
+    known = delta.schema.by_source
+    taken = {source: column.name for source, column in known.items()}
+    new_names = column_names([c.name for c in changes.added], taken)
+    return [
+        Column(
+            new_names[c.name],
+            c.name,
+            arrow_type(c.type_oid, c.typmod),
+            c.type_oid,
+            c.typmod,
+            local=True,
+            default=c.default,
+        )
+        for c in changes.added
+        if c.name not in known
+    ]
+
+
+def _open(scope: Scope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
+    """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
+    warehouse = warehouse_of(scope)
+    try:
+        delta = warehouse.open(table.schema, table.name)
+    except FeatureNotSupported as error:
+        name = qualified(table.schema, table.name)
+        reason = error.message.removeprefix(f'target table "{name}" ')
+        verb = "DROP" if changes.dropped else "ADD"
+        raise FeatureNotSupported(
+            f'ALTER TABLE ... {verb} COLUMN is not supported for table "{table.name}"',
+            detail=f"Its Delta table {reason}.",
+            hint=_by_spark(warehouse.table_uri(table.schema, table.name), changes),
+        ) from None
+    if delta is None:
+        raise UndefinedObject(
+            f'Delta table of relation "{table.qualified_name}" does not exist',
+            sqlstate=UNDEFINED_TABLE,
+        )
+    return delta
+
+
+def _by_spark(uri: str, changes: ColumnChanges) -> str:
+    statements = []
+    if changes.dropped:
+        dropped = ", ".join(map(_backquoted, changes.dropped))
+        statements.append(f"ALTER TABLE delta.`{uri}` DROP COLUMNS ({dropped});")
+    if changes.added:
+        added = ", ".join(f"{_backquoted(c.name)} {_spark_type(c)}" for c in changes.added)
+        statements.append(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({added});")
+    verb = "Drop" if changes.dropped else "Add"
+    return f"{verb} the column by Spark, the node follows: {' '.join(statements)}"
+
+
+def _backquoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_type(column: TableColumn) -> str:
+    return type_text(delta_type(arrow_type(column.type_oid, column.typmod))).upper()

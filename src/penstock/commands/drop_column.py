@@ -1,0 +1,125 @@
+"""ALTER TABLE ... DROP COLUMN in the catalog (tablecmds.c, ATExecDropColumn).
+
+In: a table, a column's name, what the statement has done to columns so far. Out: keys without it
+and publications that named it emptied of the table, or PostgreSQL's error. The Delta tables are
+``change_columns``'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.catalog import CatalogTransaction, LakeTable, PublicationRel
+from penstock.commands.change_columns import ColumnChanges
+from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINED_COLUMN
+from penstock.commands.depend import cascade_notices, shown_name, still_used
+from penstock.commands.namespace import family, names, table_columns
+from penstock.commands.result import Notice, notice
+from penstock.commands.scope import Scope
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
+from penstock.sql import DropColumn
+from penstock.sql.partition_bound import key_columns
+from penstock.sql.quoting import quote_identifier
+
+
+def drop_column(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    table: LakeTable,
+    command: DropColumn,
+    only: bool,
+    changes: ColumnChanges,
+    notices: list[Notice],
+) -> LakeTable:
+    """The table without the column in its keys; its partitions are saved. ``only``: as written.
+
+    Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
+    """
+    if command.name not in names(changes.columns(scope, table)):
+        message = f'column "{command.name}" of relation "{table.name}" does not exist'
+        if not command.missing_ok:
+            raise UndefinedObject(message, sqlstate=UNDEFINED_COLUMN)
+        notices.append(notice(f"{message}, skipping"))
+        return table
+    if table.parent is not None:
+        raise InvalidParameterValue(
+            f'cannot drop inherited column "{command.name}"', sqlstate=INVALID_TABLE_DEFINITION
+        )
+    members = family(transaction, table)
+    _check_partition_key(table, command.name)
+    if only and len(members) > 1:
+        raise InvalidParameterValue(
+            "cannot drop column from only the partitioned table when partitions exist",
+            hint="Do not specify the ONLY keyword.",
+            sqlstate=INVALID_TABLE_DEFINITION,
+        )
+    for member in members[1:]:
+        _check_partition_key(member, command.name)
+    notices += _leave_publications(transaction, scope, members, command)
+    for member in members[1:]:
+        transaction.tables.save(_without(member, command.name))
+    changes.drop(command.name)
+    return _without(table, command.name)
+
+
+def _check_partition_key(table: LakeTable, column: str) -> None:
+    if table.partition_key is not None and column in key_columns(table.partition_key):
+        raise InvalidParameterValue(
+            f'cannot drop column "{column}" because it is part of the partition key of relation '
+            f'"{table.name}"',
+            sqlstate=INVALID_TABLE_DEFINITION,
+        )
+
+
+def _without(table: LakeTable, column: str) -> LakeTable:
+    """A key goes with any of its columns; an identity by it identifies nothing then."""
+    return replace(
+        table,
+        primary_key=() if column in table.primary_key else table.primary_key,
+        identity_key=() if column in table.identity_key else table.identity_key,
+    )
+
+
+def _leave_publications(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    members: Sequence[LakeTable],
+    command: DropColumn,
+) -> list[Notice]:
+    """Tables whose filter or list names the column leave their publications, with CASCADE only."""
+    publications = {p.oid: p.name for p in transaction.publications.all()}
+    tables = {member.oid: member for member in members}
+    found = [
+        rel
+        for rel in transaction.publications.relations()
+        if rel.relation in tables and command.name in _named(scope, tables[rel.relation], rel)
+    ]
+    shown = {oid: shown_name(transaction, scope, table) for oid, table in tables.items()}
+    column = f"column {quote_identifier(command.name)} of table"
+    described = [
+        f"publication of table {shown[rel.relation]} in publication {publications[rel.publication]}"
+        for rel in found
+    ]
+    if found and not command.cascade:
+        lines = [
+            f"{text} depends on {column} {shown[rel.relation]}"
+            for text, rel in zip(described, found, strict=True)
+        ]
+        what = f"{column} {shown[members[0].oid]}"
+        raise still_used(what if len(members) == 1 else None, lines)
+    for rel in found:
+        transaction.publications.remove_relation(rel.publication, rel.relation)
+    return cascade_notices(described)
+
+
+def _named(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
+    """The columns that a publication's list and filter name."""
+    listed = frozenset(rel.columns or ())
+    if rel.row_filter is None:
+        return listed
+    if scope.compile_row_filter is None:
+        raise FeatureNotSupported("row filters are not supported by this session")
+    columns = table_columns(scope, table)
+    compiled = scope.compile_row_filter(rel.row_filter, columns, table=table.name)
+    return listed | compiled.columns
