@@ -234,6 +234,27 @@ def test_the_relations_of_former_tables_came_with_version_6(
         assert (rel.table_id, rel.returned) == (None, False)
 
 
+def test_unique_indexes_came_with_version_7(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 6)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.tables.create("public", "t", "file:///t")
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE penstock_class DROP COLUMN relindexes"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        with catalog.write() as t:
+            table = t.tables.get("public", "t")
+            assert table.indexes == ()
+            index = t.tables.new_index("é", ("a", "b"), replica_identity=True)
+            t.tables.save(replace(table, indexes=(index,)))
+        with catalog.read() as t:
+            assert t.tables.get("public", "t").indexes == (index,)
+
+
 def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog) -> None:
     seen = [catalog.generation()]
     assert catalog.generation() == seen[0]

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.errors import Diagnostic
 
-from penstock.catalog import Catalog
+from penstock.catalog import Catalog, LakeTable
 from penstock.commands import CurrentRole, Scope, execute
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
@@ -89,12 +89,31 @@ class Ours:
                     )
                     for table in t.tables.all()
                 ),
+                "indexes": sorted(
+                    index for table in t.tables.all() for index in _indexes(table)
+                ),
                 "roles": sorted(
                     (r.name, r.superuser, r.login, r.replication, r.connection_limit,
                      r.verifier is not None)
                     for r in t.roles.all()
                 ),
             }  # fmt: skip
+
+
+def _indexes(table: LakeTable) -> list[tuple[Any, ...]]:
+    """Name, table, columns, primary, of a constraint, replica identity, of a partition."""
+    found = [
+        (f"{table.schema}.{index.name}", table.qualified_name, list(index.columns), False,
+         index.constraint, index.replica_identity, index.parent is not None)
+        for index in table.indexes
+    ]  # fmt: skip
+    if table.primary_key:
+        by_key = table.identity_key == table.primary_key and not any(i[5] for i in found)
+        found.append(
+            (f"{table.schema}.{table.primary_key_name}", table.qualified_name,
+             list(table.primary_key), True, True, by_key, table.parent is not None)
+        )  # fmt: skip
+    return found
 
 
 class Theirs:
@@ -146,6 +165,16 @@ _STATE = {
         FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
         WHERE relkind IN ('r', 'p') AND nspname NOT IN ('pg_catalog', 'information_schema')
         ORDER BY (nspname || '.' || relname) COLLATE "C" """,
+    "indexes": """
+        SELECT nspname || '.' || c.relname, nspname || '.' || t.relname,
+               (SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
+                WHERE attrelid = indexrelid),
+               indisprimary, EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid),
+               indisreplident, c.relispartition
+        FROM pg_index JOIN pg_class c ON c.oid = indexrelid JOIN pg_class t ON t.oid = indrelid
+             JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE nspname NOT IN ('pg_catalog', 'pg_toast')
+        ORDER BY (nspname || '.' || c.relname) COLLATE "C" """,
     "roles": """
         SELECT rolname, rolsuper, rolcanlogin, rolreplication, rolconnlimit,
                rolpassword IS NOT NULL

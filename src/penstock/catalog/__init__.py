@@ -7,7 +7,7 @@ of SQLAlchemy. Nothing here decides: commands change the catalog, workers record
 
 from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.pg_authid import Role
-from penstock.catalog.pg_class import LakeTable, ReplicaIdentity
+from penstock.catalog.pg_class import LakeTable, ReplicaIdentity, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
@@ -39,4 +39,5 @@ __all__ = [
     "SubscriptionRelState",
     "SubscriptionStatistics",
     "TableStatistics",
+    "UniqueIndex",
 ]

@@ -8,7 +8,7 @@ of a partition. A table is known from the moment that it is first named, whoever
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -43,12 +43,13 @@ _TABLE = Table(
     Column("relpartbound", Text),
     Column("relpartkey", Text),
     Column("reluri", Text),
+    Column("relindexes", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
 
 
 class ReplicaIdentity(Enum):
-    """pg_class.relreplident. ``i``: the columns of USING KEY, in place of an index."""
+    """pg_class.relreplident. ``i``: the columns of USING KEY, or of an index."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -57,12 +58,27 @@ class ReplicaIdentity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    """A promise that columns are unique, under a name. ``constraint``: made by UNIQUE;
+    ``replica_identity``: by USING INDEX; ``parent``: oid of the partitioned table's index.
+    """
+
+    oid: int
+    name: str
+    columns: tuple[str, ...]
+    constraint: bool = False
+    replica_identity: bool = False
+    parent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
 
     ``primary_key`` and ``identity_key``: columns, in order; the latter for KEY only. ``owner``:
     oid of a role, None: the node's own. ``parent`` and ``bound``: of a partition;
-    ``partition_key``: of a partitioned table, as PARTITION BY was written.
+    ``partition_key``: of a partitioned table, as PARTITION BY was written. ``indexes``: besides the
+    primary key's, in the order of oids.
     """
 
     oid: int
@@ -76,6 +92,7 @@ class LakeTable:
     parent: int | None = None
     bound: str | None = None
     partition_key: str | None = None
+    indexes: tuple[UniqueIndex, ...] = ()
 
     @property
     def qualified_name(self) -> str:
@@ -140,6 +157,11 @@ class PgClass:
         self._connection.execute(_TABLE.insert().values(**_values(table)))
         return table
 
+    def new_index(self, name: str, columns: tuple[str, ...], **attributes: Any) -> UniqueIndex:
+        """One that is in no table yet; ``attributes``: fields of ``UniqueIndex``."""
+        oid = pg_control.new_oid(self._connection)
+        return UniqueIndex(oid, name, columns, **attributes)
+
     def register(self, schema: str, name: str, uri: str, key: tuple[str, ...] | None) -> LakeTable:
         """A table that is in the warehouse and not known yet; ``key``: what it says of itself.
 
@@ -174,6 +196,7 @@ def _values(table: LakeTable) -> dict[str, Any]:
         "relpartbound": table.bound,
         "relpartkey": table.partition_key,
         "reluri": table.uri,
+        "relindexes": json.dumps([asdict(i) for i in table.indexes], ensure_ascii=False),
     }
 
 
@@ -190,4 +213,9 @@ def _lake_table(row: RowMapping) -> LakeTable:
         parent=row["relparent"],
         bound=row["relpartbound"],
         partition_key=row["relpartkey"],
+        indexes=tuple(map(_unique_index, json.loads(row["relindexes"] or "[]"))),
     )
+
+
+def _unique_index(stored: dict[str, Any]) -> UniqueIndex:
+    return UniqueIndex(**{**stored, "columns": tuple(stored["columns"])})

@@ -39,7 +39,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -65,6 +65,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     4: _add_what_is_missing,
     # And which relations they were.
     5: _add_what_is_missing,
+    # Unique indexes.
+    6: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

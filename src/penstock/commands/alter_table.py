@@ -31,6 +31,7 @@ from penstock.commands.define_relation import (
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
+from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
     family,
@@ -41,10 +42,15 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.unique_indexes import (
+    add_constraints,
+    drop_index,
+    identified_by,
+    left_alone,
+)
 from penstock.errors import (
     CommitConflict,
     DuplicateObject,
-    FeatureNotSupported,
     InvalidParameterValue,
     UndefinedObject,
     WrongObjectType,
@@ -53,6 +59,7 @@ from penstock.pipeline.rewrite_columns import ColumnRewrites
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
+    AddUnique,
     AlterTable,
     AlterTableCommand,
     AttachPartition,
@@ -139,7 +146,9 @@ def _execute(
     match command:
         case AddColumn():
             new = column(transaction, scope, command.column)
-            return _add_column(scope, table, command, new, changes, notices)
+            table = _add_column(scope, table, command, new, changes, notices)
+            unique = command.column.unique if new in changes.added else None
+            return add_constraints(transaction, table, [unique] if unique else [])
         case AddPrimaryKey(columns):
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
@@ -147,10 +156,13 @@ def _execute(
             check_columns(table, columns, known)
             check_key(columns, known)
             return replace(table, primary_key=columns)
+        case AddUnique(unique):
+            check_key(unique.columns, names(changes.columns(scope, table)), "unique")
+            return add_constraints(transaction, table, [unique])
         case DropConstraint(name, missing_ok):
-            return _drop_constraint(table, name, missing_ok, notices)
+            return _drop_constraint(transaction, table, name, missing_ok, notices)
         case SetReplicaIdentity():
-            return _set_identity(scope, table, command, changes)
+            return _set_identity(transaction, scope, table, command, changes)
         case ChangeOwner(spec):
             owner = role_of(transaction, spec, scope)
             if owner.oid != table.owner and not scope.role.superuser:
@@ -191,12 +203,15 @@ def _add_column(
 
 
 def _set_identity(
-    scope: Scope, table: LakeTable, command: SetReplicaIdentity, changes: ColumnChanges
+    transaction: CatalogTransaction,
+    scope: Scope,
+    table: LakeTable,
+    command: SetReplicaIdentity,
+    changes: ColumnChanges,
 ) -> LakeTable:
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
-    identity = ReplicaIdentity(command.kind)
     if command.index is not None:
-        return replace(table, replica_identity=identity, identity_key=_index(table, command.index))
+        return _by_index(transaction, table, command.index)
     known = names(changes.columns(scope, table))
     check_columns(table, command.key, known)
     for position, name in enumerate(command.key):
@@ -205,26 +220,45 @@ def _set_identity(
                 f'column "{name}" appears twice in replica identity',
                 sqlstate=INVALID_TABLE_DEFINITION,
             )
+    table = identified_by(table, None)
+    identity = ReplicaIdentity(command.kind)
     return replace(table, replica_identity=identity, identity_key=command.key)
 
 
-def _index(table: LakeTable, name: str) -> tuple[str, ...]:
-    """The columns of an index: there is the primary key's alone. Raises FeatureNotSupported."""
-    if name != table.primary_key_name or not table.primary_key:
-        raise FeatureNotSupported(
-            "REPLICA IDENTITY USING INDEX is supported for the primary key only, because Delta "
-            "tables have no indexes",
-            hint="Name the columns: ALTER TABLE ... REPLICA IDENTITY USING KEY (column, ...).",
+def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> LakeTable:
+    """Raises UndefinedObject (42704), WrongObjectType."""
+    index = next((own for own in table.indexes if own.name == name), None)
+    if index is not None:
+        return identified_by(table, index)
+    if table.primary_key and name == table.primary_key_name:
+        return replace(
+            identified_by(table, None),
+            replica_identity=ReplicaIdentity.KEY,
+            identity_key=table.primary_key,
         )
-    return table.primary_key
+    if is_taken(transaction, table.schema, name):
+        raise WrongObjectType(f'"{name}" is not an index for table "{table.name}"')
+    raise UndefinedObject(f'index "{name}" for table "{table.name}" does not exist')
 
 
 def _drop_constraint(
-    table: LakeTable, name: str, missing_ok: bool, notices: list[Notice]
+    transaction: CatalogTransaction,
+    table: LakeTable,
+    name: str,
+    missing_ok: bool,
+    notices: list[Notice],
 ) -> LakeTable:
-    """ATExecDropConstraint; the primary key is the one constraint that there is."""
+    """ATExecDropConstraint, of the primary key and of UNIQUE."""
     if name == table.primary_key_name and table.primary_key:
         return replace(table, primary_key=())
+    for index in table.indexes:
+        if index.constraint and index.name == name:
+            if index.parent is not None:
+                raise InvalidParameterValue(
+                    f'cannot drop inherited constraint "{name}" of relation "{table.name}"',
+                    sqlstate=INVALID_TABLE_DEFINITION,
+                )
+            return drop_index(transaction, table, index)
     message = f'constraint "{name}" of relation "{table.name}" does not exist'
     if not missing_ok:
         raise UndefinedObject(message)
@@ -256,4 +290,4 @@ def _detach(
             f'relation "{child.name}" is not a partition of relation "{parent.name}"',
             sqlstate=UNDEFINED_TABLE,
         )
-    transaction.tables.save(replace(child, parent=None, bound=None))
+    transaction.tables.save(replace(left_alone(child), parent=None, bound=None))

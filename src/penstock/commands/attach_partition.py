@@ -12,6 +12,7 @@ from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import names, table_columns, warehouse_of
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
+from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -43,14 +44,14 @@ def attach(
     _check_columns(scope, parent, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     _check_empty(scope, child)
-    transaction.tables.save(
-        replace(
-            child,
-            parent=parent.oid,
-            bound=str(bound),
-            primary_key=child.primary_key or parent.primary_key,
-        )
+    partition = replace(
+        child,
+        parent=parent.oid,
+        bound=str(bound),
+        primary_key=child.primary_key or parent.primary_key,
     )
+    transaction.tables.save(partition)
+    inherit_indexes(transaction, parent, partition)
 
 
 def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:

@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.lakehouse.defaults import constant
 from penstock.pgtypes import arrow_type
 from penstock.pgtypes.type_names import resolve
-from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec
+from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 
 UNDEFINED_COLUMN = "42703"
 DUPLICATE_COLUMN = "42701"
@@ -35,13 +35,14 @@ INVALID_TABLE_DEFINITION = "42P16"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table to be. ``parent`` and ``bound``: of a partition."""
+    """A table to be. ``parent`` and ``bound``: of a partition. ``uniques``: its own."""
 
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
     parent: LakeTable | None = None
     bound: PartitionBound | None = None
     notices: tuple[Notice, ...] = ()
+    uniques: tuple[Unique, ...] = ()
 
 
 def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
@@ -54,8 +55,9 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
         columns = _own_and_liked(transaction, scope, statement)
         key = _primary_key(statement, columns)
         _check_once(names(columns))
+        uniques = _uniques(statement, columns)
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
-        definition = Definition(columns, key, notices=notices)
+        definition = Definition(columns, key, notices=notices, uniques=uniques)
     if statement.partition_by is not None:
         check_partition_key(
             statement.relation.name,
@@ -138,6 +140,15 @@ def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tupl
     return keys[0]
 
 
+def _uniques(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[Unique, ...]:
+    """Each UNIQUE, those of columns first."""
+    found = [item.unique for item in statement.columns if item.unique is not None]
+    found += statement.uniques
+    for unique in found:
+        check_key(unique.columns, names(columns), "unique")
+    return tuple(found)
+
+
 def multiple_primary_keys(table: str) -> InvalidParameterValue:
     """Tables have one primary key."""
     return InvalidParameterValue(
@@ -146,8 +157,8 @@ def multiple_primary_keys(table: str) -> InvalidParameterValue:
     )
 
 
-def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
-    """transformIndexConstraint: the columns of PRIMARY KEY exist, each once."""
+def check_key(key: Sequence[str], columns: Sequence[str], kind: str = "primary key") -> None:
+    """transformIndexConstraint: the columns of a key exist, each once."""
     for position, name in enumerate(key):
         if name not in columns:
             raise UndefinedObject(
@@ -155,7 +166,7 @@ def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
             )
         if name in key[:position]:
             raise DuplicateObject(
-                f'column "{name}" appears twice in primary key constraint',
+                f'column "{name}" appears twice in {kind} constraint',
                 sqlstate=DUPLICATE_COLUMN,
             )
 
@@ -181,11 +192,19 @@ def check_partition_key(
                 f'column "{name}" named in partition key does not exist',
                 sqlstate=UNDEFINED_COLUMN,
             )
-    for name in spec.columns:
-        if primary_key and name not in primary_key:
+    if primary_key:
+        check_partition_columns(table, spec.columns, primary_key, "PRIMARY KEY")
+
+
+def check_partition_columns(
+    table: str, partition_key: Sequence[str], columns: Sequence[str], constraint: str
+) -> None:
+    """DefineIndex: what is unique in each partition is unique in the table."""
+    for name in partition_key:
+        if name not in columns:
             raise FeatureNotSupported(
                 "unique constraint on partitioned table must include all partitioning columns",
-                detail=f'PRIMARY KEY constraint on table "{table}" lacks column "{name}" which is '
+                detail=f'{constraint} constraint on table "{table}" lacks column "{name}" which is '
                 "part of the partition key.",
             )
 

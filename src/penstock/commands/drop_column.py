@@ -17,6 +17,7 @@ from penstock.commands.depend import cascade_notices, shown_name, still_used
 from penstock.commands.namespace import family, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope
+from penstock.commands.unique_indexes import without
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
 from penstock.sql import DropColumn
 from penstock.sql.partition_bound import key_columns
@@ -73,7 +74,10 @@ def _check_partition_key(table: LakeTable, column: str) -> None:
 
 
 def _without(table: LakeTable, column: str) -> LakeTable:
-    """A key goes with any of its columns; an identity by it identifies nothing then."""
+    """A key or index goes with any of its columns; an identity by it identifies nothing then."""
+    for index in table.indexes:
+        if column in index.columns:
+            table = without(table, index)
     return replace(
         table,
         primary_key=() if column in table.primary_key else table.primary_key,

@@ -2,8 +2,8 @@
 ``alter_table``, partitions in ``partbounds``.
 
 In: a parsed statement, the catalog, the scope with its warehouse. Out: Delta tables and rows in the
-catalog. The Delta table comes before its row, so that what is half made is only a table that nobody
-has named yet.
+catalog. The Delta table is there before its row can be seen, so that what is half made is only a
+table that nobody has named yet.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from penstock.commands.depend import (
     cascade_notices,
     still_used,
 )
+from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
@@ -40,6 +41,7 @@ from penstock.commands.namespace import (
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
+from penstock.commands.unique_indexes import add_constraints, inherit_indexes
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -63,7 +65,8 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
         namespace = creation_schema(transaction, scope, statement.relation)
         check_create_in_schema(scope, namespace.owner, namespace.name)
         name = statement.relation.name
-        exists = register(transaction, scope, namespace.name, name) is not None
+        known = register(transaction, scope, namespace.name, name)
+        exists = known is not None or is_taken(transaction, namespace.name, name)
         if exists and statement.missing_ok:
             return _skipped(f'relation "{name}" already exists, skipping')
         definition = define(transaction, scope, statement)
@@ -73,9 +76,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
             check_new_partition(
                 transaction, scope, definition.parent, statement.relation.name, definition.bound
             )
-        schema = table_schema(namespace.name, name, definition)
-        warehouse.create(namespace.name, name, schema)
-        transaction.tables.create(
+        table = transaction.tables.create(
             namespace.name,
             name,
             None if statement.partition_by else warehouse.table_uri(namespace.name, name),
@@ -85,6 +86,11 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
             bound=str(definition.bound) if definition.bound else None,
             partition_key=str(statement.partition_by) if statement.partition_by else None,
         )
+        table = add_constraints(transaction, table, definition.uniques)
+        if definition.parent is not None:
+            inherit_indexes(transaction, definition.parent, table)
+        schema = table_schema(namespace.name, name, definition)
+        warehouse.create(namespace.name, name, schema)
     return CommandResult("CREATE TABLE", definition.notices)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands import publicationcmds, tablecmds, user
+from penstock.commands import indexcmds, publicationcmds, tablecmds, user
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
@@ -40,11 +40,13 @@ from penstock.sql import (
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     AlterTable,
+    CreateIndex,
     CreatePublication,
     CreateRole,
     CreateSchema,
     CreateSubscription,
     CreateTable,
+    DropIndex,
     DropPublication,
     DropRole,
     DropSchema,
@@ -76,6 +78,8 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandRe
     CreateTable: tablecmds.create_table,
     DropTable: tablecmds.drop_table,
     AlterTable: alter_table,
+    CreateIndex: indexcmds.create_index,
+    DropIndex: indexcmds.drop_index,
     CreateSchema: tablecmds.create_schema,
     DropSchema: tablecmds.drop_schema,
 }

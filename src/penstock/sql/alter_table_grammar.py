@@ -1,8 +1,7 @@
 """ALTER TABLE (gram.y, AlterTableStmt).
 
-In: a cursor behind the words ALTER TABLE. Out: ``AlterTable``. USING KEY (columns) stands in for
-PostgreSQL's USING INDEX, since Delta tables have no indexes; forms that change columns are refused
-by name (0A000).
+In: a cursor behind the words ALTER TABLE. Out: ``AlterTable``. USING KEY (columns) needs no index,
+unlike PostgreSQL's USING INDEX; forms that change columns are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from penstock.sql.table_grammar import column_def, table_constraint
 from penstock.sql.table_statements import (
     AddColumn,
     AddPrimaryKey,
+    AddUnique,
     AlterTable,
     AlterTableCommand,
     AttachPartition,
@@ -25,6 +25,7 @@ from penstock.sql.table_statements import (
     DropColumn,
     DropConstraint,
     SetReplicaIdentity,
+    Unique,
 )
 
 _OTHER_FORMS: Final = words(
@@ -83,6 +84,8 @@ def _add(cursor: Cursor) -> AlterTableCommand:
     if cursor.accept("column"):
         return _add_column(cursor)
     key = table_constraint(cursor)
+    if isinstance(key, Unique):
+        return AddUnique(key)
     if key is not None:
         return AddPrimaryKey(key)
     return _add_column(cursor)

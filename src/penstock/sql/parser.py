@@ -14,6 +14,7 @@ from typing import Final
 from penstock.errors import SqlSyntaxError
 from penstock.sql import (
     copy_grammar,
+    index_grammar,
     publication_grammar,
     role_grammar,
     session_grammar,
@@ -49,6 +50,8 @@ _OBJECTS: Final[dict[tuple[str, str], Rule]] = {
     ("create", "table"): table_grammar.create_table,
     ("alter", "table"): alter_table,
     ("drop", "table"): table_grammar.drop_table,
+    ("create", "unique"): index_grammar.create_unique_index,
+    ("drop", "index"): index_grammar.drop_index,
     ("create", "schema"): table_grammar.create_schema,
     ("drop", "schema"): table_grammar.drop_schema,
 }
@@ -80,7 +83,7 @@ _OTHER_OBJECTS: Final = words(
     access aggregate cast collation conversion database default domain event extension foreign
     function group index language large materialized operator or owned policy procedural procedure
     recursive routine rule schema sequence server statistics system tablespace temp temporary text
-    transform trigger trusted type unique unlogged view local global constraint
+    transform trigger trusted type unlogged view local global constraint
     """
 )
 

@@ -31,10 +31,10 @@ from penstock.sql.table_statements import (
     DropSchema,
     DropTable,
     PartitionSpec,
+    Unique,
 )
 
 _CONSTRAINTS: Final = {
-    "unique": "UNIQUE",
     "check": "CHECK",
     "generated": "GENERATED",
     "references": "REFERENCES",
@@ -80,6 +80,7 @@ def create_table(cursor: Cursor) -> CreateTable | CreateTableAs:
         spec,
         like=elements.like,
         like_at=elements.like_at,
+        uniques=tuple(elements.uniques),
         notices=cursor.notices,
     )
 
@@ -146,6 +147,7 @@ class _Elements:
 
     columns: list[ColumnDef] = field(default_factory=list)
     keys: list[tuple[str, ...]] = field(default_factory=list)
+    uniques: list[Unique] = field(default_factory=list)
     like: RangeVar | None = None
     like_at: int = 0
 
@@ -161,7 +163,9 @@ def _elements(cursor: Cursor) -> _Elements:
             if found.like is not None:
                 raise not_supported("LIKE of several tables")
             found.like, found.like_at = _like(cursor), len(found.columns)
-        elif (key := table_constraint(cursor)) is not None:
+        elif isinstance(key := table_constraint(cursor), Unique):
+            found.uniques.append(key)
+        elif key is not None:
             found.keys.append(key)
         else:
             found.columns.append(column_def(cursor))
@@ -181,11 +185,10 @@ def _like(cursor: Cursor) -> RangeVar:
     return relation
 
 
-def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
-    """``TableConstraint``: the columns of PRIMARY KEY; None when there is no constraint."""
+def table_constraint(cursor: Cursor) -> tuple[str, ...] | Unique | None:
+    """``TableConstraint``: the columns of PRIMARY KEY, or UNIQUE; None when there is none."""
     named = cursor.accept("constraint")
-    if named:
-        cursor.name()
+    name = cursor.name() if named else None
     if cursor.accept("primary"):
         cursor.expect("key")
         if cursor.word() == "using":
@@ -193,8 +196,15 @@ def table_constraint(cursor: Cursor) -> tuple[str, ...] | None:
         columns = column_list(cursor)
         _refuse_constraint_options(cursor)
         return columns
+    if cursor.accept("unique"):
+        if cursor.word() == "using":
+            raise not_supported("UNIQUE USING INDEX")
+        _refuse_nulls(cursor)
+        unique = Unique(column_list(cursor), name)
+        _refuse_unique_options(cursor)
+        return unique
     word = cursor.word()
-    if word in ("unique", "check", "foreign") or (named and word in ("exclude", "not")):
+    if word in ("check", "foreign") or (named and word in ("exclude", "not")):
         raise not_supported(_CONSTRAINTS.get(word, "NOT NULL as a table constraint"))
     if named:
         raise cursor.syntax_error()
@@ -210,6 +220,34 @@ def _refuse_constraint_options(cursor: Cursor) -> None:
         raise not_supported(f"PRIMARY KEY ... {word.upper()}")
 
 
+def _refuse_nulls(cursor: Cursor) -> None:
+    """``opt_unique_null_treatment``"""
+    if cursor.accept("nulls"):
+        if cursor.word() == "not":
+            raise not_supported("UNIQUE NULLS NOT DISTINCT")
+        cursor.expect("distinct")
+
+
+def _refuse_unique_options(cursor: Cursor) -> None:
+    word = cursor.word()
+    if word in ("include", "with", "using", "deferrable", "initially"):
+        raise not_supported(f"UNIQUE ... {word.upper()}")
+
+
+def _column_unique(cursor: Cursor, column: str) -> Unique | None:
+    """``[CONSTRAINT name] UNIQUE`` behind a column; None when there is another constraint."""
+    ahead = cursor.copy()
+    if ahead.accept("constraint"):
+        ahead.name()
+    if not ahead.accept("unique"):
+        return None
+    name = cursor.name() if cursor.accept("constraint") else None
+    cursor.expect("unique")
+    _refuse_nulls(cursor)
+    _refuse_unique_options(cursor)
+    return Unique((column,), name)
+
+
 def column_def(cursor: Cursor) -> ColumnDef:
     """``columnDef``"""
     name = cursor.name()
@@ -217,8 +255,11 @@ def column_def(cursor: Cursor) -> ColumnDef:
     found: list[str] = []
     default: str | None = None
     references: RangeVar | None = None
+    unique: Unique | None = None
     while True:
-        if cursor.word() == "default":
+        if (again := _column_unique(cursor, name)) is not None:
+            unique = unique or again
+        elif cursor.word() == "default":
             if default is not None:
                 raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
             default = default_constant(cursor)
@@ -236,6 +277,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
         primary_key="primary key" in found,
         default=default,
         references=references,
+        unique=unique,
     )
 
 

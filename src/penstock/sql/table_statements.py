@@ -14,6 +14,14 @@ from penstock.sql.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
+class Unique:
+    """[CONSTRAINT name] UNIQUE (columns)"""
+
+    columns: tuple[str, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
@@ -27,6 +35,7 @@ class ColumnDef:
     primary_key: bool = False
     default: str | None = None
     references: RangeVar | None = None
+    unique: Unique | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,8 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Statement):
-    """CREATE TABLE. ``primary_keys``: each PRIMARY KEY (...) of the table form, in order.
+    """CREATE TABLE. ``primary_keys``, ``uniques``: each PRIMARY KEY (...) and UNIQUE (...) of the
+    table form, in order.
 
     ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
     ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
@@ -64,6 +74,7 @@ class CreateTable(Statement):
     defaults: tuple[tuple[str, str | None], ...] = ()
     like: RangeVar | None = None
     like_at: int = 0
+    uniques: tuple[Unique, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,13 @@ class AddPrimaryKey:
 
 
 @dataclass(frozen=True, slots=True)
+class AddUnique:
+    """ADD [CONSTRAINT name] UNIQUE (columns)"""
+
+    unique: Unique
+
+
+@dataclass(frozen=True, slots=True)
 class SetReplicaIdentity:
     """REPLICA IDENTITY kind: ``d`` DEFAULT, ``f`` FULL, ``n`` NOTHING, ``i`` USING KEY (key), or
     USING INDEX ``index``."""
@@ -154,6 +172,7 @@ AlterTableCommand = (
     AddColumn
     | DropColumn
     | AddPrimaryKey
+    | AddUnique
     | DropConstraint
     | SetReplicaIdentity
     | ChangeOwner
@@ -169,6 +188,25 @@ class AlterTable(Statement):
     relation: RangeVar
     commands: tuple[AlterTableCommand, ...]
     missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex(Statement):
+    """CREATE UNIQUE INDEX [[IF NOT EXISTS] name] ON relation (columns)"""
+
+    relation: RangeVar
+    columns: tuple[str, ...]
+    name: str | None = None
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndex(Statement):
+    """DROP INDEX [IF EXISTS] names [CASCADE | RESTRICT]"""
+
+    names: tuple[RangeVar, ...]
+    missing_ok: bool = False
+    cascade: bool = False
 
 
 @dataclass(frozen=True, slots=True)

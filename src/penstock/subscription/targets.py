@@ -266,7 +266,8 @@ class Targets:
 def _check_dropped(table: DeltaTable, relation: Relation) -> None:
     """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
     missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
-    missing = [a for a in relation.attributes if a.name in table.dropped]
+    dropped = table.dropped
+    missing = [a for a in relation.attributes if a.name in dropped]
     if not missing:
         return
     names = ", ".join(f'"{attribute.name}"' for attribute in missing)

@@ -34,7 +34,7 @@ class NameFunctions:
         self._schema_names = {oid: name for name, oid in self._schemas.items()}
         self._roles = {role.oid: role.name for role in snapshot.all_roles}
         self._indexes = {index.oid: index for t in snapshot.tables for index in indexes(t)}
-        self._constraints = {i.constraint_oid: i for i in self._indexes.values() if i.primary}
+        self._constraints = {i.constraint_oid: i for i in self._indexes.values() if i.constraint}
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
         } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}

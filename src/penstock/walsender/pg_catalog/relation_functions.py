@@ -63,7 +63,8 @@ class RelationFunctions(NameFunctions):
     def pg_get_constraintdef(self, oid: int, _pretty: bool | None) -> str | None:
         index = self._constraints.get(oid)
         if index is not None:
-            return f"PRIMARY KEY ({_names(index)})"
+            kind = "PRIMARY KEY" if index.primary else "UNIQUE"
+            return f"{kind} ({_names(index)})"
         return None
 
     def pg_get_partkeydef(self, oid: int) -> str | None:

@@ -79,7 +79,7 @@ def _index_class(index: Index, schema: int) -> Row:
         "relnatts": len(index.columns),
         "relispopulated": True,
         "relreplident": "n",
-        "relispartition": table.lake.parent is not None,
+        "relispartition": index.partition,
     }
 
 
@@ -154,14 +154,15 @@ def pg_index(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_constraint(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """Primary keys; since 18 NOT NULL too."""
+    """Primary keys and UNIQUE; since 18 NOT NULL too."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
         schema = schemas[table.lake.schema]
         for index in indexes(table):
-            if index.primary:
+            if index.constraint:
+                kind = "p" if index.primary else "u"
                 yield _constraint(
-                    table, schema, index.constraint_oid, index.name, "p", index.numbers
+                    table, schema, index.constraint_oid, index.name, kind, index.numbers
                 ) | {"conindid": index.oid}
         if version < 18:
             continue
@@ -188,7 +189,7 @@ def _constraint(
         "convalidated": True,
         "conrelid": table.oid,
         "conislocal": True,
-        "connoinherit": kind == "p",
+        "connoinherit": kind in ("p", "u"),
         "conkey": numbers,
     }
 

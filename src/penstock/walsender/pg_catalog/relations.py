@@ -67,7 +67,8 @@ CATALOG_OIDS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What stands for a key. ``columns``: in the key's order."""
+    """What stands for a key. ``columns``: in the key's order. ``constraint``: PRIMARY KEY or UNIQUE
+    has made it. ``partition``: of a partitioned table's index."""
 
     oid: int
     name: str
@@ -75,6 +76,8 @@ class Index:
     columns: tuple[str, ...]
     primary: bool
     replica_identity: bool
+    constraint: bool = False
+    partition: bool = False
 
     @property
     def numbers(self) -> list[int]:
@@ -83,8 +86,8 @@ class Index:
 
     @property
     def constraint_oid(self) -> int:
-        """pg_constraint.oid of a primary key."""
-        return _CONSTRAINT_OIDS + self.table.oid
+        """pg_constraint.oid of a constraint."""
+        return _CONSTRAINT_OIDS + (self.table.oid if self.primary else self.oid)
 
 
 def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
@@ -148,10 +151,18 @@ def _keys(table: CatalogTable) -> tuple[Index, ...]:
     by_key = lake.replica_identity is ReplicaIdentity.KEY
     out: list[Index] = []
     if lake.primary_key:
-        same = by_key and lake.identity_key == lake.primary_key
+        chosen = any(index.replica_identity for index in lake.indexes)
+        same = by_key and lake.identity_key == lake.primary_key and not chosen
         name = lake.primary_key_name
-        out.append(Index(_PRIMARY_OIDS + lake.oid, name, table, lake.primary_key, True, same))
-    if by_key and lake.identity_key and lake.identity_key != lake.primary_key:
+        key, part = lake.primary_key, lake.parent is not None
+        out.append(Index(_PRIMARY_OIDS + lake.oid, name, table, key, True, same, True, part))
+    for own in lake.indexes:
+        chosen, part = by_key and own.replica_identity, own.parent is not None
+        index = Index(own.oid, own.name, table, own.columns, False, chosen, own.constraint, part)
+        out.append(index)
+    if any(index.replica_identity for index in out):
+        return tuple(out)
+    if by_key and lake.identity_key:
         name = "_".join((lake.name, *lake.identity_key, "idx"))
         out.append(Index(_IDENTITY_OIDS + lake.oid, name, table, lake.identity_key, False, True))
     return tuple(out)
@@ -169,7 +180,8 @@ def replica_identity_index(table: CatalogTable) -> Index | None:
 
 def not_null_columns(table: CatalogTable) -> frozenset[str]:
     """Columns that hold no NULL: those of keys, and those said to."""
-    keys = {column for index in indexes(table) for column in index.columns}
+    found = [index for index in indexes(table) if index.primary or index.replica_identity]
+    keys = {column for index in found for column in index.columns}
     return frozenset(keys | {column.name for column in table.columns if column.not_null})
 
 

@@ -1,0 +1,127 @@
+"""Unique indexes of tables and of their partitions: promises over columns (index.c, indexcmds.c).
+
+In: a table of the catalog, columns. Out: the table with its index, which the caller saves; those of
+its partitions are saved here. That the columns are unique, and hold no NULL, is checked where it is
+relied on, as with a primary key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.catalog import CatalogTransaction, LakeTable, ReplicaIdentity, UniqueIndex
+from penstock.commands.define_relation import check_partition_columns
+from penstock.commands.index_names import check_free, choose_name
+from penstock.sql import Unique
+from penstock.sql.partition_bound import key_columns
+
+
+def add_index(
+    transaction: CatalogTransaction,
+    table: LakeTable,
+    columns: Sequence[str],
+    name: str | None,
+    *,
+    constraint: bool,
+    parent: int | None = None,
+) -> LakeTable:
+    """DefineIndex; the columns exist. ``name`` None: one is chosen.
+
+    Raises DuplicateObject (42P07), FeatureNotSupported for one without the partition key.
+    """
+    if table.partition_key is not None:
+        check_partition_columns(table.name, key_columns(table.partition_key), columns, "UNIQUE")
+    if name is None:
+        name = choose_name(transaction, table, columns, constraint=constraint)
+    check_free(transaction, table.schema, name)
+    index = transaction.tables.new_index(name, tuple(columns), constraint=constraint, parent=parent)
+    table = replace(table, indexes=(*table.indexes, index))
+    transaction.tables.save(table)
+    for child in _children(transaction, table):
+        add_index(transaction, child, columns, None, constraint=constraint, parent=index.oid)
+    return table
+
+
+def add_constraints(
+    transaction: CatalogTransaction, table: LakeTable, uniques: Sequence[Unique]
+) -> LakeTable:
+    """Each UNIQUE of a statement, but for those that say what another one or the key says."""
+    said = [table.primary_key]
+    for unique in uniques:
+        if unique.columns not in said:
+            said.append(unique.columns)
+            table = add_index(transaction, table, unique.columns, unique.name, constraint=True)
+    return table
+
+
+def inherit_indexes(
+    transaction: CatalogTransaction, parent: LakeTable, child: LakeTable
+) -> LakeTable:
+    """AttachPartitionEnsureIndexes: one for each of the parent's, an own one where it fits."""
+    for index in parent.indexes:
+        fitting = [own for own in child.indexes if own.parent is None and _same(own, index)]
+        if fitting:
+            child = with_index(child, replace(fitting[0], parent=index.oid))
+            transaction.tables.save(child)
+        else:
+            child = add_index(
+                transaction,
+                child,
+                index.columns,
+                None,
+                constraint=index.constraint,
+                parent=index.oid,
+            )
+    return child
+
+
+def _same(one: UniqueIndex, other: UniqueIndex) -> bool:
+    return (one.columns, one.constraint) == (other.columns, other.constraint)
+
+
+def left_alone(child: LakeTable) -> LakeTable:
+    """A partition that is none any more keeps its indexes."""
+    return replace(child, indexes=tuple(replace(index, parent=None) for index in child.indexes))
+
+
+def with_index(table: LakeTable, index: UniqueIndex) -> LakeTable:
+    """The table with a changed index in its place."""
+    return replace(
+        table, indexes=tuple(index if own.oid == index.oid else own for own in table.indexes)
+    )
+
+
+def drop_index(transaction: CatalogTransaction, table: LakeTable, index: UniqueIndex) -> LakeTable:
+    """The table without it, saved, as those of its partitions are. An identity by it identifies
+    nothing then."""
+    table = without(table, index)
+    transaction.tables.save(table)
+    for child in _children(transaction, table):
+        for own in child.indexes:
+            if own.parent == index.oid:
+                drop_index(transaction, child, own)
+    return table
+
+
+def without(table: LakeTable, index: UniqueIndex) -> LakeTable:
+    """The table without an index."""
+    kept = tuple(own for own in table.indexes if own.oid != index.oid)
+    identity = () if index.replica_identity else table.identity_key
+    return replace(table, indexes=kept, identity_key=identity)
+
+
+def identified_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
+    """The table with REPLICA IDENTITY USING INDEX; None: another identity than by an index."""
+    marked = tuple(
+        replace(own, replica_identity=index is not None and own.oid == index.oid)
+        for own in table.indexes
+    )
+    table = replace(table, indexes=marked)
+    if index is None:
+        return table
+    return replace(table, replica_identity=ReplicaIdentity.KEY, identity_key=index.columns)
+
+
+def _children(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
+    return [child for child in transaction.tables.all() if child.parent == table.oid]
