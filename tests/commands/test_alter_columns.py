@@ -90,7 +90,11 @@ def test_files_with_deleted_rows_are_rewritten_without_them(node: Ours) -> None:
     table.stage(deleted={path: BitMap([1])})
     table.commit(app_id="writer", version_marker=1, operation="DELETE")
     insert(node, {"a": [4], "b": [None]})
-    done(node, "ALTER TABLE t DROP COLUMN b, ADD COLUMN c timestamptz[] DEFAULT '{2024-02-29}'")
+    done(
+        node,
+        "ALTER TABLE t DROP COLUMN b,"
+        " ADD COLUMN c timestamptz[] DEFAULT '{2024-02-29 00:00:00+00}'",
+    )
     (first, second, third) = rows(node)
     assert (first[0], second[0], third[0]) == (1, 3, 4)
     assert first[1:] == second[1:] == third[1:]

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
 from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.relation import TableName
 
 _TABLE = Table(
     "penstock_class",
@@ -44,6 +45,7 @@ _TABLE = Table(
     Column("relpartkey", Text),
     Column("reluri", Text),
     Column("relindexes", Text),
+    Column("relfolderof", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
 
@@ -78,7 +80,8 @@ class LakeTable:
     ``primary_key`` and ``identity_key``: columns, in order; the latter for KEY only. ``owner``:
     oid of a role, None: the node's own. ``parent`` and ``bound``: of a partition;
     ``partition_key``: of a partitioned table, as PARTITION BY was written. ``indexes``: besides the
-    primary key's, in the order of oids.
+    primary key's, in the order of oids. ``folder_of``: schema and name whose folder it lies in,
+    where SET SCHEMA has given it another one.
     """
 
     oid: int
@@ -93,6 +96,7 @@ class LakeTable:
     bound: str | None = None
     partition_key: str | None = None
     indexes: tuple[UniqueIndex, ...] = ()
+    folder_of: TableName | None = None
 
     @property
     def qualified_name(self) -> str:
@@ -139,6 +143,12 @@ class PgClass:
     def find_oid(self, oid: int) -> LakeTable | None:
         """The table with that oid, or None."""
         query = select(_TABLE).where(_TABLE.c.oid == oid)
+        found = self._connection.execute(query).mappings().one_or_none()
+        return None if found is None else _lake_table(found)
+
+    def in_folder_of(self, schema: str, name: str) -> LakeTable | None:
+        """The table of another name that lies where one of that name would, or None."""
+        query = select(_TABLE).where(_TABLE.c.relfolderof == json.dumps((schema, name)))
         found = self._connection.execute(query).mappings().one_or_none()
         return None if found is None else _lake_table(found)
 
@@ -196,6 +206,7 @@ def _values(table: LakeTable) -> dict[str, Any]:
         "relpartbound": table.bound,
         "relpartkey": table.partition_key,
         "reluri": table.uri,
+        "relfolderof": None if table.folder_of is None else json.dumps(table.folder_of),
         "relindexes": json.dumps([asdict(i) for i in table.indexes], ensure_ascii=False),
     }
 
@@ -214,7 +225,15 @@ def _lake_table(row: RowMapping) -> LakeTable:
         bound=row["relpartbound"],
         partition_key=row["relpartkey"],
         indexes=tuple(map(_unique_index, json.loads(row["relindexes"] or "[]"))),
+        folder_of=_table_name(row["relfolderof"]),
     )
+
+
+def _table_name(stored: str | None) -> TableName | None:
+    if stored is None:
+        return None
+    schema, name = json.loads(stored)
+    return schema, name
 
 
 def _unique_index(stored: dict[str, Any]) -> UniqueIndex:

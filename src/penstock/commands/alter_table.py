@@ -236,6 +236,8 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
             replica_identity=ReplicaIdentity.KEY,
             identity_key=table.primary_key,
         )
+    if transaction.tables.find(table.schema, name) is not None:
+        raise WrongObjectType(f'"{name}" is not an index')
     if is_taken(transaction, table.schema, name):
         raise WrongObjectType(f'"{name}" is not an index for table "{table.name}"')
     raise UndefinedObject(f'index "{name}" for table "{table.name}" does not exist')

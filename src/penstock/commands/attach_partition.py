@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.namespace import names, table_columns, warehouse_of
+from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
 from penstock.commands.unique_indexes import inherit_indexes
@@ -80,7 +80,7 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
 
 
 def _check_empty(scope: Scope, child: LakeTable) -> None:
-    delta = warehouse_of(scope).open(child.schema, child.name)
+    delta = open_delta(scope, child)
     if delta is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
     if delta.rows:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.commands.namespace import UNDEFINED_TABLE, table_columns, warehouse_of
+from penstock.commands.namespace import UNDEFINED_TABLE, delta_uri, open_delta, table_columns
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.lakehouse.defaults import default_value
@@ -126,17 +126,17 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
 
 def _open(scope: Scope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
     """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
-    warehouse = warehouse_of(scope)
     try:
-        delta = warehouse.open(table.schema, table.name)
+        delta = open_delta(scope, table)
     except FeatureNotSupported as error:
-        name = qualified(table.schema, table.name)
+        schema, name = table.folder_of or (table.schema, table.name)
+        name = qualified(schema, name)
         reason = error.message.removeprefix(f'target table "{name}" ')
         verb = "DROP" if changes.dropped else "ADD"
         raise FeatureNotSupported(
             f'ALTER TABLE ... {verb} COLUMN is not supported for table "{table.name}"',
             detail=f"Its Delta table {reason}.",
-            hint=_by_spark(warehouse.table_uri(table.schema, table.name), changes),
+            hint=_by_spark(delta_uri(scope, table), changes),
         ) from None
     if delta is None:
         raise UndefinedObject(

@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.index_names import is_taken
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope
-from penstock.errors import NotInPrerequisiteState
+from penstock.errors import NotInPrerequisiteState, ObjectInUse
 from penstock.sql.quoting import quote_identifier
 
 DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
 
 
-def shown_name(transaction: CatalogTransaction, scope: Scope, table: LakeTable) -> str:
-    """A table's name in messages: with its schema where the search path finds another or none."""
-    name = quote_identifier(table.name)
-    for schema in scope.search_path:
-        found = transaction.tables.find(schema, table.name)
-        if found is not None:
-            if found.oid == table.oid:
-                return name
-            break
-    return f"{quote_identifier(table.schema)}.{name}"
+def shown_name(transaction: CatalogTransaction, scope: Scope, schema: str, name: str) -> str:
+    """The name of a table or index in messages: with its schema where the search path finds another
+    one, or none."""
+    found = (first for first in scope.search_path if is_taken(transaction, first, name))
+    if next(found, None) == schema:
+        return quote_identifier(name)
+    return f"{quote_identifier(schema)}.{quote_identifier(name)}"
 
 
 def still_used(what: str | None, lines: Sequence[str]) -> NotInPrerequisiteState:
@@ -51,3 +49,16 @@ def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
         return [notice(f"drop cascades to {descriptions[0]}")]
     detail = "\n".join(f"drop cascades to {description}" for description in descriptions)
     return [notice(f"drop cascades to {len(descriptions)} other objects", detail=detail)]
+
+
+def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:
+    """A subscription finds its tables by their names. Raises ObjectInUse."""
+    for subscription in transaction.subscriptions.all():
+        for rel in transaction.relations.all(subscription.oid):
+            if (rel.schema, rel.table) == (table.schema, table.name):
+                raise ObjectInUse(
+                    f'cannot {verb} table "{table.name}" because subscription '
+                    f'"{subscription.name}" maintains it',
+                    hint="Take the table out of the publication and refresh the subscription, or "
+                    "drop the subscription, first.",
+                )

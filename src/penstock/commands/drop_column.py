@@ -21,7 +21,6 @@ from penstock.commands.unique_indexes import without
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
 from penstock.sql import DropColumn
 from penstock.sql.partition_bound import key_columns
-from penstock.sql.quoting import quote_identifier
 
 
 def drop_column(
@@ -99,8 +98,10 @@ def _leave_publications(
         for rel in transaction.publications.relations()
         if rel.relation in tables and command.name in _named(scope, tables[rel.relation], rel)
     ]
-    shown = {oid: shown_name(transaction, scope, table) for oid, table in tables.items()}
-    column = f"column {quote_identifier(command.name)} of table"
+    tables = {member.oid: member for member in _last_first(members, members[0])}
+    found.sort(key=lambda rel: list(tables).index(rel.relation))
+    shown = {t.oid: shown_name(transaction, scope, t.schema, t.name) for t in members}
+    column = f"column {command.name} of table"
     described = [
         f"publication of table {shown[rel.relation]} in publication {publications[rel.publication]}"
         for rel in found
@@ -115,6 +116,12 @@ def _leave_publications(
     for rel in found:
         transaction.publications.remove_relation(rel.publication, rel.relation)
     return cascade_notices(described)
+
+
+def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTable]:
+    """As PostgreSQL tells of them: the table, then its partitions from the last on."""
+    children = [member for member in members if member.parent == table.oid]
+    return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
 
 def _named(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:

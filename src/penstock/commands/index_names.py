@@ -19,12 +19,13 @@ _NAME_BYTES: Final = 63
 
 def is_taken(transaction: CatalogTransaction, schema: str, name: str) -> bool:
     """Whether a table or an index of the schema has the name."""
-    return any(name in _relation_names(t) for t in transaction.tables.all() if t.schema == schema)
+    return any(name in relation_names(t) for t in transaction.tables.all() if t.schema == schema)
 
 
-def _relation_names(table: LakeTable) -> set[str]:
-    keys = {table.primary_key_name} if table.primary_key else set()
-    return {table.name, *keys, *(index.name for index in table.indexes)}
+def relation_names(table: LakeTable) -> list[str]:
+    """Of a table and its indexes."""
+    keys = [table.primary_key_name] if table.primary_key else []
+    return [table.name, *keys, *(index.name for index in table.indexes)]
 
 
 def check_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
@@ -56,9 +57,13 @@ def make_object_name(first: str, second: str, label: str) -> str:
     one, two = len(first.encode()), min(len(second.encode()), _NAME_BYTES)
     most = _NAME_BYTES - len(label) - len("__")
     if one + two > most:
-        shorter = min(one, two, most // 2)
-        longer = most - shorter
-        one, two = (shorter, longer) if one <= two else (longer, shorter)
+        half = most // 2
+        if min(one, two) > half:
+            one, two = most - half, half
+        elif one < two:
+            two = most - one
+        else:
+            one = most - two
     return f"{_cut(first, one)}_{_cut(second, two)}_{label}"
 
 

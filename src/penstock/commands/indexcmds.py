@@ -99,22 +99,23 @@ def _named(
     if index is None and not is_key:
         return None
     check_owner(scope.role, table.owner, "index", name)
+    shown = shown_name(transaction, scope, table.schema, name)
     if index is not None and index.parent is not None:
-        above = _index(transaction, index.parent)
-        raise _required(name, f"index {quote_identifier(above.name)}")
+        owner, above = _index(transaction, index.parent)
+        raise _required(shown, f"index {shown_name(transaction, scope, owner.schema, above.name)}")
     if index is None or index.constraint:
-        shown = shown_name(transaction, scope, table)
-        raise _required(name, f"constraint {quote_identifier(name)} on table {shown}")
+        held_by = shown_name(transaction, scope, table.schema, table.name)
+        raise _required(shown, f"constraint {quote_identifier(name)} on table {held_by}")
     return index
 
 
-def _index(transaction: CatalogTransaction, oid: int) -> UniqueIndex:
-    return next(i for t in transaction.tables.all() for i in t.indexes if i.oid == oid)
+def _index(transaction: CatalogTransaction, oid: int) -> tuple[LakeTable, UniqueIndex]:
+    return next((t, i) for t in transaction.tables.all() for i in t.indexes if i.oid == oid)
 
 
-def _required(name: str, what: str) -> NotInPrerequisiteState:
+def _required(shown: str, what: str) -> NotInPrerequisiteState:
     return NotInPrerequisiteState(
-        f"cannot drop index {quote_identifier(name)} because {what} requires it",
+        f"cannot drop index {shown} because {what} requires it",
         hint=f"You can drop {what} instead.",
         sqlstate=DEPENDENT_OBJECTS_STILL_EXIST,
     )

@@ -16,6 +16,7 @@ from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
 from penstock.lakehouse.schema import DEFAULT, TYPE
+from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.sql import RangeVar
@@ -37,7 +38,8 @@ def find_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Nam
     """A schema of the catalog, or one that the warehouse has a table in; None for neither."""
     found = transaction.namespaces.find(name)
     if found is None and scope.warehouse is not None:
-        held = any(schema == name for schema, _ in table_names(scope.warehouse))
+        found_names = table_names(scope.warehouse)
+        held = any(s == name and not _is_of_another(transaction, s, t) for s, t in found_names)
         found = transaction.namespaces.create(name) if held else None
     return found
 
@@ -94,7 +96,7 @@ def register(
 ) -> LakeTable | None:
     """The table of the catalog, made from the Delta table if need be; None without either."""
     known = transaction.tables.find(schema, name)
-    if known is not None or scope.warehouse is None:
+    if known is not None or scope.warehouse is None or _is_of_another(transaction, schema, name):
         return known
     uri = scope.warehouse.table_uri(schema, name)
     found = describe(scope.warehouse, uri)
@@ -103,6 +105,22 @@ def register(
     if transaction.namespaces.find(schema) is None:
         transaction.namespaces.create(schema)
     return transaction.tables.register(schema, name, uri, found.key)
+
+
+def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> bool:
+    """Whether what lies in the folder of a name is a table that has another name now."""
+    return transaction.tables.in_folder_of(schema, name) is not None
+
+
+def open_delta(scope: Scope, table: LakeTable) -> DeltaTable | None:
+    """A table's Delta table. Raises as ``Warehouse.open``."""
+    warehouse = warehouse_of(scope)
+    return warehouse.open(*(table.folder_of or (table.schema, table.name)))
+
+
+def delta_uri(scope: Scope, table: LakeTable) -> str:
+    """Where its Delta table lies; that of a partitioned table has no rows."""
+    return table.uri or warehouse_of(scope).table_uri(table.schema, table.name)
 
 
 def register_all(transaction: CatalogTransaction, scope: Scope) -> list[Notice]:
@@ -126,9 +144,8 @@ def register_all(transaction: CatalogTransaction, scope: Scope) -> list[Notice]:
 
 def table_columns(scope: Scope, table: LakeTable) -> tuple[TableColumn, ...]:
     """The columns of a table in order; of a partitioned one too. Raises UndefinedObject (42P01)."""
-    warehouse = warehouse_of(scope)
-    uri = table.uri or warehouse.table_uri(table.schema, table.name)
-    found = describe(warehouse, uri)
+    uri = delta_uri(scope, table)
+    found = describe(warehouse_of(scope), uri)
     if found is None:
         raise UndefinedObject(
             f'Delta table of relation "{table.qualified_name}" does not exist',

@@ -24,6 +24,7 @@ from penstock.commands.define_relation import Definition, define
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
     cascade_notices,
+    check_not_subscribed,
     still_used,
 )
 from penstock.commands.index_names import is_taken
@@ -44,9 +45,9 @@ from penstock.commands.scope import Scope
 from penstock.commands.unique_indexes import add_constraints, inherit_indexes
 from penstock.errors import (
     DuplicateObject,
+    FeatureNotSupported,
     InvalidParameterValue,
     NotInPrerequisiteState,
-    ObjectInUse,
     UndefinedObject,
 )
 from penstock.lakehouse.schema import TableSchema
@@ -69,6 +70,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
         exists = known is not None or is_taken(transaction, namespace.name, name)
         if exists and statement.missing_ok:
             return _skipped(f'relation "{name}" already exists, skipping')
+        _check_folder(transaction, namespace.name, name)
         definition = define(transaction, scope, statement)
         if exists:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
@@ -92,6 +94,17 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
         schema = table_schema(namespace.name, name, definition)
         warehouse.create(namespace.name, name, schema)
     return CommandResult("CREATE TABLE", definition.notices)
+
+
+def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:
+    """A table that was given another schema lies there."""
+    other = transaction.tables.in_folder_of(schema, name)
+    if other is not None:
+        raise FeatureNotSupported(
+            f'a table "{name}" in schema "{schema}" is not supported as long as table '
+            f'"{other.qualified_name}" lies in its folder',
+            hint="Choose another name.",
+        )
 
 
 def _skipped(message: str) -> CommandResult:
@@ -128,10 +141,10 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
                 check_owner(scope.role, table.owner, "table", table.name)
                 dropped |= {member.oid: member for member in family(transaction, table)}
         for table in dropped.values():
-            _check_not_subscribed(transaction, table)
+            check_not_subscribed(transaction, table, "drop")
             delete_table(transaction, table)
         for table in dropped.values():
-            warehouse.remove(table.schema, table.name)
+            warehouse.remove(*(table.folder_of or (table.schema, table.name)))
     return CommandResult("DROP TABLE", tuple(notices))
 
 
@@ -153,18 +166,6 @@ def _table_to_drop(
     elif found is None:
         raise UndefinedObject(f'table "{name.name}" does not exist', sqlstate=UNDEFINED_TABLE)
     return found
-
-
-def _check_not_subscribed(transaction: CatalogTransaction, table: LakeTable) -> None:
-    for subscription in transaction.subscriptions.all():
-        for rel in transaction.relations.all(subscription.oid):
-            if (rel.schema, rel.table) == (table.schema, table.name):
-                raise ObjectInUse(
-                    f'cannot drop table "{table.name}" because subscription '
-                    f'"{subscription.name}" maintains it',
-                    hint="Take the table out of the publication and refresh the subscription, or "
-                    "drop the subscription, first.",
-                )
 
 
 def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> CommandResult:
@@ -207,7 +208,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
                 )
             dropped = {member.oid: member for t in held for member in family(transaction, t)}
             for table in dropped.values():
-                _check_not_subscribed(transaction, table)
+                check_not_subscribed(transaction, table, "drop")
                 delete_table(transaction, table)
             reported += held  # partitions go with their table, without a word
             tables += dropped.values()
@@ -216,7 +217,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
                     transaction.publications.remove_namespace(row.publication, row.schema)
             transaction.namespaces.delete(namespace.oid)
         for table in tables:
-            warehouse_of(scope).remove(table.schema, table.name)
+            warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
     notices += cascade_notices([f"table {table.qualified_name}" for table in reported])
     return CommandResult("DROP SCHEMA", tuple(notices))
 

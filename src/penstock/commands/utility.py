@@ -18,6 +18,7 @@ from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.rename_subscription import rename_subscription
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
+from penstock.commands.set_schema import set_schema
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
@@ -58,6 +59,7 @@ from penstock.sql import (
     RenameRole,
     RenameSubscription,
     Select,
+    SetSchema,
     Statement,
 )
 
@@ -78,6 +80,7 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandRe
     CreateTable: tablecmds.create_table,
     DropTable: tablecmds.drop_table,
     AlterTable: alter_table,
+    SetSchema: set_schema,
     CreateIndex: indexcmds.create_index,
     DropIndex: indexcmds.drop_index,
     CreateSchema: tablecmds.create_schema,

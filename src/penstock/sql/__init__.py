@@ -82,6 +82,7 @@ from penstock.sql.table_statements import (
     DropTable,
     PartitionSpec,
     SetReplicaIdentity,
+    SetSchema,
     Unique,
 )
 
@@ -144,6 +145,7 @@ __all__ = [
     "RoleSpec",
     "Select",
     "SetReplicaIdentity",
+    "SetSchema",
     "SetTransaction",
     "SetTransactionSnapshot",
     "SetVariable",

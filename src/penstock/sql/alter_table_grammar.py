@@ -1,7 +1,8 @@
 """ALTER TABLE (gram.y, AlterTableStmt).
 
-In: a cursor behind the words ALTER TABLE. Out: ``AlterTable``. USING KEY (columns) needs no index,
-unlike PostgreSQL's USING INDEX; forms that change columns are refused by name (0A000).
+In: a cursor behind the words ALTER TABLE. Out: ``AlterTable`` or ``SetSchema``. USING KEY (columns)
+needs no index, unlike PostgreSQL's USING INDEX; forms that change columns are refused by name
+(0A000).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.sql.table_statements import (
     DropColumn,
     DropConstraint,
     SetReplicaIdentity,
+    SetSchema,
     Unique,
 )
 
@@ -33,12 +35,16 @@ _OTHER_FORMS: Final = words(
 )
 
 
-def alter_table(cursor: Cursor) -> AlterTable:
-    """[IF EXISTS] relation_expr and its commands"""
+def alter_table(cursor: Cursor) -> AlterTable | SetSchema:
+    """[IF EXISTS] relation_expr and its commands, or SET SCHEMA (AlterObjectSchemaStmt)"""
     missing_ok = cursor.accept("if", "exists")
     if cursor.accept("all", "in", "tablespace"):
         raise not_supported("ALTER TABLE ALL IN TABLESPACE")
     relation = relation_expr(cursor)
+    if cursor.accept("set", "schema"):
+        schema = cursor.name()
+        cursor.expect_end()
+        return SetSchema(relation, schema, missing_ok, notices=cursor.notices)
     if cursor.word() in ("attach", "detach"):
         commands = [_partition_command(cursor)]
     else:

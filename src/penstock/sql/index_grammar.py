@@ -50,8 +50,8 @@ def _column(cursor: Cursor) -> str:
     if cursor.at_symbol("("):
         raise not_supported("an index over expressions")
     cursor.accept_any("asc", "desc")
-    if cursor.accept("nulls") and cursor.accept_any("first", "last") is None:
-        raise cursor.syntax_error()
+    if not cursor.accept("nulls", "first"):
+        cursor.accept("nulls", "last")
     if cursor.token.kind in (Kind.WORD, Kind.QUOTED):
         raise not_supported("an index with collation or operator class")
     return name

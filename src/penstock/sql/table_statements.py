@@ -191,6 +191,15 @@ class AlterTable(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class SetSchema(Statement):
+    """ALTER TABLE [IF EXISTS] relation SET SCHEMA schema."""
+
+    relation: RangeVar
+    schema: str
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CreateIndex(Statement):
     """CREATE UNIQUE INDEX [[IF NOT EXISTS] name] ON relation (columns)"""
 

@@ -151,6 +151,7 @@ class Following:
         """Follow the tables that are not followed yet, each from now on."""
         with self._catalog.read() as t:
             known = {(table.schema, table.name): table for table in t.tables.all()}
+            moved = {table.folder_of for table in known.values()}
         followed = self.followed()
         for table in followed.tables:
             if self.logs.seen(table):
@@ -164,6 +165,8 @@ class Following:
             known_as = known.get((schema, name))
             if known_as is not None and (known_as.uri is None or known_as.oid in followed.at):
                 continue  # a partitioned table has no rows of its own
+            if known_as is None and (schema, name) in moved:
+                continue  # it has another name now
             with self._troubles.kept("discovery", f"{schema}.{name}"):
                 uri = self._warehouse.table_uri(schema, name) if known_as is None else known_as.uri
                 self._follow(schema, name, uri or "", followed)
@@ -183,6 +186,8 @@ class Following:
             version = min(version, self._cuts.version(owner, uri, version))
         with self._catalog.write() as t:
             table = t.tables.find(schema, name)
+            if table is None and t.tables.in_folder_of(schema, name) is not None:
+                return
             if table is None:
                 table = t.tables.register(schema, name, uri, found.key)
                 log.info('table "%s.%s" found in the warehouse', schema, name)

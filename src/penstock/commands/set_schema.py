@@ -1,0 +1,60 @@
+"""ALTER TABLE ... SET SCHEMA (tablecmds.c, AlterTableNamespace).
+
+In: a parsed statement, the catalog, the scope. Out: the table under another name in the catalog.
+Its Delta table stays where it is: readers, writers and slots go on with it, and the catalog keeps
+the name whose folder that is, so that nobody takes the folder for that name's table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable
+from penstock.commands.aclchk import check_create_in_schema, check_owner
+from penstock.commands.depend import check_not_subscribed
+from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
+from penstock.commands.namespace import find_table, get_schema, get_table, register
+from penstock.commands.result import CommandResult, notice
+from penstock.commands.scope import Scope
+from penstock.errors import DuplicateObject, FeatureNotSupported
+from penstock.sql import SetSchema
+
+
+def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+    """Publications of schemas have the tables that are in them then."""
+    with catalog.write() as transaction:
+        table = find_table(transaction, scope, statement.relation)
+        if table is None and statement.missing_ok:
+            skipped = notice(f'relation "{statement.relation.name}" does not exist, skipping')
+            return CommandResult("ALTER TABLE", (skipped,))
+        table = get_table(transaction, scope, statement.relation)
+        check_owner(scope.role, table.owner, "table", table.name)
+        schema = get_schema(transaction, scope, statement.schema)
+        check_create_in_schema(scope, schema.owner, schema.name)
+        if schema.name != table.schema:
+            _check_movable(transaction, scope, table, schema.name)
+            transaction.tables.save(moved(table, schema.name))
+    return CommandResult("ALTER TABLE")
+
+
+def _check_movable(
+    transaction: CatalogTransaction, scope: Scope, table: LakeTable, schema: str
+) -> None:
+    """Raises DuplicateObject (42P07), FeatureNotSupported, ObjectInUse."""
+    register(transaction, scope, schema, table.name)
+    for name in relation_names(table):
+        if is_taken(transaction, schema, name):
+            raise DuplicateObject(
+                f'relation "{name}" already exists in schema "{schema}"', sqlstate=DUPLICATE_TABLE
+            )
+    if table.partition_key is not None:
+        raise FeatureNotSupported(
+            "ALTER TABLE ... SET SCHEMA of a partitioned table is not supported"
+        )
+    check_not_subscribed(transaction, table, "move")
+
+
+def moved(table: LakeTable, schema: str) -> LakeTable:
+    """The table in another schema, which may be the one that its folder was made for."""
+    home = table.folder_of or (table.schema, table.name)
+    return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)
