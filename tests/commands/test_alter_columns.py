@@ -16,6 +16,7 @@ from end_to_end.compare import delta_rows
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_changes import table_changes
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
 
 
@@ -138,6 +139,20 @@ def test_no_publication_hears_of_it(node: Ours) -> None:
         text = (log / f"{version:020}.json").read_text("utf-8")
         assert '"dataChange":false' in text
         assert '"dataChange":true' not in text
+
+
+def test_rows_that_came_before_in_one_transaction_are_published_with_the_columns_of_its_end(
+    node: Ours,
+) -> None:
+    """Between two cuts of a subscription whose table is published."""
+    done(node, "CREATE TABLE t (a int, b text)")
+    table = opened(node)
+    first = table.version
+    insert(node, {"a": [1, 2], "b": ["x", "y"]})
+    done(node, "ALTER TABLE t DROP COLUMN b, ADD COLUMN b text DEFAULT 'new'")
+    changes = table_changes(table.storage, table.uri, first, opened(node).version)
+    assert [part.file.path for part in changes.added] == list(opened(node).files)
+    assert changes.removed == ()
 
 
 def test_files_that_lack_the_column_stay(node: Ours) -> None:

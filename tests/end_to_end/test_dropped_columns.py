@@ -30,7 +30,7 @@ def publisher(database_on: Callable[..., Database]) -> Database:
 def stock(database_on: Callable[..., Database], publisher: Database) -> Iterator[Database]:
     """A subscriber."""
     stock: Database = database_on(18)
-    stock.execute("CREATE TABLE t (a int, b text, own text DEFAULT 'own', c int)")
+    stock.execute("CREATE TABLE t (a int, b text, c int)")
     stock.execute(f"CREATE SUBSCRIPTION dropped CONNECTION '{publisher.conninfo}' PUBLICATION p")
     yield stock
     stock.execute("DROP SUBSCRIPTION dropped")
