@@ -65,7 +65,7 @@ def divide_items(
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
     buckets = int(min(max(_LEAST_BUCKETS, shares * _BUCKETS_PER_SHARE), _MOST_BUCKETS))
-    without = replace(item, removed=(), added=())
+    without = replace(item, removed=(), added=(), pairs=())
     columns = needed_columns(item)
     without = replace(without, table=replace(item.table, columns=columns))
     return [
@@ -110,7 +110,7 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
     # The same columns for all, though a share may have nothing that came.
     table = replace(item.table, columns=needed_columns(item))
     return [
-        replace(item, table=table, removed=tuple(went), added=tuple(came), divided=True)
+        replace(item, table=table, removed=tuple(went), added=tuple(came), pairs=(), divided=True)
         for went, came in found
     ]
 

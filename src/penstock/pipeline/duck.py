@@ -9,10 +9,12 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from penstock.errors import PenstockError
 
@@ -56,3 +58,27 @@ def connect() -> duckdb.DuckDBPyConnection:
     )
     opened.execute("set TimeZone = 'UTC'")
     return opened
+
+
+def read_into(
+    duck: duckdb.DuckDBPyConnection,
+    name: str,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> None:
+    """Make a table of what is scanned. Raises what the scan raises, which DuckDB would wrap."""
+    errors: list[Exception] = []
+
+    def guarded() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            errors.append(error)
+
+    duck.register("scanned", pa.RecordBatchReader.from_batches(schema, guarded()))
+    try:
+        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned")
+    finally:
+        duck.unregister("scanned")
+    if errors:
+        raise errors[0]

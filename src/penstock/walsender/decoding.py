@@ -257,6 +257,8 @@ class Decoding:
         item = ChangeItem(
             number, work.table, work.uri, removed, added, header, self._options.binary, xid
         )
+        if removed and added:
+            item = replace(item, pairs=changes.pairs)
         if removed:
             yield item
         else:

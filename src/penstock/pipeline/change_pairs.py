@@ -1,0 +1,153 @@
+"""Old and new rows of one change as pairs: by their key, and as whoever changed them has told it.
+
+In: the tables ``went`` and ``came`` of DuckDB, files of pairs (``lakehouse.row_pairs``). Out: a
+condition that joins the two. Pairs that were told are believed as far as the rows are there, and as
+far as they can be applied in any order: a new key that was nobody's before, an old one that is
+nobody's now. Rows whose keys went from one to the other are paired by key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from penstock.errors import StorageError
+from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
+from penstock.pipeline.change_item import ChangeItem, needed_columns, quoted
+from penstock.pipeline.duck import read_into
+from penstock.pipeline.scan import ScanColumn
+
+log = logging.getLogger(__name__)
+
+PAIR: Final = '"penstock: pair"'
+"""Column: the number of the pair that a row without a key belongs to."""
+_NO_FILE: Final = "58P01"
+
+Counted = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """``same``: whether ``o`` of ``went`` and ``n`` of ``came`` are one row; None: none are.
+    ``moved``: whether its key has changed; None: no key has."""
+
+    same: str | None
+    moved: str | None = None
+
+
+def _schema(item: ChangeItem) -> pa.Schema:
+    """Columns of the table ``pairs``: keys, or whole rows where there is no key."""
+    columns = _identifying(item)
+    return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])
+
+
+def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
+    """Table ``pairs``; False without it: nobody told any, or they are gone, or of other columns.
+
+    ``counted``: what is read goes through it. Raises StorageError, and what ``counted`` raises.
+    """
+    if not item.pairs:
+        return False
+    schema = _schema(item)
+    try:
+        rows = (batch for file in item.pairs for batch in _read(file, schema))
+        read_into(duck, "pairs", schema, counted(rows))
+    except _NotThere as error:
+        log.debug("changes of %s are not paired: %s", item.table.name, error)
+        return False
+    return True
+
+
+class _NotThere(Exception):
+    """What was told cannot be read."""
+
+
+def _read(file: PairFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    folder, _, name = file.uri.rpartition("/")
+    try:
+        with open_parquet(folder, name) as parquet:
+            missing = [n for n in schema.names if n not in parquet.schema_arrow.names]
+            if missing:
+                raise _NotThere(f'no column "{missing[0]}"')
+            for _, batch in read_batches(parquet, schema.names):
+                try:
+                    yield batch.select(schema.names).cast(schema)
+                except pa.ArrowException as error:
+                    raise _NotThere(str(error)) from None
+    except StorageError as error:
+        if error.sqlstate != _NO_FILE:
+            raise
+        raise _NotThere(error.message) from None
+
+
+def take_whole_rows(
+    item: ChangeItem, duck: duckdb.DuckDBPyConnection, row: str, compared: str
+) -> bool:
+    """Take the rows of ``pairs`` out of ``all_went`` and ``all_came``; False where they are not
+    all there. ``compared``: what is compared of a row."""
+    sides = (("all_went", OLD), ("all_came", NEW))
+    for name, side in sides:
+        lacking = f"SELECT {compared} FROM ({paired_rows(item, side)})"
+        lacking += f" EXCEPT ALL SELECT {compared} FROM {name}"
+        if duck.execute(f"SELECT 1 FROM ({lacking}) LIMIT 1").fetchall():
+            return False
+    for name, side in sides:
+        rest = f"SELECT {compared} FROM {name} EXCEPT ALL "
+        rest += f"SELECT {compared} FROM ({paired_rows(item, side)})"
+        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {row} FROM ({rest})")
+    return True
+
+
+def paired_rows(item: ChangeItem, side: str) -> str:
+    """The old or the new rows of ``pairs``, numbered, where there is no key."""
+    columns = ", ".join(f"{quoted(side + c.name)} AS {quoted(c.name)}" for c in _identifying(item))
+    return f"SELECT {columns}, rowid AS {PAIR} FROM pairs"
+
+
+def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool) -> Pairing:
+    """``told``: there is a table ``pairs``, whose old rows get their new keys here."""
+    key = item.table.key
+    same = _equal((f"o.{quoted(k)}", f"n.{quoted(k)}") for k in key)
+    if not told or not _moved(duck, key):
+        return Pairing(same)
+    new = ", ".join(
+        f"coalesce(p.{quoted(NEW + k)}, o.{quoted(k)}) AS {quoted(NEW + k)}" for k in key
+    )
+    on = _equal((f"o.{quoted(k)}", f"p.{quoted(OLD + k)}") for k in key)
+    duck.execute(
+        f"CREATE OR REPLACE TEMP TABLE went AS SELECT o.*, {new} FROM went o "
+        f"LEFT JOIN moved p ON {on}"
+    )
+    paired = _equal((f"o.{quoted(NEW + k)}", f"n.{quoted(k)}") for k in key)
+    return Pairing(paired, f"NOT ({same})")
+
+
+def _moved(duck: duckdb.DuckDBPyConnection, key: Sequence[str]) -> bool:
+    """Table ``moved``: the pairs that can be sent as updates, in any order."""
+
+    def there(rows: str, side: str) -> str:
+        on = _equal((f"r.{quoted(k)}", f"p.{quoted(side + k)}") for k in key)
+        return f"EXISTS (SELECT 1 FROM {rows} r WHERE {on})"
+
+    columns = ", ".join(f"p.{quoted(side + k)}" for side in (OLD, NEW) for k in key)
+    duck.execute(
+        f"CREATE OR REPLACE TEMP TABLE moved AS SELECT DISTINCT {columns} FROM pairs p "
+        f"WHERE {there('went', OLD)} AND {there('came', NEW)} "
+        f"AND NOT {there('came', OLD)} AND NOT {there('went', NEW)}"
+    )
+    return bool(duck.execute("SELECT 1 FROM moved LIMIT 1").fetchall())
+
+
+def _equal(pairs: Iterator[tuple[str, str]]) -> str:
+    return " AND ".join(f"{left} = {right}" for left, right in pairs)
+
+
+def _identifying(item: ChangeItem) -> list[ScanColumn]:
+    return [c for c in needed_columns(item) if not item.table.key or c.name in item.table.key]
