@@ -72,7 +72,7 @@ class ChangeItem:
     binary: bool = False
     xid: int | None = None
     divided: bool = False
-    pairs: tuple[PairFile, ...] = ()
+    pairs: tuple[PairFile | StoredRows, ...] = ()
 
     @property
     def size(self) -> int:

@@ -30,7 +30,7 @@ from penstock.pipeline.change_pairs import (
     paired_rows,
     take_whole_rows,
 )
-from penstock.pipeline.change_shares import read_stored
+from penstock.pipeline.change_stored import read_stored
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.identity import signs
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
@@ -66,7 +66,7 @@ def load(
         read_into(duck, name, schema, count.of(_scanned(storage, item, files, columns)))
     row = ", ".join(quoted(column.name) for column in columns)
     compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
-    told = load_pairs(item, duck, count.of)
+    told = load_pairs(storage, item, duck, count.of)
     whole = told and not table.key and take_whole_rows(item, duck, row, compared)
     predicate = table.filters.get(Operation.UPDATE)
     matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"

@@ -20,7 +20,9 @@ from penstock.errors import StorageError
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
-from penstock.pipeline.change_item import ChangeItem, needed_columns, quoted
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
+from penstock.pipeline.change_stored import read_stored
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn
 
@@ -42,31 +44,79 @@ class Pairing:
     moved: str | None = None
 
 
-def _schema(item: ChangeItem) -> pa.Schema:
+def pair_schema(item: ChangeItem) -> pa.Schema:
     """Columns of the table ``pairs``: keys, or whole rows where there is no key."""
     columns = _identifying(item)
     return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])
 
 
-def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
+def load_pairs(
+    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted
+) -> bool:
     """Table ``pairs``; False without it: nobody told any, or they are gone, or of other columns.
 
     ``counted``: what is read goes through it. Raises StorageError, and what ``counted`` raises.
     """
     if not item.pairs:
         return False
-    schema = _schema(item)
+    schema = pair_schema(item)
     try:
-        rows = (batch for file in item.pairs for batch in _read(file, schema))
-        read_into(duck, "pairs", schema, counted(rows))
+        read_into(duck, "pairs", schema, counted(_rows(storage, item.pairs, schema)))
     except _NotThere as error:
         log.debug("changes of %s are not paired: %s", item.table.name, error)
         return False
     return True
 
 
+def load_lone_pairs(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
+    """Table ``moved``: of the pairs those whose keys are in no other one, so that each of them can
+    be sent whatever becomes of others. As ``load_pairs``."""
+    if not load_pairs(storage, item, duck, iter):
+        return False
+    olds, news = _names(item, OLD), _names(item, NEW)
+    chained = (
+        f"EXISTS (SELECT 1 FROM pairs q WHERE {_same('q', one, 'p', other)})"
+        for one, other in ((olds, news), (news, olds))
+    )
+    duck.execute(
+        f"CREATE OR REPLACE TEMP TABLE moved AS SELECT * FROM pairs p "
+        f"WHERE NOT {' AND NOT '.join(chained)} "
+        f"QUALIFY count(*) OVER (PARTITION BY {', '.join(olds)}) = 1 "
+        f"AND count(*) OVER (PARTITION BY {', '.join(news)}) = 1"
+    )
+    duck.execute("DROP TABLE pairs")
+    return True
+
+
+def lone_pairs(
+    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``moved``, a batch of a file at a time."""
+    olds = _names(item, OLD)
+    for batch in _rows(storage, item.pairs, pair_schema(item)):
+        duck.register("batch_of_pairs", batch)
+        try:
+            found = duck.execute(
+                "SELECT p.* FROM batch_of_pairs p "
+                f"WHERE EXISTS (SELECT 1 FROM moved m WHERE {_same('m', olds, 'p', olds)})"
+            ).to_arrow_table()
+        finally:
+            duck.unregister("batch_of_pairs")
+        yield from found.to_batches()
+
+
 class _NotThere(Exception):
     """What was told cannot be read."""
+
+
+def _rows(
+    storage: Storage, files: Sequence[PairFile | StoredRows], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        if isinstance(file, StoredRows):
+            yield from read_stored(storage, file, schema.names)
+        else:
+            yield from _read(file, schema)
 
 
 def _read(file: PairFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -113,40 +163,43 @@ def paired_rows(item: ChangeItem, side: str) -> str:
 
 def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool) -> Pairing:
     """``told``: there is a table ``pairs``, whose old rows get their new keys here."""
-    key = item.table.key
-    same = _equal((f"o.{quoted(k)}", f"n.{quoted(k)}") for k in key)
-    if not told or not _moved(duck, key):
+    key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
+    same = _same("o", key, "n", key)
+    if not told or not _moved(item, duck):
         return Pairing(same)
-    new = ", ".join(
-        f"coalesce(p.{quoted(NEW + k)}, o.{quoted(k)}) AS {quoted(NEW + k)}" for k in key
-    )
-    on = _equal((f"o.{quoted(k)}", f"p.{quoted(OLD + k)}") for k in key)
+    new = (f"coalesce(p.{new}, o.{name}) AS {new}" for name, new in zip(key, news, strict=True))
     duck.execute(
-        f"CREATE OR REPLACE TEMP TABLE went AS SELECT o.*, {new} FROM went o "
-        f"LEFT JOIN moved p ON {on}"
+        f"CREATE OR REPLACE TEMP TABLE went AS SELECT o.*, {', '.join(new)} FROM went o "
+        f"LEFT JOIN moved p ON {_same('o', key, 'p', olds)}"
     )
-    paired = _equal((f"o.{quoted(NEW + k)}", f"n.{quoted(k)}") for k in key)
-    return Pairing(paired, f"NOT ({same})")
+    return Pairing(_same("o", news, "n", key), f"NOT ({same})")
 
 
-def _moved(duck: duckdb.DuckDBPyConnection, key: Sequence[str]) -> bool:
+def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
     """Table ``moved``: the pairs that can be sent as updates, in any order."""
+    key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
 
-    def there(rows: str, side: str) -> str:
-        on = _equal((f"r.{quoted(k)}", f"p.{quoted(side + k)}") for k in key)
-        return f"EXISTS (SELECT 1 FROM {rows} r WHERE {on})"
+    def there(rows: str, names: Sequence[str]) -> str:
+        return f"EXISTS (SELECT 1 FROM {rows} r WHERE {_same('r', key, 'p', names)})"
 
-    columns = ", ".join(f"p.{quoted(side + k)}" for side in (OLD, NEW) for k in key)
+    columns = ", ".join((*olds, *news))
     duck.execute(
         f"CREATE OR REPLACE TEMP TABLE moved AS SELECT DISTINCT {columns} FROM pairs p "
-        f"WHERE {there('went', OLD)} AND {there('came', NEW)} "
-        f"AND NOT {there('came', OLD)} AND NOT {there('went', NEW)}"
+        f"WHERE {there('went', olds)} AND {there('came', news)} "
+        f"AND NOT {there('came', olds)} AND NOT {there('went', news)}"
     )
     return bool(duck.execute("SELECT 1 FROM moved LIMIT 1").fetchall())
 
 
-def _equal(pairs: Iterator[tuple[str, str]]) -> str:
-    return " AND ".join(f"{left} = {right}" for left, right in pairs)
+def _same(one: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:
+    """Whether the columns of two relations are equal."""
+    pairs = zip(names, others, strict=True)
+    return " AND ".join(f"{one}.{left} = {other}.{right}" for left, right in pairs)
+
+
+def _names(item: ChangeItem, side: str = "") -> list[str]:
+    """Names of the key's columns as DuckDB has them."""
+    return [quoted(side + name) for name in item.table.key]
 
 
 def _identifying(item: ChangeItem) -> list[ScanColumn]:

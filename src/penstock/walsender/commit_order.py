@@ -56,10 +56,11 @@ def in_order(
 
 
 def together(found: Sequence[Found]) -> list[Found]:
-    """``found`` with the commits of each group as one transaction, in the place of the last.
+    """``found`` with the commits of each group as one transaction, in the place of the last, else
+    of the first.
 
-    Where another commit of a table comes after one of the group they stay apart: a table's commits
-    do not change places.
+    Where other commits of the tables stand in both ways they stay apart: a table's commits do not
+    change places.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(found):
@@ -68,23 +69,29 @@ def together(found: Sequence[Found]) -> list[Found]:
     left_out: set[int] = set()
     joined: dict[int, Found] = {}
     for group, own in places.items():
-        if _others_between(found, group, own):
+        span = found[own[0] : own[-1] + 1]
+        if not _would_pass(span, group):
+            place = own[-1]
+        elif not _would_pass(span[::-1], group):
+            place = own[0]
+        else:
             continue
-        left_out |= set(own[:-1])
-        members = _by_relation(member for place in own for member in found[place].members)
-        size = sum(found[place].size for place in own)
-        joined[own[-1]] = replace(found[own[-1]], members=members, size=size)
+        left_out |= {other for other in own if other != place}
+        members = _by_relation(member for other in own for member in found[other].members)
+        size = sum(found[other].size for other in own)
+        joined[place] = replace(found[place], members=members, size=size)
     return [joined.get(n, item) for n, item in enumerate(found) if n not in left_out]
 
 
-def _others_between(found: Sequence[Found], group: str, own: Sequence[int]) -> bool:
-    """Whether one of a group's commits would pass another commit of its table."""
-    seen: set[int] = set()
-    for item in found[own[0] : own[-1] + 1]:
+def _would_pass(span: Sequence[Found], group: str) -> bool:
+    """Whether a commit of the group, moved to the end of ``span``, passes another one of its
+    table."""
+    moved: set[int] = set()
+    for item in span:
         relations = {member.relation for member in item.members}
         if item.group == group:
-            seen |= relations
-        elif seen & relations:
+            moved |= relations
+        elif moved & relations:
             return True
     return False
 

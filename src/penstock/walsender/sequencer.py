@@ -140,13 +140,15 @@ class Sequencer:
     def _found_whole(self) -> list[Found]:
         """What there is. Whoever moves rows between tables commits all of it in one go, under our
         lock: what lacks its second commit was stopped, and is finished here."""
-        while any(item.arrivals for item in (found := self._find())):
+        while True:
+            found = self._find()
+            if not any(item.arrivals for item in found):
+                return found
             with self._catalog.read() as t:
                 tables = {table.oid: table for table in t.tables.all()}
             arrived, whole = finish_moves(self._warehouse, tables, found, self.troubles)
             if not arrived:
                 return whole
-        return found
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()

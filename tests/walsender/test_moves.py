@@ -1,0 +1,123 @@
+"""A move of rows that was stopped between its two commits: the sequencer finishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as DeltaRs
+from deltalake import QueryBuilder
+from pyroaring import BitMap
+
+from penstock.catalog import Catalog, LakeTransaction
+from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.row_moves import Arrivals, departure_mark
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.storage import local_path
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.walsender.sequencer import Sequencer
+
+_SCHEMA = TableSchema((Column("id", "id", pa.int64(), 20),), ("id",))
+
+
+class World:
+    """Tables a and b with the rows 1 and 2, and what was sequenced since."""
+
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        self.catalog = catalog
+        self.warehouse = Warehouse(str(folder), fsync=False)
+        self.sequencer = Sequencer(catalog, self.warehouse)
+        for name, number in (("a", 1), ("b", 2)):
+            table = self.warehouse.create("public", name, _SCHEMA)
+            table.stage(written=self.write(table, number))
+            self.commit(table)
+        self.at = self.sequencer.position(discover=True).lsn
+
+    def write(self, table: DeltaTable, *ids: int) -> list[WrittenFile]:
+        rows = pa.table({"id": pa.array(ids, pa.int64())})
+        return FileWriter(self.warehouse.storage, table.uri, table.schema.arrow()).write([rows])
+
+    def table(self, name: str) -> DeltaTable:
+        table = self.warehouse.open("public", name)
+        assert table is not None
+        return table
+
+    def commit(self, table: DeltaTable, **metadata: object) -> None:
+        table.commit(
+            app_id="test",
+            version_marker=table.version + 1,
+            operation="WRITE",
+            user_metadata=metadata,
+        )
+
+    def depart(self) -> None:
+        """Row 1 of a has left for b, as 10."""
+        a, b = self.table("a"), self.table("b")
+        with self.catalog.read() as t:
+            oid = t.tables.get("public", "b").oid
+        coming = Arrivals.of_written("g", oid, b.version, self.write(b, 10))
+        a.stage(deleted={path: BitMap([0]) for path in a.files})
+        self.commit(a, **departure_mark("g", [coming]))
+
+    def rows(self, name: str) -> list[int]:
+        table = DeltaRs(self.warehouse.table_uri("public", name))
+        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id")
+        return [row for batch in found.read_all().to_batches() for row in batch[0].to_pylist()]
+
+    def new(self) -> list[LakeTransaction]:
+        """What goes into the log now."""
+        self.sequencer.step()
+        with self.catalog.read() as t:
+            found = list(t.transactions.after(self.at, 100))
+            self.at = t.transactions.end()
+        return found
+
+    def names(self, transaction: LakeTransaction) -> list[tuple[str, int, int]]:
+        with self.catalog.read() as t:
+            tables = {table.oid: table.name for table in t.tables.all()}
+        return sorted(
+            (tables[m.relation], m.from_version, m.to_version) for m in transaction.members
+        )
+
+
+@pytest.fixture
+def world(catalog: Catalog, tmp_path: Path) -> Iterator[World]:
+    yield World(catalog, tmp_path / "warehouse")
+
+
+def test_it_is_finished_and_one_transaction(world: World) -> None:
+    world.depart()
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 2), ("b", 1, 2)]
+    assert (world.rows("a"), world.rows("b")) == ([], [2, 10])
+    assert world.new() == []
+    assert world.table("b").version == 2
+
+
+def test_another_commit_to_where_the_rows_go(world: World) -> None:
+    world.depart()
+    b = world.table("b")
+    b.stage(written=world.write(b, 3))
+    world.commit(b)
+    found = [world.names(transaction) for transaction in world.new()]
+    assert found == [[("b", 1, 2)], [("a", 1, 2), ("b", 2, 3)]]
+    assert world.rows("b") == [2, 3, 10]
+
+
+def test_nobody_is_told_that_rows_have_gone_before_they_come(world: World) -> None:
+    world.depart()
+    a, torn = world.table("a"), entry_uri(world.table("b").uri, 2)
+    Path(local_path(torn)).write_text("{")
+    a.stage(written=world.write(a, 4))
+    world.commit(a)
+    assert world.new() == []
+    assert {trouble.name for trouble in world.sequencer.troubles.all()} == {"public.b"}
+    Path(local_path(torn)).unlink()
+    found = [world.names(transaction) for transaction in world.new()]
+    assert found == [[("a", 1, 2), ("b", 1, 2)], [("a", 2, 3)]]
+    assert (world.rows("a"), world.rows("b")) == ([4], [2, 10])
+    assert world.sequencer.troubles.all() == ()
