@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Final
 from urllib.parse import unquote
 
+import numpy as np
 from pyroaring import BitMap
 from pyspark.sql import DataFrame, SparkSession
 
@@ -232,7 +233,8 @@ class _Job:
         found: dict[int, dict[str, BitMap]] = {}
         for source, uri, here in zip(*positions.columns, strict=True):
             path = paths[source.as_py()][_name(uri.as_py())]
-            found.setdefault(source.as_py(), {})[path] = BitMap(here.values.to_numpy())
+            rows_of_file = here.values.to_numpy().astype(np.uint32)
+            found.setdefault(source.as_py(), {})[path] = BitMap(rows_of_file)
         return found
 
     def _pairs(self, rows: DataFrame, number: int) -> Mapping[str, object]:
