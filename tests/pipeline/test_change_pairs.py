@@ -130,7 +130,7 @@ def _messages(data: bytes) -> Iterator[Message]:
 
 
 def _row(cells: TupleData) -> Row:
-    number, text = (cell.data.decode() if isinstance(cell, Text) else None for cell in cells)
+    number, text = (cell.raw.decode() if isinstance(cell, Text) else None for cell in cells)
     return None if number is None else int(number), text
 
 

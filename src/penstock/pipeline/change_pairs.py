@@ -96,7 +96,7 @@ def lone_pairs(
     for batch in _rows(storage, item.pairs, pair_schema(item)):
         duck.register("batch_of_pairs", batch)
         try:
-            found = duck.execute(
+            found = duck.sql(
                 "SELECT p.* FROM batch_of_pairs p "
                 f"WHERE EXISTS (SELECT 1 FROM moved m WHERE {_same('m', olds, 'p', olds)})"
             ).to_arrow_table()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import arrow_udf, col, collect_list, struct
 
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.storage import Storage
@@ -22,13 +23,20 @@ def write_frame(
     """``frame``: with the columns of ``schema``, in any order. Raises PySparkException."""
     storage.create_folder(folder)
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(rows: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """A task's rows; what it has written in the place of the last one."""
+        waiting = 0
         with FileWriter(storage, folder, schema) as writer:
-            for batch in batches:
-                writer.add(batch.select(schema.names).cast(schema))
-        for file in writer.files:
-            yield pa.record_batch({"written": [pickle.dumps(file)]})
+            for part in rows:
+                if waiting:
+                    yield pa.nulls(waiting, pa.binary())
+                waiting = len(part)
+                writer.add(pa.RecordBatch.from_struct_array(part).cast(schema))
+        if waiting:
+            told = [None] * (waiting - 1) + [pickle.dumps(writer.files)]
+            yield pa.array(told, pa.binary())
 
-    names = ("`" + name.replace("`", "``") + "`" for name in schema.names)
-    rows = frame.select(*names).mapInArrow(write, "written binary").collect()
-    return [pickle.loads(row[0]) for row in rows]
+    columns = struct(*("`" + name.replace("`", "``") + "`" for name in schema.names))
+    written = frame.select(arrow_udf(write, "binary")(columns).alias("written"))
+    ((tasks,),) = written.agg(collect_list(col("written"))).collect()
+    return [file for task in tasks for file in pickle.loads(task)]
