@@ -236,11 +236,11 @@ _TREE = (
     "CREATE TABLE {0}_2_y PARTITION OF {0}_2 DEFAULT",
     "CREATE TABLE {0}_d PARTITION OF {0} DEFAULT",
     "INSERT INTO {0} SELECT n, CASE WHEN n % 2 = 0 THEN 'x' ELSE 'y' END, n"
-    " FROM generate_series(1, 25) AS g(n)",
+    " FROM generate_series(1, 25) AS g(n) WHERE n < 10 OR n > 19",
 )
 _MOVES = (
     "UPDATE {0} SET a = a + 10 WHERE a IN (3, 4)",
-    "UPDATE {0} SET a = 100 + a, v = v + 1 WHERE v < 12",
+    "UPDATE {0} SET a = 100 + a, v = v + 1 WHERE v < 3 OR v > 23",
     "UPDATE {0}_2 SET b = 'x', v = 0 WHERE a = 13",
     "UPDATE {0} SET b = 'new' || b WHERE v > 20",
     "UPDATE {0} SET a = a % 10 + 30, b = b || a::text",
