@@ -47,8 +47,8 @@ def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[Pa
     mark = user_metadata(actions).get(_NAME)
     if not isinstance(mark, dict):
         return ()
-    info = next((info for action in actions if (info := action.get("commitInfo"))), {})
-    if info.get(_READ_VERSION) != mark.get(_READ_VERSION):
+    infos = (action["commitInfo"] for action in actions if action.get("commitInfo"))
+    if any(info.get(_READ_VERSION) != mark.get(_READ_VERSION) for info in infos):
         return ()
     found = mark.get(_FILES)
     folder = pairs_folder(table_uri)
