@@ -85,7 +85,7 @@ class LakeMoves:
         rows = job.rows(session).selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
         try:
             found = rows.groupBy(_SOURCE, ROUTE).count().collect()
-            counts = {(row[0], row[1]): row[2] for row in found}
+            counts: dict[tuple[int, int], int] = {(row[0], row[1]): row[2] for row in found}
             check_found(rows, (route for _, route in counts), routing, partitions)
             if all(source == route for source, route in counts):
                 return None
