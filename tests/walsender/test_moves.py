@@ -11,7 +11,8 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
 from pyroaring import BitMap
 
-from penstock.catalog import Catalog, LakeTransaction
+from penstock.catalog import Catalog, LakeTable, LakeTransaction
+from penstock.errors import PenstockError
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.row_moves import Arrivals, departure_mark
@@ -19,6 +20,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.walsender.lake_moves import Departures, LakeMoves
 from penstock.walsender.sequencer import Sequencer
 
 _SCHEMA = TableSchema((Column("id", "id", pa.int64(), 20),), ("id",))
@@ -62,6 +64,21 @@ class World:
         coming = Arrivals.of_written("g", oid, b.version, self.write(b, 10))
         a.stage(deleted={path: BitMap([0]) for path in a.files})
         self.commit(a, **departure_mark("g", [coming]))
+
+    def leaf(self, name: str) -> LakeTable:
+        with self.catalog.read() as t:
+            return t.tables.get("public", name)
+
+    def exchange(self) -> list[Departures]:
+        """All of a has become 10 of b, and all of b 20 of a."""
+        tables = {name: self.table(name) for name in "ab"}
+        found = []
+        for source, target, number in (("a", "b", 10), ("b", "a", 20)):
+            files = self.write(tables[target], number)
+            coming = Arrivals.of_written("g", self.leaf(target).oid, tables[target].version, files)
+            gone = {path: BitMap([0]) for path in tables[source].files}
+            found.append(Departures(tables[source], {}, gone, (), [coming]))
+        return found
 
     def rows(self, name: str) -> list[int]:
         table = DeltaRs(self.warehouse.table_uri("public", name))
@@ -121,3 +138,28 @@ def test_nobody_is_told_that_rows_have_gone_before_they_come(world: World) -> No
     assert found == [[("a", 1, 2), ("b", 1, 2)], [("a", 2, 3)]]
     assert (world.rows("a"), world.rows("b")) == ([4], [2, 10])
     assert world.sequencer.troubles.all() == ()
+
+
+def test_rows_change_places(world: World) -> None:
+    """Two commits of each table, one step of each in one transaction."""
+    leaves = (world.leaf("a"), world.leaf("b"))
+    LakeMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 3), ("b", 1, 3)]
+    assert (world.rows("a"), world.rows("b")) == ([20], [10])
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
+    """The statement fails; what has left has arrived, and nothing else has."""
+    departures = world.exchange()
+    other = world.table(name)
+    other.stage(written=world.write(other, 7))
+    world.commit(other)
+    leaves = (world.leaf("a"), world.leaf("b"))
+    with pytest.raises(PenstockError, match="could not serialize access") as refused:
+        LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
+    assert refused.value.sqlstate == "40001"
+    world.new()
+    after = ([1, 7], [2]) if name == "a" else ([], [2, 7, 10])
+    assert (world.rows("a"), world.rows("b")) == after

@@ -32,7 +32,7 @@ from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_checks import ROUTE, check_found
 from penstock.walsender.lake_columns import LakeColumn
 from penstock.walsender.lake_pairs import differ, old_values, pair_schema, paired_columns
-from penstock.walsender.lake_partitions import Partitions, Routing
+from penstock.walsender.lake_partitions import Partitions
 from penstock.walsender.lake_rows import Change, delta_table, quoted
 from penstock.walsender.sequencer import Sequencer
 
@@ -47,7 +47,7 @@ _MOVE: Final = "MERGE"
 
 
 @dataclass
-class _Departures:
+class Departures:
     """What one partition's commit does. ``gone``: path -> positions; ``stays``: new rows that stay
     in it; ``arrivals``: those that others get."""
 
@@ -92,12 +92,18 @@ class LakeMoves:
             departures = job.departures(rows, counts)
         finally:
             rows.unpersist()
-        self._commit(departures, routing, group)
+        self.commit(departures, routing.leaves, group)
         return sum(counts.values())
 
-    def _commit(self, departures: Sequence[_Departures], routing: Routing, group: str) -> None:
-        """All of them as one transaction. Rows that have left arrive, whatever comes between."""
-        uris = {leaf.oid: leaf.uri or "" for leaf in routing.leaves}
+    def commit(
+        self, departures: Sequence[Departures], leaves: Sequence[LakeTable], group: str
+    ) -> None:
+        """All of them as one transaction. Rows that have left arrive, whatever comes between.
+
+        Raises PenstockError (40001): another writer was first in one of the tables. What had left
+        before has arrived.
+        """
+        uris = {leaf.oid: leaf.uri or "" for leaf in leaves}
         left: list[Arrivals] = []
         with self._sequencer.one_transaction():
             try:
@@ -118,7 +124,7 @@ class LakeMoves:
                     arrive(storage, store, uris[arrivals.relation], arrivals)
 
 
-def _depart(leaf: _Departures, group: str) -> None:
+def _depart(leaf: Departures, group: str) -> None:
     try:
         leaf.table.stage(written=leaf.stays, deleted=leaf.gone)
         leaf.table.commit(
@@ -179,7 +185,7 @@ class _Job:
 
     def departures(
         self, rows: DataFrame, counts: Mapping[tuple[int, int], int]
-    ) -> list[_Departures]:
+    ) -> list[Departures]:
         """Write everything that is new. ``counts``: rows by the leaf they were in and go to."""
         opened = {
             number: self._open(number) for number in sorted({n for two in counts for n in two})
@@ -187,7 +193,7 @@ class _Job:
         gone = self._gone(rows, opened)
         found = {}
         for source in sorted({source for source, _ in counts}):
-            found[source] = _Departures(opened[source], {}, gone[source])
+            found[source] = Departures(opened[source], {}, gone[source])
             mine = sum(len(positions) for positions in gone[source].values())
             if mine != sum(count for (s, _), count in counts.items() if s == source):
                 raise PenstockError(
