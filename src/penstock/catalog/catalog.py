@@ -34,6 +34,7 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
@@ -53,6 +54,7 @@ class CatalogTransaction:
     slots: PgReplicationSlots
     transactions: PgTransactions
     namespaces: PgNamespace
+    types: PgType
 
 
 class Catalog:
@@ -212,6 +214,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgReplicationSlots(connection),
         PgTransactions(connection),
         PgNamespace(connection),
+        PgType(connection),
     )
 
 
