@@ -94,6 +94,13 @@ class Ours:
                      r.verifier is not None)
                     for r in t.roles.all()
                 ),
+                "types": sorted(
+                    (
+                        e.schema, e.name, e.array_name, owners[e.owner], list(e.texts),
+                        [label.order for label in e.labels],
+                    )
+                    for e in t.types.all()
+                ),
             }  # fmt: skip
 
 
@@ -150,6 +157,15 @@ _STATE = {
         SELECT rolname, rolsuper, rolcanlogin, rolreplication, rolconnlimit,
                rolpassword IS NOT NULL
         FROM pg_authid WHERE oid >= 16384 ORDER BY rolname COLLATE "C" """,
+    "types": """
+        SELECT nspname, t.typname, a.typname, pg_get_userbyid(t.typowner),
+               coalesce((SELECT array_agg(enumlabel::text ORDER BY enumsortorder)
+                         FROM pg_enum WHERE enumtypid = t.oid), '{}'),
+               coalesce((SELECT array_agg(enumsortorder ORDER BY enumsortorder)
+                         FROM pg_enum WHERE enumtypid = t.oid), '{}')
+        FROM pg_type t JOIN pg_type a ON a.oid = t.typarray
+             JOIN pg_namespace n ON n.oid = t.typnamespace
+        WHERE t.typtype = 'e' ORDER BY nspname COLLATE "C", t.typname COLLATE "C" """,
 }
 
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.namespace import get_schema, get_table, names, table_columns
+from penstock.commands.column_types import check_enum_default, column_type
+from penstock.commands.namespace import get_table, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import (
@@ -25,8 +26,9 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import constant
 from penstock.pgtypes import arrow_type
-from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec
+from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum
 
 UNDEFINED_COLUMN = "42703"
 DUPLICATE_COLUMN = "42701"
@@ -75,12 +77,8 @@ def _check_null(table: str, item: ColumnDef) -> None:
 
 def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> TableColumn:
     """A column with its type looked up. Raises UndefinedObject (42704, 3F000)."""
-    type_name = item.type
-    if type_name.schema is not None:
-        get_schema(transaction, scope, type_name.schema)
-    oid, typmod = resolve(
-        type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
-    )
+    oid, typmod = column_type(transaction, scope, item.type)
+    check_enum_default(item.name, item.default, oid)
     _check_default(item.default, oid, typmod)
     return TableColumn(item.name, oid, typmod, default=item.default)
 
@@ -110,6 +108,7 @@ def _with_defaults(
         if name not in names(columns):
             raise UndefinedObject(f'column "{name}" does not exist', sqlstate=UNDEFINED_COLUMN)
     for item in columns:
+        check_enum_default(item.name, defaults.get(item.name), item.type_oid)
         _check_default(defaults.get(item.name), item.type_oid, item.typmod)
     return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
 
@@ -180,6 +179,12 @@ def check_partition_key(
             raise UndefinedObject(
                 f'column "{name}" named in partition key does not exist',
                 sqlstate=UNDEFINED_COLUMN,
+            )
+    for column_ in columns:
+        if column_.name in spec.columns and is_enum(column_.type_oid):
+            raise FeatureNotSupported(
+                f"partitioning by a column of type {type_name(column_.type_oid)} is not supported",
+                detail="It is kept as text, whose order is another one.",
             )
     for name in spec.columns:
         if primary_key and name not in primary_key:

@@ -15,7 +15,7 @@ from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
-from penstock.lakehouse.schema import DEFAULT, TYPE
+from penstock.lakehouse.schema import DEFAULT, recorded_type
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.sql import RangeVar
@@ -143,8 +143,7 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
     columns = []
     for field in description.fields:
         metadata = field.get("metadata") or {}
-        oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
-        pair = (int(oid), int(typmod or -1))
+        pair = recorded_type(metadata)
         if not pair[0]:
             pair = _type_of(field["type"])
         columns.append(

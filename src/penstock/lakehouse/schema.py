@@ -37,6 +37,9 @@ GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
+FOREIGN_TYPES: Final = 1 << 31
+"""Added to the oid of a type that a publisher's users made, so that it is none of the node's."""
+_FIRST_NORMAL_OID: Final = 16384
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
     GENERATION,
@@ -139,9 +142,7 @@ class TableSchema:
         """``wanted`` with what the node's own CREATE TABLE has made beside it."""
         own = self.by_source
         columns = [
-            replace(c, local=True, default=own[c.source].default)
-            if c.source in own and own[c.source].local
-            else c
+            _kept(own[c.source], c) if c.source in own and own[c.source].local else c
             for c in wanted.columns
         ]
         rest = [c for c in self.columns if c.local and c.source not in wanted.by_source]
@@ -171,11 +172,29 @@ class TableSchema:
         )
 
 
+def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
+    """(type oid, typmod) that a field's metadata has, (0, -1) where it has none.
+
+    Oids from 16384 on are the node's own types in columns that CREATE TABLE has made, and types of
+    the publisher in all others.
+    """
+    oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
+    foreign = int(oid) >= _FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
+    return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
+
+
 def append_columns(schema_json: str, added: Sequence[Column]) -> str:
     """A table's schema JSON with columns appended; what others wrote to it (comments) stays."""
     schema = json.loads(schema_json)
     schema["fields"] += [_field(column) for column in added]
     return json.dumps(schema)
+
+
+def _kept(own: Column, wanted: Column) -> Column:
+    """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
+    if own.type == wanted.type:
+        wanted = replace(wanted, type_oid=own.type_oid, typmod=own.typmod)
+    return replace(wanted, local=True, default=own.default)
 
 
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:

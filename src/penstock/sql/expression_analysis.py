@@ -12,7 +12,6 @@ from functools import singledispatchmethod
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.builtin import types, types_by_name
 from penstock.sql.coercion import (
     array_of,
     coerce,
@@ -70,6 +69,7 @@ from penstock.sql.primnodes import (
     typmod_of,
 )
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import named_type, types
 from penstock.sql.typmods import typmod_in
 
 _INT8: Final = 20
@@ -295,7 +295,8 @@ class ExpressionAnalysis:
 
 def find_type(name: TypeName) -> tuple[int, int]:
     """Oid and typmod of a type as written. Raises 42704 and what typmodin raises."""
-    type_ = types_by_name().get(name.names[-1]) if len(name.names) == 1 else None
+    *schema, last = name.names
+    type_ = None if len(schema) > 1 else named_type(last, *schema)
     if type_ is None:
         shown = ".".join(name.names) + ("[]" if name.array else "")
         raise PenstockError(f'type "{shown}" does not exist', sqlstate="42704")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.builtin import Function, functions, functions_by_name, types_by_name
+from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.candidates import find_function
 from penstock.sql.coercion import Path, coerce, pathway
 from penstock.sql.expressions import FuncCall
 from penstock.sql.operator_analysis import coerced
 from penstock.sql.primnodes import UNKNOWN, Const, Form, FuncExpr, Node
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import named_type
 
 _HINT: Final = (
     "No function matches the given name and argument types. "
@@ -61,7 +62,7 @@ def _exact(name: str, wanted: list[int]) -> Function | None:
 
 def _as_coercion(name: str, argument: Node) -> Node | None:
     """func_get_detail: ``int8(x)`` is a cast where there is no such function."""
-    type_ = types_by_name().get(name)
+    type_ = named_type(name)
     if type_ is None:
         return None
     if isinstance(argument, Const) and argument.type == UNKNOWN:
