@@ -29,7 +29,7 @@ from penstock.sql.copy_query import CopyTarget, Form
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_changes import LakeChanges
-from penstock.walsender.lake_columns import LakeColumn, column_type, filter_column
+from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
 from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
@@ -96,7 +96,7 @@ class SparkLake:
             tuple(
                 CopyColumn(
                     ScanColumn(name, by_name[name].stored, by_name[name].type),
-                    *column_type(by_name[name]),
+                    *sent_type(by_name[name]),
                     sent,
                     _PRINTERS[form],
                 )
