@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, table_columns, warehouse_of
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
@@ -76,6 +77,7 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
                 f'child table "{child.name}" has different type for column "{column.name}"',
                 sqlstate=_MISMATCH,
             )
+        check_same_generation(mine, column)
 
 
 def _check_empty(scope: Scope, child: LakeTable) -> None:

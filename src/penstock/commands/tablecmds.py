@@ -97,8 +97,16 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     )
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
-    defaults = {column.name: column.default for column in definition.columns}
-    columns = [replace(c, local=True, default=defaults[c.source]) for c in made.columns]
+    defined = {column.name: column for column in definition.columns}
+    columns = [
+        replace(
+            c,
+            local=True,
+            default=defined[c.source].default,
+            generated=defined[c.source].generation,
+        )
+        for c in made.columns
+    ]
     return TableSchema(tuple(columns), made.key)
 
 

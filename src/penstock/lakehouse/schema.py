@@ -33,8 +33,10 @@ DEFAULT: Final = "penstock.default"
 """Metadata: such a column's default (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
 """Property: columns in which rows from before they were added lack the publisher's values."""
+GENERATED: Final = "penstock.generated"
+"""Metadata: such a column's expression, where its values are made of the others of the row."""
 GENERATION: Final = "delta.generationExpression"
-"""Metadata of a column that Delta generates."""
+"""Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
 _FOREIGN_METADATA: Final = (
@@ -51,6 +53,7 @@ class Column:
 
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
     node, so that a publication may lack it; ``default``: for rows without a value then.
+    ``generated``: the expression, in PostgreSQL's words and names, that makes its values.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Column:
     typmod: int = -1
     local: bool = False
     default: str | None = None
+    generated: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,12 @@ class TableSchema:
         return tuple(sources[name] for name in self.key)
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Delta names of what tells rows apart: the key, or without one all columns but generated
+        ones, which follow from the others (tuples_equal)."""
+        return self.key or tuple(c.name for c in self.columns if c.generated is None)
+
+    @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """(name at the publisher, name in Delta) of the columns where the two differ."""
         return tuple((c.source, c.name) for c in self.columns if c.source != c.name)
@@ -135,8 +145,12 @@ class TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
 
-    def copied_again(self, wanted: TableSchema) -> TableSchema:
-        """``wanted`` with what the node's own CREATE TABLE has made beside it."""
+    def copied_again(self, wanted: TableSchema, *, table: str) -> TableSchema:
+        """``wanted`` with what the node's own CREATE TABLE has made beside it.
+
+        Raises RelationChanged where one of the two would be lost.
+        """
+        _check_not_generated(self, wanted, table)
         own = self.by_source
         columns = [
             replace(c, local=True, default=own[c.source].default)
@@ -171,6 +185,11 @@ class TableSchema:
         )
 
 
+def is_generated(metadata: Mapping[str, Any]) -> bool:
+    """Whether a column's values are made of others, by the node or by Delta's writers."""
+    return GENERATED in metadata or GENERATION in metadata
+
+
 def append_columns(schema_json: str, added: Sequence[Column]) -> str:
     """A table's schema JSON with columns appended; what others wrote to it (comments) stays."""
     schema = json.loads(schema_json)
@@ -178,9 +197,29 @@ def append_columns(schema_json: str, added: Sequence[Column]) -> str:
     return json.dumps(schema)
 
 
+def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
+    """logicalrep_report_missing_and_gen_attrs: values come from the row or from the publisher."""
+    both = [
+        f'"{column.source}"'
+        for column in have.columns
+        if column.generated is not None and column.source in wanted.by_source
+    ]
+    if both:
+        columns = "column" if len(both) == 1 else "columns"
+        raise RelationChanged(
+            f'logical replication target relation "{table}" has incompatible generated {columns}: '
+            f"{', '.join(both)}",
+            detail="Values of a generated column are made here, of the other values of the row.",
+            hint="Leave it out of the publication, by a column list.",
+        )
+
+
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
+    _check_not_generated(have, wanted, table)
     for column in have.columns:
         other = wanted.by_source.get(column.source)
+        if other is None and column.generated is not None:
+            continue  # follows from the others
         if other is None and column.local and have.key:
             continue  # keeps its own values, as a subscriber's do; rows are found by the key
         mine = type_text(delta_type(column.type))
@@ -217,6 +256,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[LOCAL] = "true"
     if column.default is not None:
         metadata[DEFAULT] = column.default
+    if column.generated is not None:
+        metadata[GENERATED] = column.generated
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -246,4 +287,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         typmod=int(typmod or -1),
         local=metadata.get(LOCAL) == "true",
         default=metadata.get(DEFAULT),
+        generated=metadata.get(GENERATED),
     )

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import PenstockError
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.generated import GeneratedColumns, generated_columns
 from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
@@ -154,9 +155,10 @@ def _items(
 ) -> list[tuple[float, Item]]:
     """The items of one table with their costs in seconds."""
     net, table = work.net, work.table
+    generated = generated_columns(net.schema, table.name)
     items: list[tuple[float, Item]] = []
     for rows in _slices(net.rows, options, cores):
-        item = WriteItem(number, table.storage, table.uri, area.put(rows))
+        item = WriteItem(number, table.storage, table.uri, area.put(rows), generated)
         items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     keys = net.removed
     if work.check_absent and net.absent.num_rows:
@@ -165,7 +167,7 @@ def _items(
     if not files:
         return items
     probe = area.put(_probe(net, keys))
-    completion = _completion(work, area)
+    completion = _completion(work, area, generated)
     for file in files:
         where = _locate_item(number, work, file, probe)
         search = SearchItem(where, net.removed.num_rows, completion)
@@ -182,7 +184,7 @@ def _locate_item(number: int, work: TableWork, file: DataFile, probe: Payload) -
         path=file.path,
         rows=file.rows,
         deletion_vector=file.deletion_vector,
-        key=schema.key or tuple(column.name for column in schema.columns),
+        key=schema.identity,
         probe=probe,
         multiset=not schema.key,
         first_between=integer_bounds(file, schema.key[0], schema.arrow()) if schema.key else None,
@@ -197,7 +199,7 @@ def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
     return probe
 
 
-def _completion(work: TableWork, area: Payloads) -> Completion | None:
+def _completion(work: TableWork, area: Payloads, generated: GeneratedColumns) -> Completion | None:
     incomplete = work.net.incomplete
     if incomplete is None:
         return None
@@ -206,6 +208,7 @@ def _completion(work: TableWork, area: Payloads) -> Completion | None:
         work.net.schema.arrow(),
         tuple(incomplete.missing),
         area.put(_completion_table(incomplete)),
+        generated,
     )
 
 

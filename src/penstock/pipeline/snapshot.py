@@ -259,6 +259,7 @@ def _tasks(
         unit_bytes = max(options.unit_bytes, min(share, _LARGEST_UNIT))
         units = units_of(copy.source.info, columns, unit_bytes)
         copy.units = len(units)
+        generated = generated_columns(table.schema, table.name)
         for unit in units:
             task = CopyTask(
                 number=len(sized),
@@ -269,6 +270,7 @@ def _tasks(
                 columns=columns,
                 schema=table.schema.arrow(),
                 targets=table.schema.columns,
+                generated=generated,
                 storage=table.storage,
                 table_uri=table.uri,
                 batch_bytes=options.batch_bytes,

@@ -34,6 +34,7 @@ from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.pipeline.generated import GeneratedColumns
 from penstock.relation import Attribute
 from penstock.walreceiver.connection import quote_literal
 from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
@@ -59,7 +60,7 @@ _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 @dataclass(frozen=True)
 class CopyTask:
     """``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
-    for each of ``targets``; those that are not published get their default.
+    for each of ``targets``; those that are not published get their default, or are ``generated``.
 
     ``conninfo`` holds the password and is never printed. ``batch_bytes``: of PostgreSQL's binary
     format, read at once. ``target_file_bytes``: where a file ends and the next begins.
@@ -73,6 +74,7 @@ class CopyTask:
     columns: tuple[Attribute, ...]
     schema: pa.Schema
     targets: tuple[Column, ...]
+    generated: GeneratedColumns
     storage: Storage
     table_uri: str
     batch_bytes: int
@@ -182,7 +184,7 @@ def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
         raise _stream_error(error, cursor, task) from None
 
 
-def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
+def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.Table:
     """ADBC's batch in the target's types and names."""
     published = {
         attribute.name: _column(batch.column(position), attribute, task)
@@ -195,7 +197,7 @@ def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
         else filled(column, batch.num_rows, now)
         for column in task.targets
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
+    return task.generated.filled(pa.Table.from_arrays(arrays, schema=task.schema))
 
 
 def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:

@@ -17,23 +17,26 @@ from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers, take_either
+from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.locate import Hits
 from penstock.pipeline.payload import Payload
 
 
 @dataclass(frozen=True)
 class WriteItem:
-    """A slice of a table's complete rows; ``rows`` is in the table's schema."""
+    """A slice of a table's complete rows; ``rows`` is in the table's schema, ``generated`` what is
+    still to be made of them."""
 
     work: int
     storage: Storage
     table_uri: str
     rows: Payload
+    generated: GeneratedColumns
 
 
 def write(item: WriteItem) -> list[WrittenFile]:
     """Write the rows. Raises StorageError."""
-    rows = item.rows.table()
+    rows = item.generated.filled(item.rows.table())
     return FileWriter(item.storage, item.table_uri, rows.schema).write([rows])
 
 
@@ -49,6 +52,7 @@ class Completion:
     schema: pa.Schema
     missing: tuple[str, ...]
     rows: Payload
+    generated: GeneratedColumns
 
 
 def complete(
@@ -90,7 +94,8 @@ def _completed(
         here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
         if here.start < here.stop:
             new = rows.take(pa.array(index[here]))
-            yield _fill(completion, new, pa.Table.from_batches([batch]), position[here] - start)
+            whole = _fill(completion, new, pa.Table.from_batches([batch]), position[here] - start)
+            yield completion.generated.filled(whole)
 
 
 def _fill(completion: Completion, new: pa.Table, old: pa.Table, at: Integers) -> pa.Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatchmethod
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import types, types_by_name
@@ -99,6 +99,9 @@ BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 
 class ExpressionAnalysis:
     """Resolves names and types. ``columns``: name to (type oid, typmod)."""
+
+    clause: ClassVar[str] = "WHERE"
+    """Where the expression stands, as messages name it."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         self._columns = columns
@@ -194,7 +197,8 @@ class ExpressionAnalysis:
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:
-        return call(raw, [self.transform(argument) for argument in raw.arguments])
+        arguments = [self.transform(argument) for argument in raw.arguments]
+        return call(raw, arguments, self.clause)
 
     @transform.register
     def _case(self, raw: ACase) -> Node:
@@ -279,7 +283,7 @@ class ExpressionAnalysis:
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:
-        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name)
+        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name, mutable=True)
 
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:

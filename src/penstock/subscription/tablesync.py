@@ -282,7 +282,7 @@ def copy_target(
         table.uri,
     )
     wanted = TableSchema.of_relation(relation, target_key(info))
-    table.replace(table.schema.copied_again(wanted))
+    table.replace(table.schema.copied_again(wanted, table=table.name))
     return table
 
 

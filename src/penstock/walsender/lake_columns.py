@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
-from penstock.lakehouse.schema import DEFAULT, GENERATION, PHYSICAL_NAME, SOURCE, TYPE
+from penstock.lakehouse.schema import (
+    DEFAULT,
+    GENERATED,
+    PHYSICAL_NAME,
+    SOURCE,
+    TYPE,
+    is_generated,
+)
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
@@ -26,7 +33,8 @@ from penstock.sql.query.primnodes import OutputColumn
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
     """``delta``: name in the table; ``stored``: in its files (they differ where columns have been
-    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``.
+    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``. ``generation``: the
+    expression where the node generates it; Delta's own are not PostgreSQL's.
     """
 
     name: str
@@ -38,6 +46,7 @@ class LakeColumn:
     not_null: bool
     generated: bool
     default: str | None = None
+    generation: str | None = None
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
@@ -59,8 +68,9 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
         type_oid=int(oid),
         typmod=int(typmod or -1),
         not_null=field.get("nullable") is False,
-        generated=GENERATION in metadata,
+        generated=is_generated(metadata),
         default=metadata.get(DEFAULT),
+        generation=metadata.get(GENERATED),
     )
 
 
@@ -81,4 +91,4 @@ def column_type(column: LakeColumn) -> tuple[int, int]:
 
 def output_column(column: LakeColumn) -> OutputColumn:
     """As queries and changes see it."""
-    return OutputColumn(column.name, *column_type(column), column.default)
+    return OutputColumn(column.name, *column_type(column), column.default, column.generation)
