@@ -12,6 +12,7 @@ from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline import snapshot_task
+from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.snapshot_task import CopyTask
 from penstock.relation import Attribute
 
@@ -28,6 +29,7 @@ def task(folder: Path) -> CopyTask:
         columns=(Attribute("v", 25, -1, False),),
         schema=_SCHEMA,
         targets=(Column("v", "v", pa.string()),),
+        generated=GeneratedColumns("public.t"),
         storage=Storage(str(folder), fsync=False),
         table_uri=str(folder),
         batch_bytes=1,

@@ -23,6 +23,7 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot_job import CopyJob
 from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result
 from penstock.pipeline.snapshot_units import units_of

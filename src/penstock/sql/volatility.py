@@ -36,9 +36,7 @@ def contains_mutable(node: Node) -> bool:
 def _immutable_text(source: int, target: int) -> bool:
     """Whether a cast by the text depends on nothing else; output functions are in pg_proc."""
     name = types()[source].name
-    found = [
-        *functions_by_name().get(f"{name}out", ()),
-        *functions_by_name().get(f"{name}_out", ()),
-    ]
+    known = functions_by_name()
+    found = [*known.get(f"{name}out", ()), *known.get(f"{name}_out", ())]
     printed = bool(found) and all(function.volatility == _IMMUTABLE for function in found)
     return printed and types()[target].category not in _READ_BY_SETTINGS
