@@ -1,4 +1,4 @@
-"""Generated columns of whole rows, in a task: by the target's names, and with PostgreSQL's errors."""
+"""Generated columns of whole rows in a task: by the target's names, with PostgreSQL's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ValueNotRepresentable
+from penstock.errors import RelationChanged, ValueNotRepresentable
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.generated import generated_columns
 from penstock.relation import Attribute, Relation, ReplicaIdentity
@@ -71,3 +71,9 @@ def test_rows_without_a_key_are_told_apart_by_the_others() -> None:
 def test_the_expression_stays_in_the_metadata() -> None:
     made = schema(twice='("A b;" * 2)')
     assert TableSchema.of_delta(made.delta_json(), {}) == made
+
+
+def test_an_expression_that_does_not_fit_any_more() -> None:
+    with pytest.raises(RelationChanged, match='"twice" of table "public.g" cannot be made') as caught:
+        generated_columns(schema(twice="(gone * 2)"), "public.g")
+    assert 'column "gone" does not exist' in caught.value.message

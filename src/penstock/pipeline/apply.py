@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RelationChanged
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import GeneratedColumns, generated_columns
@@ -130,14 +130,18 @@ def run_batch(
 def _search_and_write(
     spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
-    """The batch's job."""
+    """The batch's job. A work whose columns cannot be made has failed before it."""
     with payloads(works[0].table.storage) as area:
         cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
+        failed: list[Result] = []
         for number, work in enumerate(works):
-            items += _items(number, work, area, options, cores)
+            try:
+                items += _items(number, work, area, options, cores)
+            except RelationChanged as error:
+                failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
-        return run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
+        return failed + run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
 
 
 def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:

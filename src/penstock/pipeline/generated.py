@@ -8,15 +8,20 @@ decided when the column was made.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, ValueNotRepresentable
+from penstock.errors import PenstockError, RelationChanged, ValueNotRepresentable
 from penstock.executor.duckdb_change import compile_generation
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.query.primnodes import OutputColumn
+
+_TABLES: Final = 256
+"""Of which the compiled expressions are kept: every batch asks."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ class GeneratedColumns:
         return rows
 
 
+@lru_cache(maxsize=_TABLES)
 def generated_columns(schema: TableSchema, table: str) -> GeneratedColumns:
-    """Of a target. Raises PenstockError where an expression does not fit the table any more."""
+    """Of a target. Raises RelationChanged where an expression does not fit the table any more."""
     if all(column.generated is None for column in schema.columns):
         return GeneratedColumns(table)
     known = tuple(_output(column) for column in schema.columns)
@@ -72,7 +78,13 @@ def _generated_column(
     schema: TableSchema,
     table: str,
 ) -> GeneratedColumn:
-    compiled = compile_generation(own, known, table)
+    try:
+        compiled = compile_generation(own, known, table)
+    except PenstockError as error:
+        raise RelationChanged(
+            f'generated column "{column.name}" of table "{table}" cannot be made: {error.message}',
+            detail=f"Its expression is {column.generated}.",
+        ) from None
     arguments = tuple(schema.by_source[item.name].name for _, item in compiled.columns)
     names = tuple(name for name, _ in compiled.columns)
     evaluation = Evaluation(compiled.sql, compiled.relation, names, column.type, {})

@@ -36,6 +36,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
@@ -219,6 +220,7 @@ def _prepared(
             table = copy_target(
                 work.warehouse, info, rel, work.subscription.app_id, work.states.subscription_name
             )
+            generated_columns(table.schema, table.name)  # what is wrong with them is its own error
         except ConnectionFailure:
             raise
         except PenstockError as error:
