@@ -74,6 +74,6 @@ def test_the_expression_stays_in_the_metadata() -> None:
 
 
 def test_an_expression_that_does_not_fit_any_more() -> None:
-    with pytest.raises(RelationChanged, match='"twice" of table "public.g" cannot be made') as caught:
+    with pytest.raises(RelationChanged, match="cannot be made") as caught:
         generated_columns(schema(twice="(gone * 2)"), "public.g")
     assert 'column "gone" does not exist' in caught.value.message
