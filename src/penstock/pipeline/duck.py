@@ -15,6 +15,7 @@ from typing import Final
 import duckdb
 
 from penstock.errors import PenstockError
+from penstock.executor.duckdb_errors import postgres_error
 
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
@@ -29,6 +30,18 @@ def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
         hint="Lower logical_decoding_work_mem, or make smaller transactions.",
         sqlstate="53200",
     )
+
+
+def query_error(error: duckdb.Error) -> PenstockError:
+    """An error of compiled SQL, to be raised."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return PenstockError(
+            "out of memory",
+            detail=str(error),
+            hint="Read fewer rows at once, or let Spark read the table.",
+            sqlstate="53200",
+        )
+    return postgres_error(str(error))
 
 
 def connection() -> duckdb.DuckDBPyConnection:
