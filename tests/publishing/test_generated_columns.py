@@ -104,6 +104,7 @@ INSERT INTO shown (a, "B c") VALUES (1, 'X');
 \d+ shown
 COPY shown TO STDOUT;
 COPY shown (a, b) TO STDOUT;
+COPY (SELECT a, b FROM shown) TO STDOUT;
 SELECT attname, attgenerated, atthasdef FROM pg_attribute
     WHERE attrelid = 'shown'::regclass AND attnum > 0 ORDER BY attnum;
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'shown'::regclass ORDER BY adnum;
