@@ -124,6 +124,25 @@ def test_virtual_columns_are_refused_by_name(lake: LakeNode) -> None:
     lake.execute("CREATE TABLE v (a int, b int GENERATED ALWAYS AS (a * 2) STORED)")
 
 
+def test_what_could_not_be_computed_is_refused_at_once(lake: LakeNode) -> None:
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        lake.execute("CREATE TABLE w (a numeric, b numeric GENERATED ALWAYS AS (a / 3) STORED)")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        lake.execute("SELECT * FROM w")
+
+
+def test_rows_of_other_writers_get_their_values_on_the_port(lake: LakeNode) -> None:
+    lake.execute(
+        "CREATE TABLE theirs (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a * 2) STORED)",
+        "INSERT INTO theirs VALUES (1)",
+    )
+    uri = f"{lake.node.folder}/warehouse/public/theirs"
+    lake.node.spark.sql(f"INSERT INTO delta.`{uri}` VALUES (2, NULL), (3, 7)").collect()
+    assert lake.rows("SELECT * FROM theirs ORDER BY a") == [(1, 2), (2, None), (3, 7)]
+    lake.execute("UPDATE theirs SET b = DEFAULT WHERE b IS DISTINCT FROM a * 2")
+    assert lake.rows("SELECT * FROM theirs ORDER BY a") == [(1, 2), (2, 4), (3, 6)]
+
+
 @pytest.mark.parametrize(
     ("publication", "wanted"),
     [
