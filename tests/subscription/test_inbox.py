@@ -84,7 +84,7 @@ def test_a_transaction_larger_than_memory_is_spilled_and_comes_back_in_pieces(
     assert batch is not None
     assert len(batch.pieces) > 10
     assert frames_of(batch) == frames
-    assert batch.open_end_lsn == batch.end_lsn == 100
+    assert batch.open_end_lsn(0) == batch.end_lsn == 100
     batch.forget()
     assert not list(tmp_path.iterdir())
 

@@ -37,6 +37,7 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -222,6 +223,7 @@ def _detach(
             f'relation "{child.name}" is not a partition of relation "{parent.name}"',
             sqlstate=UNDEFINED_TABLE,
         )
+    check_between_batches(transaction, scope, parent)
     transaction.tables.save(replace(child, parent=None, bound=None))
 
 

@@ -12,6 +12,7 @@ from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import names, table_columns, warehouse_of
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -43,6 +44,7 @@ def attach(
     _check_columns(scope, parent, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     _check_empty(scope, child)
+    check_between_batches(transaction, scope, parent)
     transaction.tables.save(
         replace(
             child,

@@ -35,6 +35,7 @@ from penstock.commands.namespace import (
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_targets import check_between_batches, check_detached
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -68,6 +69,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
             check_new_partition(
                 transaction, scope, definition.parent, statement.relation.name, definition.bound
             )
+            check_between_batches(transaction, scope, definition.parent)
         schema = table_schema(namespace.name, name, definition)
         warehouse.create(namespace.name, name, schema)
         transaction.tables.create(
@@ -118,6 +120,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
                 dropped |= {member.oid: member for member in _with_partitions(transaction, table)}
         for table in dropped.values():
             _check_not_subscribed(transaction, table)
+            check_detached(transaction, scope, table)
             delete_table(transaction, table)
         for table in dropped.values():
             warehouse.remove(table.schema, table.name)
@@ -204,6 +207,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             }
             for table in dropped.values():
                 _check_not_subscribed(transaction, table)
+                check_detached(transaction, scope, table)
                 delete_table(transaction, table)
             reported += held  # partitions go with their table, without a word
             tables += dropped.values()

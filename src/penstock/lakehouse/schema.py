@@ -147,26 +147,34 @@ class TableSchema:
         rest = [c for c in self.columns if c.local and c.source not in wanted.by_source]
         return TableSchema((*columns, *rest), wanted.key)
 
-    def columns_added(self, wanted: TableSchema, *, table: str) -> tuple[Column, ...]:
+    def columns_added(
+        self, wanted: TableSchema, *, table: str, whole_rows: bool = True
+    ) -> tuple[Column, ...]:
         """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
         The added columns carry the names that they get here. The order of columns does not matter.
+        ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
+        others here.
         Raises RelationChanged naming table, column and both types for anything else: a column that
         is gone, a type that became another, another key. To take it back at the publisher does not
         help: its WAL keeps the definition of then.
         """
-        _check_same_columns(self, wanted, table)
+        _check_same_columns(self, wanted, table, own=bool(self.key) or not whole_rows)
         if set(wanted.source_key) != set(self.source_key):
             raise RelationChanged(
                 f'replica identity of relation "{table}" has changed',
                 detail=f"The target table's key is {_key_text(self)}, the publisher's "
                 f"{_key_text(wanted)}.",
             )
+        return self.lacking(wanted.columns)
+
+    def lacking(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
+        """Those of ``wanted`` that are not here, with the names that they get here."""
         taken = {column.source: column.name for column in self.columns}
-        names = column_names([c.source for c in wanted.columns], taken)
+        names = column_names([c.source for c in wanted], taken)
         return tuple(
             Column(names[c.source], c.source, c.type, c.type_oid, c.typmod)
-            for c in wanted.columns
+            for c in wanted
             if c.source not in taken
         )
 
@@ -178,11 +186,11 @@ def append_columns(schema_json: str, added: Sequence[Column]) -> str:
     return json.dumps(schema)
 
 
-def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
+def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
     for column in have.columns:
         other = wanted.by_source.get(column.source)
-        if other is None and column.local and have.key:
-            continue  # keeps its own values, as a subscriber's do; rows are found by the key
+        if other is None and column.local and own:
+            continue  # keeps its own values, as a subscriber's do
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:
             raise RelationChanged(

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import (
@@ -30,15 +31,17 @@ from penstock.errors import (
     PenstockError,
     RelationChanged,
 )
-from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
+from penstock.failpoint import AFTER_COPY_COMMIT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.parts import Leaves
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.parking import is_own
+from penstock.subscription.partitions import check_columns, check_key, open_leaf, routing_of
 from penstock.subscription.shards import check_alone
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -82,6 +85,10 @@ class RelStates(Protocol):
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
         """A new membership, which begins with a copy."""
+
+    @property
+    def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
+        """A partitioned table of the node with all its partitions, root first; () for others."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
@@ -173,7 +180,12 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         def finished(source: CopySource) -> None:
             rel = tables[source.table.uri]
             locks.confirm()
-            _finish(work, rel, source.table, point)
+            if work.states.partition_tree(rel.table_name) != source.tree:
+                raise NotInPrerequisiteState(
+                    f'partitions of table "{source.table.name}" were attached or detached while it '
+                    "was copied"
+                )
+            _finish(work, rel, source, point)
             done.add(rel.sync_id)
 
         run_copy(
@@ -216,29 +228,34 @@ def _prepared(
             if locked is not None:  # whatever is asked next would wait as long again
                 raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
-            table = copy_target(
-                work.warehouse, info, rel, work.subscription.app_id, work.states.subscription_name
-            )
+            app_id, name_of = work.subscription.app_id, work.states.subscription_name
+            tree = work.states.partition_tree(rel.table_name)
+            table = copy_target(work.warehouse, info, rel, app_id, name_of)
+            leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)
         except ConnectionFailure:
             raise
         except PenstockError as error:
             locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
-            sources.append((rel, CopySource(info, table)))
+            sources.append((rel, CopySource(info, table, leaves, tree)))
     return sources
 
 
-def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn) -> None:
-    """One Delta commit holds the copy, the table's LSN and the proof of this copy."""
+def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Lsn) -> None:
+    """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
+    table's is its own, after those of the partitions, which alone have rows."""
     app_id = work.subscription.app_id
     with work.states.member(rel) as record:
-        table.commit(
-            app_id=app_id,
-            version_marker=point,
-            operation=COPY,
-            extra_markers={copy_marker(rel, app_id): point},
-        )
+        for table in source.tables:
+            table.commit(
+                app_id=app_id,
+                version_marker=point,
+                operation=COPY,
+                extra_markers={copy_marker(rel, app_id): point},
+            )
+            if table is not source.table:
+                failpoint(BETWEEN_COMMITS)
         failpoint(AFTER_COPY_COMMIT)
         record(SubscriptionRelState.FINISHEDCOPY, point)
     log.info(
@@ -318,6 +335,46 @@ def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id
     return rel.relid == relation.oid and not table.changed_by_others(app_id)
 
 
+def copy_leaves(
+    warehouse: Warehouse,
+    tree: Sequence[LakeTable],
+    root: DeltaTable,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
+) -> Leaves | None:
+    """The partitions that a copy goes to; None where the table has its rows itself.
+
+    ``root``: prepared for the copy. Rows of this row's earlier copy, whole or not, are replaced.
+    Raises NotInPrerequisiteState where a partition holds others; as ``open_partitions``.
+    """
+    if not tree:
+        return None
+    routing, tables = routing_of(tree, root.schema)
+    check_key(tree[0], routing, root.schema)
+    leaves = tuple(open_leaf(warehouse, table) for table in tables)
+    earlier = root.id == rel.table_id and root.transaction_version(app_id) is not None
+    changed = rel.returned and any(leaf.changed_by_others(app_id) for leaf in leaves)
+    for leaf in leaves:
+        begun = leaf.transaction_version(copy_marker(rel, app_id)) is not None
+        if leaf.rows and not begun and (changed or not earlier):
+            raise _not_empty(leaf)
+        if leaf.rows:
+            check_alone(leaf, app_id, name_of)
+            leaf.replace(leaf.schema)
+        leaf.add_columns(leaf.schema.lacking(root.schema.columns))
+        check_columns(leaf, root.schema)
+    return Leaves(leaves, routing)
+
+
+def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
+    return NotInPrerequisiteState(
+        f'target table "{table.name}" is not empty',
+        detail=f"It holds {table.rows} rows at {table.uri}.",
+        hint="Remove or rename it, or subscribe WITH (copy_data = false).",
+    )
+
+
 def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
     """Open the target of a published table, or create it.
 
@@ -334,15 +391,12 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
             )
         return warehouse.create(relation.schema, relation.name, wanted)
     if must_be_empty and table.rows:
-        raise NotInPrerequisiteState(
-            f'target table "{relation.qualified_name}" is not empty',
-            detail=f"It holds {table.rows} rows at {table.uri}.",
-            hint="Remove or rename it, or subscribe WITH (copy_data = false).",
-        )
+        raise _not_empty(table)
     if must_be_empty:
         _take_key(table, wanted)
     try:
-        added = table.schema.columns_added(wanted, table=table.name)
+        whole_rows = relation.replica_identity is ReplicaIdentity.FULL
+        added = table.schema.columns_added(wanted, table=table.name, whole_rows=whole_rows)
     except RelationChanged as error:
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)

@@ -24,6 +24,7 @@ from penstock.lakehouse.truncate import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.query import Interrupts
+from penstock.pipeline.routing import CHECK_VIOLATION, no_partition
 from penstock.publication.members import Action, Members
 from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
@@ -41,7 +42,6 @@ from penstock.walsender.services import CommandOutcome
 
 _USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
-_CHECK_VIOLATION: Final = "23514"
 _ROUTE: Final = "_penstock_partition"
 _SHOWN: Final = 64
 """Characters of a value in a message (ExecBuildSlotValueDescription)."""
@@ -231,7 +231,7 @@ class LakeChanges:
             raise PenstockError(
                 f'new row for relation "{table.name}" violates partition constraint',
                 detail=f"Failing row contains ({', '.join(values)}).",
-                sqlstate=_CHECK_VIOLATION,
+                sqlstate=CHECK_VIOLATION,
             )
 
     def _partitions(self, columns: Sequence[LakeColumn]) -> Partitions:
@@ -260,13 +260,8 @@ def _shown(value: str) -> str:
 def _no_partition(
     root: LakeTable, key: Sequence[LakeColumn], values: Sequence[str] | None
 ) -> PenstockError:
-    names = ", ".join(column.name for column in key)
-    return PenstockError(
-        f'no partition of relation "{root.name}" found for row',
-        detail=f"Partition key of the failing row contains ({names}) = "
-        f"({', '.join(values or ())}).",
-        sqlstate=_CHECK_VIOLATION,
-    )
+    message, detail = no_partition(root.name, [column.name for column in key], values or ())
+    return PenstockError(message, detail=detail, sqlstate=CHECK_VIOLATION)
 
 
 def _delta(table: LakeTable) -> str:
