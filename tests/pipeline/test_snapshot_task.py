@@ -58,9 +58,9 @@ def test_rows_and_lengths_are_compared(tmp_path: Path) -> None:
     (file,) = FileWriter(Storage(str(tmp_path), fsync=False), str(tmp_path), _SCHEMA).write(
         [pa.record_batch([pa.array(["a", "b"])], schema=_SCHEMA)]
     )
-    snapshot_task._check([file], 2, task(tmp_path))
+    snapshot_task._check([(0, file)], 2, task(tmp_path))
     with pytest.raises(PenstockError, match="wrote 2 rows of 3"):
-        snapshot_task._check([file], 3, task(tmp_path))
+        snapshot_task._check([(0, file)], 3, task(tmp_path))
     torn = WrittenFile(file.path, file.size + 1, file.rows, file.stats)
     with pytest.raises(StorageError, match=f"has {file.size} bytes of {file.size + 1}"):
-        snapshot_task._check([torn], 2, task(tmp_path))
+        snapshot_task._check([(0, torn)], 2, task(tmp_path))

@@ -5,13 +5,8 @@ Each script runs on a node and on a real server, and both print the same, errors
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from fix_postgres import Database
-from penstock.errors import PenstockError
-from publishing.lake_node import LakeNode
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -102,20 +97,3 @@ def test_moving_by_update_is_refused_before_anything_is_written(pair: Pair) -> N
     assert lake.rows("SELECT a, b FROM u ORDER BY a") == [(1, 0), (15, 1)]
     lake.execute("UPDATE u SET a = a + 2")
     assert lake.rows("SELECT a, b FROM u ORDER BY a") == [(3, 0), (17, 1)]
-
-
-def test_a_subscription_does_not_fill_a_partitioned_table(
-    lake: LakeNode, subscriber: Callable[..., Database]
-) -> None:
-    publisher = subscriber(18)
-    publisher.execute(
-        "CREATE TABLE whole (id int PRIMARY KEY); CREATE PUBLICATION whole FOR TABLE whole"
-    )
-    lake.execute("CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)")
-    with pytest.raises(PenstockError, match=r'cannot use relation "public\.whole"') as error:
-        lake.node.sql(
-            f"CREATE SUBSCRIPTION whole CONNECTION '{publisher.conninfo}' PUBLICATION whole"
-        )
-    assert error.value.sqlstate == "0A000"
-    assert publisher.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name='whole'") == 0
-    lake.execute("DROP TABLE whole")

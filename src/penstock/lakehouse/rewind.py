@@ -1,8 +1,9 @@
 """A table as it was before a commit of ours.
 
 In: a table's log, an app id and the marker that its newest commit brought. Out: the version before
-that commit. Used for the leaves of a partitioned table, where several tables hold one relation's rows, and some have a batch that others
-have not yet: what the others lack is worked out from the state that they had in common.
+that commit. Used for the leaves of a partitioned table, where several tables hold one relation's
+rows, and some have a batch that others have not yet: what the others lack is worked out from the
+state that they had in common.
 """
 
 from __future__ import annotations
