@@ -164,7 +164,7 @@ def test_a_batch_that_is_made_again_ends_where_it_did(
             for piece in batch.pieces
             for at in piece.commits
         ]
-        for number, piece in enumerate(batch.pieces):
+        for number in range(len(batch.pieces)):
             done = sum(len(p.commits) for p in batch.pieces[: number + 1])
             assert batch.open_end_lsn(number) == (ends[done] if done < len(ends) else upto)
         batch.forget()

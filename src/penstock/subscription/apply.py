@@ -137,6 +137,7 @@ class Applier:
 
         None where there is no cut: a table is ahead, or the subscription has other tables by now.
         """
+        self._look_at_partitions({})
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
             return None
         if not self._members_hold():
