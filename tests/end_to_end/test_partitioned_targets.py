@@ -27,7 +27,7 @@ ALTER TABLE keyless REPLICA IDENTITY FULL;
 PARTITIONS = """
 CREATE TABLE l (own text DEFAULT 'own', kind text, id int, big text, PRIMARY KEY (id, kind))
   PARTITION BY LIST (kind);
-CREATE TABLE l_ab (id int, big text, own text, kind text);
+CREATE TABLE l_ab (id int NOT NULL, big text, own text, kind text NOT NULL);
 ALTER TABLE l ATTACH PARTITION l_ab FOR VALUES IN ('a', 'b');
 CREATE TABLE l_rest PARTITION OF l DEFAULT;
 CREATE TABLE r (id int PRIMARY KEY, v text, big text) PARTITION BY RANGE (id);

@@ -275,9 +275,10 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
     """Best effort: what stays is in no log entry and goes with the next VACUUM."""
     for result in results:
-        for file in result.files if isinstance(result, Written) else ():
+        if isinstance(result, Written):
             table = works[result.work].parts[result.part].table
-            table.storage.remove(f"{table.uri}/{file.path}")
+            for file in result.files:
+                table.storage.remove(f"{table.uri}/{file.path}")
 
 
 def _stage(

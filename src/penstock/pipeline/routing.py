@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ class Limit(Enum):
     MAXVALUE = "MAXVALUE"
 
 
-End = pa.Scalar | Limit
+End: TypeAlias = "pa.Scalar | Limit"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class Level:
                 column = rows.comparable(self.key[0])
                 known = _mask(pc.is_in(column, value_set=comparable(values)))
                 valid = rows.valid(self.key[0])
-                return (known & valid) | (~valid if null else False)
+                belongs: Mask = np.where(valid, known, null)
+                return belongs
         known = np.logical_and.reduce([rows.valid(column) for column in self.key])
         columns = [rows.comparable(column) for column in self.key]
         return known & _at_least(columns, bound.lower) & ~_at_least(columns, bound.upper)

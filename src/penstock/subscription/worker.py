@@ -27,11 +27,11 @@ from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import TableName
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
