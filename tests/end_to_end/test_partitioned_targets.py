@@ -171,7 +171,7 @@ def test_copy_and_stream(
 def test_partitions_come_and_go(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
-    publisher, stock = database_on(18), database_on(18)
+    publisher, stock = database_on(17), database_on(18)
     publisher.execute(
         "CREATE TABLE t (a int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t;"
         "INSERT INTO t SELECT i, 'copied' FROM generate_series(1, 5) i"
@@ -211,7 +211,7 @@ def test_partitions_come_and_go(
 def test_a_row_without_a_partition_stops_as_on_a_server(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
-    publisher, stock = database_on(18), database_on(18)
+    publisher, stock = database_on(17), database_on(18)
     publisher.execute(
         "CREATE TABLE t (a int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t"
     )

@@ -122,7 +122,8 @@ class Level:
         match bound:
             case HashBound(modulus, remainder):
                 assert hashes is not None
-                return np.asarray(hashes % np.uint64(modulus) == np.uint64(remainder))
+                hit: Mask = hashes % np.uint64(modulus) == np.uint64(remainder)
+                return hit
             case ListBound(values, null):
                 column = rows.comparable(self.key[0])
                 known = _mask(pc.is_in(column, value_set=comparable(values)))
@@ -131,7 +132,8 @@ class Level:
                 return belongs
         known = np.logical_and.reduce([rows.valid(column) for column in self.key])
         columns = [rows.comparable(column) for column in self.key]
-        return known & _at_least(columns, bound.lower) & ~_at_least(columns, bound.upper)
+        within: Mask = known & _at_least(columns, bound.lower)
+        return within & ~_at_least(columns, bound.upper)
 
     def _nowhere(self, rows: _Rows, row: int) -> ReplicationConflict:
         cells = [text_output(rows.plain(column).slice(row, 1))[0].as_py() for column in self.key]

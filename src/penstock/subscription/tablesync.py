@@ -167,11 +167,6 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         def finished(source: CopySource) -> None:
             rel = tables[source.table.uri]
             locks.confirm()
-            if work.states.partition_tree(rel.table_name) != source.tree:
-                raise NotInPrerequisiteState(
-                    f'partitions of table "{source.table.name}" were attached or detached while it '
-                    "was copied"
-                )
             _finish(work, rel, source, point)
             done.add(rel.sync_id)
 
@@ -233,6 +228,11 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
     """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
     table's is its own, after those of the partitions, which alone have rows."""
     app_id = work.subscription.app_id
+    if work.states.partition_tree(rel.table_name) != source.tree:
+        raise NotInPrerequisiteState(
+            f'partitions of table "{source.table.name}" were attached or detached while it was '
+            "copied"
+        )
     with work.states.member(rel) as record:
         for table in source.tables:
             table.commit(
