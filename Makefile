@@ -53,13 +53,18 @@ export SOURCE PUBLICATION
 demo: $(STAMPS)/jars
 	@$(BIN)/python -m penstock.demo $(ARGS)
 
+# Tests start many JVMs; without the archive they take longer.
+$(STAMPS)/classes: tests/class_archive.py src/penstock/lakehouse/delta.toml $(STAMPS)/jars
+	@$(BIN)/python tests/class_archive.py > /dev/null 2>&1 || echo 'no archive of Spark'"'"'s classes'
+	@touch $@
+
 # Two processes, since tests wait more than they compute; each has Spark and servers of its own.
 ALL_TESTS := --numprocesses=2 --dist=loadfile --durations=20
 
-test: setup
+test: setup $(STAMPS)/classes
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
-oracle: setup
+oracle: setup $(STAMPS)/classes
 	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \
 		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
 	PENSTOCK_ORACLE_SHARE=1 PENSTOCK_ORACLE_QUERIES=5000 \
@@ -67,13 +72,13 @@ oracle: setup
 
 # Which assertions pass is tests/tap/expected.toml's; TAP_SOURCE: PostgreSQL's source, where apt has none.
 export TAP_SOURCE
-tap: setup
+tap: setup $(STAMPS)/classes
 	PYTHONPATH=tests $(BIN)/python -m tap $(ROLE) $(FILES)
 
 tap-page: $(STAMPS)/python
 	PYTHONPATH=tests $(BIN)/python -m tap.page
 
-faults: setup
+faults: setup $(STAMPS)/classes
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
 		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
 		$(BIN)/python -m pytest tests/faults $(ARGS)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from hypothesis import settings
 
+from jvm import options
+
 # Machines are busy, and no test is of speed.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
-# Most JVMs of tests live for seconds: what the optimizing compiler spends is never earned again.
-# Nodes that tests start inherit it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
 
 _HERE = Path(__file__).parent
 

@@ -57,6 +57,23 @@ def test_bars_show_rate_total_and_time_left_and_go_away_when_done() -> None:
             assert wrapped.count(whole) == 1, (number, terminal.text())
 
 
+def test_names_bars_and_the_time_left_fit_on_a_terminal_of_80_columns() -> None:
+    line = re.compile(
+        r"s copy public\.(big|small) +\S{20} \d+ [kM]B of 40 MB, (.+, )?\d:\d\d:\d\d left *$"
+    )
+    drawn: list[list[str]] = []
+
+    def copies(visible: list[str]) -> bool:
+        drawn.append(visible)
+        return {m[1] for m in map(line.match, visible) if m} == {"big", "small"}
+
+    with Terminal(_STORY, columns=80, environment=environment()) as terminal:
+        terminal.wait_for("two bars", copies)
+        terminal.terminate()
+        assert terminal.end() == 0
+    assert not any("…" in text for lines in drawn for text in lines), drawn[-1]
+
+
 def test_a_log_has_lines_while_something_is_copied() -> None:
     lines = PlainLines()
     copying = subscription("s", "copying", table("public.t", "d", 100, 10 * _MB, 40 * _MB))

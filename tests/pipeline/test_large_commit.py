@@ -47,7 +47,7 @@ def test_what_is_read_grows_with_the_bytes(
     caplog.set_level(logging.DEBUG, logger=publish_changes.__name__)
     staged: list[int] = []
     files: list[int] = []
-    for number, count in enumerate((4, 8)):
+    for number, count in enumerate((2, 4)):
         table = published.table(f"linear{number}", "id INT, v STRING")
         _fill(table, 1000 * count, count)
         subscriber = table.follow()

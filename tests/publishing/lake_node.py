@@ -26,7 +26,7 @@ class LakeNode:
     """A started node with a port; a context manager."""
 
     def __init__(self, folder: Path, spark: Any, **parameters: Any) -> None:
-        Node.init(folder)
+        Node.init(folder, state=parameters.get("state")).close()
         values = {
             "warehouse": str(folder / "warehouse"),
             "port": free_port(),

@@ -25,6 +25,9 @@ from penstock.node.status import SubscriptionStatus, TableStatus
 
 _TERMINAL_INTERVAL: Final = 0.5
 _PLAIN_INTERVAL: Final = 10.0
+_BAR_WIDTH: Final = 20
+_GAPS: Final = 2
+"""Between a line's name, its bar and its text."""
 _BARS: Final = 8
 """Tables that have a bar of their own; more would not fit below the log."""
 
@@ -64,7 +67,7 @@ class ProgressDisplay:
     def _draw(self, console: Console) -> None:
         progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=_BAR_WIDTH),
             TextColumn("{task.fields[text]}"),
             console=console,
             auto_refresh=False,
@@ -121,28 +124,23 @@ class Bars:
 
     def show(self, subscriptions: Sequence[SubscriptionStatus], at: float) -> None:
         """Draw what there is now, and take away what is done."""
-        shown: set[str] = set()
+        groups = {s.name: _bars_of(s) for s in subscriptions}
+        shown = {*groups, *(name for bars in groups.values() for name in bars)}
+        room = self._progress.console.width - _BAR_WIDTH - _GAPS - max(map(len, shown), default=0)
         for subscription in subscriptions:
-            self._line(subscription.name, streaming_text(subscription), None, None)
-            shown.add(subscription.name)
-            copied = copied_tables(subscription)
-            running = [table for table in copied if table.state == "d"]
-            if not running:
-                continue
-            groups = {f"{subscription.name} copy {t.name}": [t] for t in running[:_BARS]}
-            if len(copied) > 1:
-                done = len(copied) - len(running)
-                self._copy(f"{subscription.name} copy", copied, at, f"{done} of {len(copied)}, ")
-                shown.add(f"{subscription.name} copy")
-            for name, tables in groups.items():
-                self._copy(name, tables, at, "")
-            shown |= groups.keys()
+            text = streaming_text(subscription, room)
+            self._line(subscription.name, text, None, None)
+            for name, tables in groups[subscription.name].items():
+                self._copy(name, tables, at, room)
         for name in self._tasks.keys() - shown:
             self._progress.remove_task(self._tasks.pop(name))
         self._copies.keep_only(shown)
 
-    def _copy(self, name: str, tables: Sequence[TableStatus], at: float, before: str) -> None:
-        text = before + copy_text(tables, self._copies.speed(name, tables, at))
+    def _copy(self, name: str, tables: Sequence[TableStatus], at: float, room: int) -> None:
+        ended = sum(table.state != "d" for table in tables)
+        before = f"{ended} of {len(tables)}, " if len(tables) > 1 else ""
+        speed = self._copies.speed(name, tables, at)
+        text = before + copy_text(tables, speed, room - len(before))
         done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
         self._line(name, text, done, total or None)
 
@@ -153,6 +151,14 @@ class Bars:
 
 
 _DONE_TOTAL: Final = ("copied", "total")
+
+
+def _bars_of(subscription: SubscriptionStatus) -> dict[str, list[TableStatus]]:
+    """The bars of its copies by name: one for all together, if there are several, and each."""
+    copied = copied_tables(subscription)
+    together = {f"{subscription.name} copy": copied} if len(copied) > 1 else {}
+    running = [table for table in copied if table.state == "d"]
+    return together | {f"{subscription.name} copy {t.name}": [t] for t in running[:_BARS]}
 
 
 class PlainLines:
@@ -187,21 +193,40 @@ def copied_tables(subscription: SubscriptionStatus) -> list[TableStatus]:
     return tables if any(table.state == "d" for table in tables) else []
 
 
-def copy_text(tables: Sequence[TableStatus], speed: Speed) -> str:
-    """How much is copied of how much, how fast, and the time left."""
+def copy_text(tables: Sequence[TableStatus], speed: Speed, room: int | None = None) -> str:
+    """How much is copied of how much, how fast, and the time left; in ``room`` characters what
+    fits of it, the first and the last first."""
     done, total = (sum(getattr(t, f"bytes_{what}") for t in tables) for what in _DONE_TOTAL)
     rows = sum(table.rows_copied for table in tables)
-    text = f"{amount(done)} of {amount(total)}, {rows:,} rows"
-    if speed.left is None:
-        return text
-    left = timedelta(seconds=round(speed.left))
-    return f"{text}, {amount(round(speed.bytes))}/s, {speed.rows:,.0f} rows/s, {left} left"
+    parts = [f"{amount(done)} of {amount(total)}", f"{rows:,} rows"]
+    by_use = [0, 1]
+    if speed.left is not None:
+        left = timedelta(seconds=round(speed.left))
+        parts += [f"{amount(round(speed.bytes))}/s", f"{speed.rows:,.0f} rows/s", f"{left} left"]
+        by_use = [0, 4, 2, 1, 3]
+    return ", ".join(parts) if room is None else _fitting(parts, by_use, room)
 
 
-def streaming_text(subscription: SubscriptionStatus) -> str:
-    """State, position and lag in a few words."""
-    lag = "" if subscription.lag_bytes is None else f", {amount(subscription.lag_bytes)} behind"
-    return (
-        f"{subscription.state}, cut at {subscription.cut_lsn or 'none'}{lag}, "
-        f"{subscription.rows_applied:,} rows applied"
-    )
+def _fitting(parts: Sequence[str], by_use: Sequence[int], room: int) -> str:
+    """As many of the parts as fit, the most useful ones first, in their order."""
+    shown: list[int] = []
+    for index in by_use:
+        wider = sorted([*shown, index])
+        if shown and len(", ".join(parts[i] for i in wider)) > room:
+            break
+        shown = wider
+    return ", ".join(parts[i] for i in shown)
+
+
+def streaming_text(subscription: SubscriptionStatus, room: int | None = None) -> str:
+    """State, position and lag in a few words; in ``room`` characters what fits of them."""
+    parts = [
+        subscription.state,
+        f"cut at {subscription.cut_lsn or 'none'}",
+        f"{subscription.rows_applied:,} rows applied",
+    ]
+    by_use = [0, 1, 2]
+    if subscription.lag_bytes is not None:
+        parts.insert(2, f"{amount(subscription.lag_bytes)} behind")
+        by_use = [0, 2, 1, 3]
+    return ", ".join(parts) if room is None else _fitting(parts, by_use, room)

@@ -320,7 +320,7 @@ def unchanged(
     if now is None or now != asked_for or now.dropping:
         raise ObjectInUse(
             f'subscription "{asked_for.name}" was changed while its publisher was asked',
-            hint=f"Run {alter(asked_for.name)} {_REFRESH} again.",
+            hint="Run the statement again.",
         )
     check_identity(now.name, now.publisher, found.identity)
     return now

@@ -1,0 +1,19 @@
+"""How JVMs of tests are started: nodes that tests start inherit it in SPARK_SUBMIT_OPTS."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+# Most live for seconds: what the optimizing compiler spends is never earned again.
+SHORT_LIFE: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
+"""Made by ``class_archive``. A JVM that cannot use it starts as ever."""
+
+
+def options() -> str:
+    """Spark splits them at blanks."""
+    if not ARCHIVE.exists() or " " in str(ARCHIVE):
+        return SHORT_LIFE
+    return f"{SHORT_LIFE} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds*=off"
