@@ -146,13 +146,12 @@ def compare(node: LocalNode, stock: Database) -> int:
     return rows
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_copy_and_stream(
-    local_node: Callable[..., LocalNode], database_on: Callable[..., Database], seed: int
+    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
     publisher, stock = database_on(17), database_on(18)
     publisher.execute(TABLES + "CREATE PUBLICATION p FOR ALL TABLES")
-    dice = random.Random(seed)
+    dice = random.Random(1)
     run(publisher, dice)
     stock.execute(PARTITIONS)
     node = local_node()
@@ -161,7 +160,7 @@ def test_copy_and_stream(
         caught_up(node, stock, publisher)
         compare(node, stock)
         seen = 0
-        for _ in range(4):
+        for _ in range(3):
             run(publisher, dice)
             caught_up(node, stock, publisher)
             seen += compare(node, stock)
