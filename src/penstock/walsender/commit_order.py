@@ -76,3 +76,15 @@ def together(found: Sequence[Found]) -> list[Found]:
         size = sum(found[place].size for place in own)
         joined[own[-1]] = replace(found[own[-1]], members=members, size=size)
     return [joined.get(n, item) for n, item in enumerate(found) if n not in left_out]
+
+
+def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
+    """Whether each table's part of ``found`` begins where the log ends. ``versions``: by table oid,
+    how far the log goes; a table that is not there was dropped, and its part does not count."""
+    at = dict(versions)
+    for member in (member for item in found for member in item.members):
+        if at.get(member.relation, member.from_version) != member.from_version:
+            return False
+        if member.relation in at:
+            at[member.relation] = member.to_version
+    return True
