@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -55,8 +55,11 @@ class RunningNode:
         spark: SparkSession,
         warehouse: Warehouse,
         catalog: Catalog,
+        ended: Callable[[], None],
     ) -> None:
+        """``ended``: called where an error ends the launcher, and so the node."""
         self._parameters = parameters
+        self._ended = ended
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -101,6 +104,7 @@ class RunningNode:
         except BaseException as error:
             log.exception("the launcher has ended")
             self._error = error
+            self._ended()
         finally:
             self._launcher.stop()
             self._launcher.join(_LONGEST_CONNECT)
