@@ -116,6 +116,9 @@ def test_who_has_lost_the_lock_serves_nobody(
             return client.connect_ex(("127.0.0.1", port)) == 0
 
     with LocalNode(tmp_path / "node", spark, parameters) as node:
+        database.execute(TABLES)
+        node.subscribe("s", database, "p")
+        same(node, database)
         assert listens()
         ((holder, key),) = database.rows(HELD)
         with psycopg.connect(database.conninfo, autocommit=True) as standby:

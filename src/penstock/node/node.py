@@ -185,12 +185,7 @@ class Node:
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             self._running = RunningNode(
-                self.folder,
-                self.parameters,
-                self.spark,
-                self._warehouse,
-                self._catalog,
-                self._stop_serving,
+                self.folder, self.parameters, self.spark, self._warehouse, self._catalog
             )
             if self.parameters.port:
                 self.serving = ServingNode(
@@ -198,6 +193,7 @@ class Node:
                 )
                 self.serving.start()
                 undo.callback(self.serving.stop)
+                self._running.ended = self.serving.stop
             if self.parameters.metrics_port:
                 self._monitoring = Monitoring(
                     self.parameters.metrics_address, self.parameters.metrics_port, self._report
@@ -215,23 +211,14 @@ class Node:
             self._lock.release()
             self._lock = None
 
-    def _stop_serving(self) -> None:
-        """Another process may run the node now, so nothing is sent from here; from any thread."""
-        serving = self.serving
-        if serving is not None:
-            serving.stop()
-
-    def _check_running(self) -> None:
-        if self._running is not None:
-            self._running.check()
-
     def stop(self) -> None:
         """Stop the workers after their current cuts."""
         if self._monitoring is not None:
             self._monitoring.stop()
             self._monitoring = None
-        self._stop_serving()
-        self.serving = None
+        if self.serving is not None:
+            self.serving.stop()
+            self.serving = None
         if self._running is not None:
             self._running.stop()
             self._running = None
@@ -264,7 +251,8 @@ class Node:
     def wait_until(self, stop: threading.Event) -> None:
         """Run until ``stop`` is set. Raises the error that ended the launcher, if one did."""
         while not stop.wait(_POLL):
-            self._check_running()
+            if self._running is not None:
+                self._running.check()
 
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
@@ -272,7 +260,7 @@ class Node:
         """Wait until the last cut is at or behind ``lsn``; the cut.
 
         Works beside the process that runs the node too. Raises the error that has stopped the
-        subscription or the launcher, NotInPrerequisiteState after ``timeout`` seconds.
+        subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
         name = self._subscription(subscription).name
@@ -282,7 +270,6 @@ class Node:
             if cut is not None and cut.lsn >= wanted and self._all_ready(name):
                 return cut
             self._raise_if_stopped(name)
-            self._check_running()
             if time.monotonic() >= deadline:
                 raise NotInPrerequisiteState(
                     f'subscription "{name}" has not reached {wanted} within {timeout:g} s',
@@ -297,10 +284,8 @@ class Node:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
         How far each is: all have got there, unless ``stop`` was set before. Raises the error that
-        has stopped a subscription or the launcher, NotInPrerequisiteState after ``timeout``
-        seconds.
+        has stopped a subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
-        self._check_running()
         deadline = time.monotonic() + timeout
         wanted = {}
         for subscription in self._catalog.subscriptions():
@@ -321,6 +306,8 @@ class Node:
         return [caught_up(status[n], lsn, self.cut(n)) for n, lsn in wanted.items() if n in status]
 
     def _raise_if_stopped(self, name: str) -> None:
+        if self._running is not None:
+            self._running.check()
         for status in self.status():
             if status.name == name and status.stopped:
                 raise PenstockError(

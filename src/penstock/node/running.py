@@ -55,11 +55,10 @@ class RunningNode:
         spark: SparkSession,
         warehouse: Warehouse,
         catalog: Catalog,
-        ended: Callable[[], None],
     ) -> None:
-        """``ended``: called where an error ends the launcher, and so the node."""
+        self.ended: Callable[[], None] = lambda: None
+        """Called where an error ends the launcher: another process may run the node now."""
         self._parameters = parameters
-        self._ended = ended
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -104,7 +103,7 @@ class RunningNode:
         except BaseException as error:
             log.exception("the launcher has ended")
             self._error = error
-            self._ended()
+            self.ended()
         finally:
             self._launcher.stop()
             self._launcher.join(_LONGEST_CONNECT)
