@@ -39,6 +39,8 @@ from penstock.walsender.troubles import Troubles
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
+_TRIES: Final = 10
+"""Looks in one step that another process was quicker than; the rest is left to the next step."""
 _CUTS: Final = -1
 """The source of what subscriptions wrote, beside the oids of tables."""
 
@@ -82,10 +84,12 @@ class Sequencer:
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
-            while found := together(self._found_whole()):
+            stale = 0
+            while stale < _TRIES and (found := together(self._found_whole())):
                 failpoint(BEFORE_SEQUENCE)
                 appended = self._append(found)
                 failpoint(AFTER_SEQUENCE)
+                stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
