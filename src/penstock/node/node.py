@@ -78,7 +78,7 @@ class Node:
         """The publishing half, while the node runs and has a port."""
         self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
-        self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
+        self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
 
     @classmethod
@@ -102,7 +102,7 @@ class Node:
             make_private_file(file)  # a password may be in it
         file.write_text(text, encoding="utf-8")
         try:
-            Catalog.create(_state_url(folder, guc.load(folder))).close()
+            Catalog.create(guc.state_url(folder, guc.load(folder))).close()
         except BaseException:
             file.unlink()
             raise
@@ -396,7 +396,3 @@ class Node:
             "the node has no subscription" if not known else "the node has several subscriptions",
             hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
         )
-
-
-def _state_url(folder: Path, parameters: guc.Parameters) -> str:
-    return parameters.state or f"sqlite:///{folder / 'state.db'}"
