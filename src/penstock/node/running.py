@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,8 @@ class RunningNode:
         warehouse: Warehouse,
         catalog: Catalog,
     ) -> None:
+        self.ended: Callable[[], None] = lambda: None
+        """Called where an error ends the launcher: another process may run the node now."""
         self._parameters = parameters
         self._spark = spark
         self._warehouse = warehouse
@@ -101,6 +103,7 @@ class RunningNode:
         except BaseException as error:
             log.exception("the launcher has ended")
             self._error = error
+            self.ended()
         finally:
             self._launcher.stop()
             self._launcher.join(_LONGEST_CONNECT)

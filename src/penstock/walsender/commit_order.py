@@ -66,21 +66,34 @@ def together(found: Sequence[Found]) -> list[Found]:
     for place, item in enumerate(found):
         if item.group is not None:
             places[item.group].append(place)
-    left_out: set[int] = set()
-    joined: dict[int, Found] = {}
+    # One group after the other, in the order that those before have left.
+    order: list[Found | None] = list(found)
     for group, own in places.items():
-        span = found[own[0] : own[-1] + 1]
+        span = [item for item in order[own[0] : own[-1] + 1] if item is not None]
         if not _would_pass(span, group):
             place = own[-1]
         elif not _would_pass(span[::-1], group):
             place = own[0]
         else:
             continue
-        left_out |= {other for other in own if other != place}
         members = _by_relation(member for other in own for member in found[other].members)
         size = sum(found[other].size for other in own)
-        joined[place] = replace(found[place], members=members, size=size)
-    return [joined.get(n, item) for n, item in enumerate(found) if n not in left_out]
+        for other in own:
+            order[other] = None
+        order[place] = replace(found[place], members=members, size=size)
+    return [item for item in order if item is not None]
+
+
+def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
+    """Whether each table's part of ``found`` begins where the log ends. ``versions``: by table oid,
+    how far the log goes; a table that is not there was dropped, and its part does not count."""
+    at = dict(versions)
+    for member in (member for item in found for member in item.members):
+        if at.get(member.relation, member.from_version) != member.from_version:
+            return False
+        if member.relation in at:
+            at[member.relation] = member.to_version
+    return True
 
 
 def _would_pass(span: Sequence[Found], group: str) -> bool:
