@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -24,12 +25,13 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
@@ -66,6 +68,8 @@ class CatalogAccess:
     ]
     """Keep a table in the subscription, and that as it is, until the block is left; yields what
     sets the table's state."""
+    partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
+    """A partitioned table of the node with all its partitions, root first; () for others."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     record_stop: Callable[[BaseException, str | None], None]
@@ -292,6 +296,7 @@ class ApplyWorker:
             subscription.name,
             self._catalog,
             self._columns_with_values,
+            None if self._witness.last_cut is None else self._witness.last_cut.lsn,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
