@@ -1,4 +1,7 @@
-"""A node is killed when rows have left their partition and have not arrived in another one."""
+"""A node is killed when rows have left their partition and have not arrived in another one.
+
+Part of ``make faults`` only: ``make test`` has ``walsender/test_moves.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
 from publishing.heard import heard, listen
 from publishing.lake_node import drop_subscriptions, eventually, free_port
 
-pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    part_of_make_faults,
+    pytest.mark.faults,
+    pytest.mark.postgres,
+    pytest.mark.spark,
+    pytest.mark.slow,
+]
 
 _PASSWORD = "secret of the bank"
 _TABLES = (

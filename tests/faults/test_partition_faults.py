@@ -1,7 +1,8 @@
 """A node that fills partitioned tables is killed between the commits of two partitions.
 
 Rows move between partitions all the time, with values that the publisher does not send again.
-Afterwards nothing is lost and nothing is there twice.
+Afterwards nothing is lost and nothing is there twice. Part of ``make faults`` only: ``make test``
+has the same states without kills (``subscription/test_partitions.py``).
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from typing import Any
 import pytest
 
 from end_to_end.compare import delta_rows
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
 from penstock.lsn import Lsn
 
-pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    part_of_make_faults,
+    pytest.mark.faults,
+    pytest.mark.postgres,
+    pytest.mark.spark,
+    pytest.mark.slow,
+]
 
 TABLES = """
 CREATE TABLE r (id int PRIMARY KEY, v text, big text);
