@@ -134,6 +134,13 @@ class Catalog:
         with self.read() as transaction:
             return transaction.relations.all(subid)
 
+    def subscription_with_relations(
+        self, subid: int
+    ) -> tuple[Subscription | None, tuple[SubscriptionRel, ...]]:
+        """A subscription, None when it is gone, and its tables, at one state."""
+        with self.read() as transaction:
+            return transaction.subscriptions.find_oid(subid), transaction.relations.all(subid)
+
     def partition_tree(self, table: TableName) -> tuple[LakeTable, ...]:
         """A partitioned table with its partitions and theirs, root first; () for any other."""
         with self.read() as transaction:
@@ -171,13 +178,14 @@ class Catalog:
 
     @contextlib.contextmanager
     def member(
-        self, rel: SubscriptionRel
+        self, rel: SubscriptionRel, subscription: Subscription
     ) -> Iterator[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table's membership: until the block is left, nobody can end it. Yields
         ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has
-        ended, or the subscription is being dropped."""
+        ended, or the subscription is being dropped or is not the given one any more: it may have
+        other publications, whose columns and rows the table holds."""
         with self.write() as transaction:
-            if not _is_member(transaction, rel):
+            if not _is_member(transaction, rel, subscription):
                 raise UndefinedObject(
                     f'table "{rel.qualified_name}" is no longer part of the subscription'
                 )
@@ -206,9 +214,11 @@ class Catalog:
                 transaction.subscriptions.save(replace(subscription, publisher=publisher))
 
 
-def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:
-    subscription = transaction.subscriptions.find_oid(rel.subid)
-    if subscription is None or subscription.dropping:
+def _is_member(
+    transaction: CatalogTransaction, rel: SubscriptionRel, subscription: Subscription
+) -> bool:
+    now = transaction.subscriptions.find_oid(rel.subid)
+    if now is None or now.dropping or not now.followed_as(subscription):
         return False
     return any(one.sync_id == rel.sync_id for one in transaction.relations.all(rel.subid))
 

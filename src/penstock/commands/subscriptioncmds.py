@@ -257,8 +257,9 @@ def _insert(
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
-            cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
-            cuts.forget_others(CutOwner(subscription.name, subscription.app_id))
+            living = [CutOwner(known.name, known.app_id) for known in others]
+            cuts.adopt(living)
+            cuts.forget_others(CutOwner(subscription.name, subscription.app_id), living)
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:

@@ -136,6 +136,7 @@ class RunningNode:
             catalog=CatalogAccess(
                 generation=self._catalog.generation,
                 rels=lambda: self._catalog.relations(oid),
+                subscription_with_rels=lambda: self._catalog.subscription_with_relations(oid),
                 set_state=self._set_state,
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 park=self._park,

@@ -68,10 +68,11 @@ class RelStates(Protocol):
         """The subscription's tables now; none when it is gone."""
 
     def member(
-        self, rel: SubscriptionRel
+        self, rel: SubscriptionRel, subscription: Subscription
     ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table in the subscription until the block is left; yields ``set_state``.
-        Raises UndefinedObject when it is gone, or the subscription is being dropped."""
+        Raises UndefinedObject when it is gone, or the subscription is being dropped, or is
+        another one than the given one by now."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
@@ -236,7 +237,7 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
             f'partitions of table "{source.table.name}" were attached or detached while it was '
             "copied"
         )
-    with work.states.member(rel) as record:
+    with work.states.member(rel, work.subscription) as record:
         for table in source.tables:
             table.commit(
                 app_id=app_id,

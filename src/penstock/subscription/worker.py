@@ -53,6 +53,8 @@ class CatalogAccess:
     generation: Callable[[], int]
     """Grows with every change; cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
+    subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
+    """As they are now, of one state; None: it is gone."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
@@ -61,10 +63,11 @@ class CatalogAccess:
     copy_again: Callable[[SubscriptionRel, int | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
-        [SubscriptionRel],
+        [SubscriptionRel, Subscription],
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
-    """Keep a table in the subscription until the block is left; yields what sets its state."""
+    """Keep a table in the subscription, and that as it is, until the block is left; yields what
+    sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """A partitioned table of the node with all its partitions, root first; () for others."""
     subscription_name: Callable[[str], str | None]
@@ -211,7 +214,12 @@ class ApplyWorker:
             parking = Parking(
                 self.subscription, self._warehouse, self._catalog.park, self._stops_by
             )
-            members = Membership(self._catalog.generation, self._catalog.rels)
+            members = Membership(
+                self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
+            )
+            if members.altered:
+                self._end_altered()
+                return
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
             self._copies.start(members.sync_ids)
@@ -266,9 +274,17 @@ class ApplyWorker:
         """Where they do not, the session ends, with what it has not put into a cut."""
         if members.holds():
             return True
-        log.info('subscription "%s" has other tables now', self.subscription.name)
-        self._changed.set()
+        if members.altered:
+            self._end_altered()
+        else:
+            log.info('subscription "%s" has other tables now', self.subscription.name)
+            self._changed.set()
         return False
+
+    def _end_altered(self) -> None:
+        """The launcher starts another worker, which has what was altered."""
+        log.info('subscription "%s" was altered, its worker ends', self.subscription.name)
+        self._stopping.set()
 
     def _open_targets(
         self, publisher: Publisher, rels: Sequence[SubscriptionRel], parking: Parking
