@@ -161,7 +161,7 @@ class Storage:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                log.warning("could not remove file %s: %s", uri, error)
+                log.warning("could not remove file %s: %s", uri, _told(error))
 
     def discard_folder(self, uri: str) -> None:
         """Remove a folder of passing files; a late task may still write there, so it is only logged
@@ -171,7 +171,7 @@ class Storage:
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
                 filesystem.delete_dir(path)
         except OSError as error:
-            log.warning("could not remove directory %s: %s", uri, error)
+            log.warning("could not remove directory %s: %s", uri, _told(error))
 
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
@@ -266,7 +266,7 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn errors of the system and of pyarrow into StorageError, worded as PostgreSQL's."""
+    """Turn errors of the system and of pyarrow into StorageError: PostgreSQL's words, no secrets."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -276,7 +276,13 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         hint = _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
-        reason = os.strerror(number) if number else str(error)
+        told = _told(error)
+        reason = os.strerror(number) if number else told
+        cause = error if told == str(error) else None  # it would be logged with its secret
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
-        ) from error
+        ) from cause
+
+
+def _told(error: Exception) -> str:
+    return object_store.without_secrets(str(error))
