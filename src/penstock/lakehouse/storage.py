@@ -140,6 +140,15 @@ class Storage:
                 source.seek(offset)
                 return bytes(source.read(length))
 
+    def read_if_there(self, uri: str) -> bytes | None:
+        """Read a file; None when it does not exist."""
+        try:
+            return self.read(uri)
+        except StorageError as error:
+            if error.sqlstate == _SQLSTATE[errno.ENOENT]:
+                return None
+            raise
+
     def list(self, folder: str) -> list[fs.FileInfo]:
         """The files directly in a folder; nothing when it does not exist."""
         with storage_errors("read directory", folder):
@@ -266,7 +275,7 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn errors of the system and of pyarrow into StorageError: PostgreSQL's words, no secrets."""
+    """Turn errors of the system and of pyarrow into StorageError: PostgreSQL's words, no secret."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
