@@ -272,5 +272,4 @@ class Applier:
             raise CommitConflict(f"another writer has committed to {names}")
 
     def _commit_table(self, target: Target, end_lsn: Lsn) -> None:
-        target.table.commit(app_id=self._app_id, version_marker=end_lsn, operation=_OPERATION)
-        target.marker = end_lsn
+        self._targets.commit(target, end_lsn, _OPERATION)

@@ -20,6 +20,7 @@ from penstock.errors import (
     PenstockError,
     RelationChanged,
     StateMismatch,
+    StorageError,
 )
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import Column, TableSchema
@@ -71,10 +72,16 @@ class Targets:
         subscription: str,
         bindings: Bindings,
         columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
+        unanswered: set[tuple[str, Lsn]] | None = None,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
-        given values to rows when they were added. Asked seldom; may raise ConnectionFailure."""
+        given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
+
+        ``unanswered``: commits of this worker, also of its sessions before, that failed and may yet
+        arrive in an object store: the table's id and the LSN. Added to.
+        """
         self.subscription: Final = subscription
+        self._unanswered = set() if unanswered is None else unanswered
         self._columns_with_values = columns_with_values
         self._warehouse = warehouse
         self._app_id = app_id
@@ -181,12 +188,29 @@ class Targets:
         """Take a table out: its changes are ignored from now on, and no cut holds it."""
         del self._by_name[target.rel.table_name]
 
+    def commit(self, target: Target, lsn: Lsn, operation: str) -> None:
+        """Commit what is staged, up to an LSN. Raises what ``DeltaTable.commit`` raises."""
+        try:
+            target.table.commit(app_id=self._app_id, version_marker=lsn, operation=operation)
+        except StorageError:
+            self._unanswered.add((target.table.id, lsn))
+            raise
+        target.marker = lsn
+
     def load_again(self, target: Target) -> None:
-        """After a lost race. Raises ApplierReplaced where it was lost to our own subscription, and
-        what ``DeltaTable.reload`` raises."""
+        """After a lost race. Raises ApplierReplaced where it was lost to another applier of our own
+        subscription, and what ``DeltaTable.reload`` raises."""
         target.table.reload()
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
+            if (target.table.id, Lsn(marker)) in self._unanswered:
+                log.info(
+                    'the commit to table "%s" at %s that seemed to have failed has arrived',
+                    target.table.name,
+                    Lsn(marker),
+                )
+                target.marker = Lsn(marker)
+                return
             raise ApplierReplaced(
                 f'another applier of subscription "{self.subscription}" has committed '
                 f'table "{target.table.name}" at {Lsn(marker)}',

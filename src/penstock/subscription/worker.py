@@ -95,6 +95,7 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
+        self._unanswered: set[tuple[str, Lsn]] = set()
         self._stopped_by: SubscriptionRel | None = None
         """The table whose error has ended the session."""
         self._copies = Copies(
@@ -276,6 +277,7 @@ class ApplyWorker:
             subscription.name,
             self._catalog,
             self._columns_with_values,
+            self._unanswered,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
