@@ -76,6 +76,7 @@ class World:
             copy_again=self.catalog.copy_again,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
+            partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
             record_stop=lambda error, table: None,
         )
@@ -187,7 +188,7 @@ def batch(end_lsn: int, key: int) -> Batch:
     )
     frames = [b"w" + bytes(24) + encode(message) for message in messages]
     piece = Piece(frames, [len(frames) - 1], sum(map(len, frames)))
-    return Batch((piece,), Lsn(end_lsn), Lsn(end_lsn), 0, 1, len(frames))
+    return Batch((piece,), Lsn(end_lsn), 0, 1, len(frames))
 
 
 def test_a_table_that_cannot_be_parked_any_more_is_of_another_membership(world: World) -> None:

@@ -26,6 +26,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.unanswered import Unanswered
 
 APP = "app"
 
@@ -81,9 +82,11 @@ class World:
     def rel(self, name: str) -> SubscriptionRel:
         return next(rel for rel in self.catalog.relations(self.oid) if rel.table == name)
 
-    def targets(self, unanswered: set[tuple[str, Lsn]] | None = None) -> Targets:
+    def targets(self, unanswered: Unanswered | None = None) -> Targets:
         warehouse = Warehouse(self.warehouse.uri, fsync=False)
-        targets = Targets(warehouse, APP, "s", self.catalog, lambda oid, names: (), unanswered)
+        targets = Targets(
+            warehouse, APP, "s", self.catalog, lambda oid, names: (), None, unanswered
+        )
         for rel in self.catalog.relations(self.oid):
             assert targets.open(rel) is not None
         return targets
@@ -204,21 +207,22 @@ def test_a_race_that_was_lost_to_an_own_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A put that arrives after the session that sent it is no other applier's."""
-    unanswered: set[tuple[str, Lsn]] = set()
+    unanswered = Unanswered()
     late = _Late([])
     with monkeypatch.context() as outage:
         outage.setattr(Warehouse, "store", late)
         before = world.targets(unanswered)
         with pytest.raises(StorageError, match="timeout"):
-            before.commit(_open(before), Lsn(60), "TEST")
+            unanswered.commit(_open(before).table, APP, Lsn(60), "TEST")
     targets = world.targets(unanswered)
     target = _open(targets)
     world.warehouse.store.put(*late.sent[0])
     with pytest.raises(CommitConflict):
-        targets.commit(target, Lsn(70), "TEST")
+        unanswered.commit(target.table, APP, Lsn(70), "TEST")
     targets.load_again(target)
     assert target.marker == 60
-    targets.commit(target, Lsn(70), "TEST")
+    unanswered.commit(target.table, APP, Lsn(70), "TEST")
+    target.committed(Lsn(70))
     rival = world.warehouse.open("public", "a")
     assert rival is not None
     rival.commit(app_id=APP, version_marker=80, operation="TEST")

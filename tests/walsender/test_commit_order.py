@@ -176,5 +176,22 @@ def test_commits_of_a_group_are_one_transaction_in_the_place_of_the_last() -> No
     joined = together([one, other, two])
     assert [item.members for item in joined] == [other.members, one.members + two.members]
     assert [item.size for item in joined] == [10, 20]
-    apart = [one, found(2, 5), two]
+    early = found(2, 5)
+    assert together([one, early, two]) == [early, *together([one, two])]
+    late = found(1, 6)
+    first, last = together([one, late, two])
+    assert (first.members, last) == (one.members + two.members, late), "in that of the first"
+    apart = [one, late, early, two]
+    assert together(apart) == apart
+
+
+def test_several_commits_of_one_table_in_a_group_are_one_step_of_it() -> None:
+    def found(relation: int, to_version: int, group: str | None = None) -> Found:
+        member = Member(relation, f"t{relation}", to_version - 1, to_version)
+        return Found((member,), to_version, to_version, 10, group=group)
+
+    out, into, back = found(1, 5, "g"), found(2, 3, "g"), found(1, 6, "g")
+    (joined,) = together([out, into, back])
+    assert joined.members == (Member(1, "t1", 4, 6), Member(2, "t2", 2, 3))
+    apart = [out, into, found(2, 4), found(1, 6), found(1, 7, "g")]
     assert together(apart) == apart

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
-from penstock.catalog.pg_class import PgClass
+from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
@@ -34,11 +34,13 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class CatalogTransaction:
     slots: PgReplicationSlots
     transactions: PgTransactions
     namespaces: PgNamespace
+    types: PgType
 
 
 class Catalog:
@@ -130,6 +133,14 @@ class Catalog:
         """Tables of one subscription, or of all."""
         with self.read() as transaction:
             return transaction.relations.all(subid)
+
+    def partition_tree(self, table: TableName) -> tuple[LakeTable, ...]:
+        """A partitioned table with its partitions and theirs, root first; () for any other."""
+        with self.read() as transaction:
+            root = transaction.tables.find(*table)
+            if root is None or root.partition_key is None:
+                return ()
+            return transaction.tables.family(root)
 
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
@@ -212,6 +223,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgReplicationSlots(connection),
         PgTransactions(connection),
         PgNamespace(connection),
+        PgType(connection),
     )
 
 

@@ -26,6 +26,7 @@ from penstock.catalog import (
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,
+    pg_type,
 )
 from penstock.catalog.engine import (
     errors_mapped,
@@ -39,7 +40,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -65,6 +66,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     4: _add_what_is_missing,
     # And which relations they were.
     5: _add_what_is_missing,
+    # Enum types.
+    6: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
@@ -78,6 +81,7 @@ _TABLES: Final = (
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,
+    pg_type,
 )
 """Importing them has put their tables into METADATA."""
 

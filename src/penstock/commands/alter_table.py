@@ -22,10 +22,12 @@ from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
     UNDEFINED_COLUMN,
+    check_declarations,
     check_key,
     column,
     multiple_primary_keys,
 )
+from penstock.commands.generated_columns import with_expression
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
     find_table,
@@ -37,6 +39,7 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -104,6 +107,7 @@ def _execute(
 ) -> LakeTable:
     match command:
         case AddColumn():
+            check_declarations(table.name, command.column)
             new = column(transaction, scope, command.column)
             return _add_column(scope, table, command, new, added, notices)
         case AddPrimaryKey(columns):
@@ -144,7 +148,8 @@ def _add_column(
     """ATExecAddColumn"""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
-    if new.name in [*names(table_columns(scope, table)), *names(added)]:
+    known = [*table_columns(scope, table), *added]
+    if new.name in names(known):
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
             raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
@@ -152,7 +157,7 @@ def _add_column(
         return table
     if command.column.primary_key and table.primary_key:
         raise multiple_primary_keys(table.name)
-    added.append(new)
+    added.append(with_expression(new, [*known, new], table.name))
     return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
 
 
@@ -222,6 +227,7 @@ def _detach(
             f'relation "{child.name}" is not a partition of relation "{parent.name}"',
             sqlstate=UNDEFINED_TABLE,
         )
+    check_between_batches(transaction, scope, parent)
     transaction.tables.save(replace(child, parent=None, bound=None))
 
 
@@ -259,12 +265,18 @@ def _open(scope: Scope, table: LakeTable, added: Sequence[TableColumn]) -> Delta
 
 
 def _check_no_rows(opened: Sequence[DeltaTable], added: Sequence[TableColumn]) -> None:
-    """A default is for rows to come; those that are there would hold NULL."""
+    """Defaults and expressions are for rows to come; those that are there would hold NULL."""
     with_default = [column.name for column in added if column.default is not None]
     if with_default and any(delta.rows for delta in opened):
         raise FeatureNotSupported(
             "ADD COLUMN with DEFAULT is not supported for a table with rows",
             hint=f'Add the column without it, and UPDATE the rows: "{with_default[0]}".',
+        )
+    generated = [column.name for column in added if column.generation is not None]
+    if generated and any(delta.rows for delta in opened):
+        raise FeatureNotSupported(
+            "ADD COLUMN with GENERATED ALWAYS is not supported for a table with rows",
+            hint=f'Make a table that has the column "{generated[0]}", and INSERT the rows there.',
         )
 
 
@@ -289,6 +301,7 @@ def _add_to_delta(delta: DeltaTable, added: Sequence[TableColumn]) -> None:
             c.typmod,
             local=True,
             default=c.default,
+            generated=c.generation,
         )
         for c in added
         if c.name not in known

@@ -180,7 +180,7 @@ def take_in(
     """AlterSubscription_refresh: the subscription's tables become those that were found."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
-    check_targets(transaction, new)
+    check_targets(transaction, found.tables)
     added = transaction.relations.add(subscription.oid, new, _first_state(options))
     for table in known.keys() - set(found.tables):
         transaction.relations.remove(known[table])

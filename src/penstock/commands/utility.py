@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands import publicationcmds, tablecmds, user
+from penstock.commands import publicationcmds, tablecmds, typecmds, user
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
@@ -29,6 +29,7 @@ from penstock.commands.subscriptioncmds import (
 from penstock.commands.views import select
 from penstock.errors import FeatureNotSupported, InsufficientPrivilege
 from penstock.sql import (
+    AddEnumValue,
     AlterPublicationObjects,
     AlterPublicationOptions,
     AlterPublicationOwner,
@@ -40,6 +41,7 @@ from penstock.sql import (
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     AlterTable,
+    CreateEnum,
     CreatePublication,
     CreateRole,
     CreateSchema,
@@ -50,6 +52,7 @@ from penstock.sql import (
     DropSchema,
     DropSubscription,
     DropTable,
+    DropType,
     GrantSelect,
     Query,
     RenamePublication,
@@ -58,6 +61,7 @@ from penstock.sql import (
     Select,
     Statement,
 )
+from penstock.sql.enum_types import known_enums
 
 _NODE_SCOPE: Final = Scope()
 
@@ -78,6 +82,9 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandRe
     AlterTable: alter_table,
     CreateSchema: tablecmds.create_schema,
     DropSchema: tablecmds.drop_schema,
+    CreateEnum: typecmds.create_type,
+    AddEnumValue: typecmds.add_value,
+    DropType: typecmds.drop_type,
 }
 
 
@@ -95,7 +102,10 @@ def execute(
     """
     command = _COMMANDS.get(type(statement))
     if command is not None:
-        result = command(statement, catalog, scope)
+        with catalog.read() as transaction:
+            enums = transaction.types.all()
+        with known_enums(enums):
+            result = command(statement, catalog, scope)
     else:
         result = _subscriptions(statement, catalog, connect, scope)
     parsing = tuple(notice(text, sqlstate="42622") for text in statement.notices)

@@ -33,9 +33,10 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.rewind import version_before
 from penstock.lakehouse.schema import KEY, SOURCE, UNFILLED, Column, TableSchema, append_columns
 from penstock.lakehouse.staging import Staging
-from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.truncate import MARK
 
@@ -95,6 +96,13 @@ class DeltaTable:
         state = TableState()
         state.apply(0, entry)
         return cls(storage, store, uri, name, state)
+
+    def before(self, app_id: str, marker: int) -> DeltaTable:
+        """The table before the newest commit of an app id, which brought that marker; not to be
+        committed to. Raises StateMismatch, VersionGone: too long ago."""
+        version = version_before(self.storage, self.uri, self.version, app_id, marker)
+        state = load_at(self.storage, self.uri, version)
+        return DeltaTable(self.storage, self._store, self.uri, self.name, state)
 
     def _take(self, state: TableState) -> None:
         protocol.check_writable(self.name, state.protocol, state.metadata)

@@ -331,14 +331,17 @@ class Node:
         if name not in cut.tables:
             known = self._subscription(cut.subscription)
             cut = reading.older_cut(self._catalog, self._warehouse, known, name) or cut
-        return reading.read(self.spark, cut, name)
+        return reading.read(self.spark, cut, name, self._leaves(name))
 
     def views(
         self, spark: SparkSession | None = None, *, subscription: str | None = None
     ) -> dict[TableName, str]:
         """Register every table of one cut as a temporary view; (schema, table) -> view name."""
         cut = self._cut_of(subscription, None)
-        return reading.register_views(spark or self.spark, cut)
+        return reading.register_views(spark or self.spark, cut, self._leaves)
+
+    def _leaves(self, table: TableName) -> tuple[TableName, ...]:
+        return reading.leaves(self._catalog, table)
 
     @property
     def running(self) -> bool:

@@ -140,6 +140,7 @@ class RunningNode:
                 copy_again=self._catalog.copy_again,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
+                partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table

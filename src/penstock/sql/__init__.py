@@ -79,9 +79,11 @@ from penstock.sql.table_statements import (
     PartitionSpec,
     SetReplicaIdentity,
 )
+from penstock.sql.type_statements import AddEnumValue, CreateEnum, DropType
 
 __all__ = [
     "AddColumn",
+    "AddEnumValue",
     "AddPrimaryKey",
     "AlterPublicationObjects",
     "AlterPublicationOptions",
@@ -101,6 +103,7 @@ __all__ = [
     "ColumnDef",
     "ColumnType",
     "Copy",
+    "CreateEnum",
     "CreatePublication",
     "CreateRole",
     "CreateSchema",
@@ -116,6 +119,7 @@ __all__ = [
     "DropSchema",
     "DropSubscription",
     "DropTable",
+    "DropType",
     "GrantSelect",
     "Limit",
     "PartitionBound",

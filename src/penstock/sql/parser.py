@@ -20,6 +20,7 @@ from penstock.sql import (
     subscription_grammar,
     table_grammar,
     transaction_grammar,
+    type_grammar,
 )
 from penstock.sql.alter_table_grammar import alter_table
 from penstock.sql.cursor import Cursor, not_supported
@@ -51,6 +52,9 @@ _OBJECTS: Final[dict[tuple[str, str], Rule]] = {
     ("drop", "table"): table_grammar.drop_table,
     ("create", "schema"): table_grammar.create_schema,
     ("drop", "schema"): table_grammar.drop_schema,
+    ("create", "type"): type_grammar.create_type,
+    ("alter", "type"): type_grammar.alter_type,
+    ("drop", "type"): type_grammar.drop_type,
 }
 
 _COMMANDS: Final[dict[str, Rule]] = {
@@ -80,7 +84,7 @@ _OTHER_OBJECTS: Final = words(
     access aggregate cast collation conversion database default domain event extension foreign
     function group index language large materialized operator or owned policy procedural procedure
     recursive routine rule schema sequence server statistics system tablespace temp temporary text
-    transform trigger trusted type unique unlogged view local global constraint
+    transform trigger trusted unique unlogged view local global constraint
     """
 )
 

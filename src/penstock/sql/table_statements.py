@@ -17,7 +17,8 @@ from penstock.sql.statements import Statement
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
-    ``default``: a constant as SQL writes it, or ``now()``.
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: the expression of each
+    GENERATED ALWAYS AS (...) STORED, as it was written.
     """
 
     name: str
@@ -26,6 +27,7 @@ class ColumnDef:
     null: bool = False
     primary_key: bool = False
     default: str | None = None
+    generations: tuple[str, ...] = ()
     references: RangeVar | None = None
 
 

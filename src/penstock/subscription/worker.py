@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -24,13 +25,15 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
@@ -63,6 +66,8 @@ class CatalogAccess:
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
     """Keep a table in the subscription until the block is left; yields what sets its state."""
+    partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
+    """A partitioned table of the node with all its partitions, root first; () for others."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     record_stop: Callable[[BaseException, str | None], None]
@@ -95,7 +100,7 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
-        self._unanswered: set[tuple[str, Lsn]] = set()
+        self._unanswered = Unanswered()
         self._stopped_by: SubscriptionRel | None = None
         """The table whose error has ended the session."""
         self._copies = Copies(
@@ -277,6 +282,7 @@ class ApplyWorker:
             subscription.name,
             self._catalog,
             self._columns_with_values,
+            None if self._witness.last_cut is None else self._witness.last_cut.lsn,
             self._unanswered,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]

@@ -193,9 +193,11 @@ class Following:
         """What is followed now."""
         with self._catalog.read() as t:
             at = t.transactions.sequenced()
-            tables = tuple(table for table in t.tables.all() if table.uri and table.oid in at)
+            known = t.tables.all()
+            tables = tuple(table for table in known if table.uri and table.oid in at)
             subscriptions = t.subscriptions.all()
-            return Followed(tables, at, subscriptions, owners(subscriptions, t.relations.all()))
+            maintained = owners(subscriptions, t.relations.all(), known)
+            return Followed(tables, at, subscriptions, maintained)
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
         """Whether what was read is of the table that is followed; another one takes its place."""

@@ -32,6 +32,7 @@ from penstock.walsender.commit_order import Found, in_order, together
 from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.moves import finish_moves
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
 
@@ -81,7 +82,7 @@ class Sequencer:
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
-            while found := together(self._find()):
+            while found := together(self._found_whole()):
                 failpoint(BEFORE_SEQUENCE)
                 self._append(found)
                 failpoint(AFTER_SEQUENCE)
@@ -135,6 +136,19 @@ class Sequencer:
         """Look for logs with gaps, and for other logs in their places (``following``)."""
         with self._lock:
             self._following.check_logs()
+
+    def _found_whole(self) -> list[Found]:
+        """What there is. Whoever moves rows between tables commits all of it in one go, under our
+        lock: what lacks its second commit was stopped, and is finished here."""
+        while True:
+            found = self._find()
+            if not any(item.arrivals for item in found):
+                return found
+            with self._catalog.read() as t:
+                tables = {table.oid: table for table in t.tables.all()}
+            arrived, whole = finish_moves(self._warehouse, tables, found, self.troubles)
+            if not arrived:
+                return whole
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()
@@ -192,6 +206,7 @@ class Sequencer:
                             origin,
                             lsn,
                             group=commit.group,
+                            arrivals=commit.arrivals,
                         )
                     )
             found[table.oid] = commits
