@@ -9,13 +9,20 @@ to ``pipeline``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, DuplicateObject, StateMismatch, UndefinedObject
+from penstock.errors import (
+    CommitConflict,
+    DuplicateObject,
+    StateMismatch,
+    StorageError,
+    UndefinedObject,
+)
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.creation import first_entry
@@ -312,10 +319,13 @@ class DeltaTable:
         try:
             self._store.put(self.uri, version, actions.lines(entry))
         except BaseException as error:
-            # in an object store a put that seems to have failed or lost may have taken effect
-            lost = isinstance(error, CommitConflict)
-            there = not lost and self.storage.exists(entry_uri(self.uri, version))
-            self._unknown = there or not self.storage.is_local
+            # a put that seems to have failed may have taken effect; in an object store it may even
+            # arrive later, so that only a local one can say that it has not
+            self._unknown = True
+            if self.storage.is_local:
+                lost = isinstance(error, CommitConflict)
+                with contextlib.suppress(StorageError):
+                    self._unknown = not lost and self.storage.exists(entry_uri(self.uri, version))
             if not vectors.empty and not self._unknown:
                 self.storage.remove(f"{self.uri}/{vectors.name}")
             raise

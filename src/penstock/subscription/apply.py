@@ -296,7 +296,7 @@ class Applier:
             raise error
 
     def _commit_table(self, table: DeltaTable, end_lsn: Lsn) -> None:
-        table.commit(app_id=self._app_id, version_marker=end_lsn, operation=_OPERATION)
+        self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
 
 
 class _Failed:

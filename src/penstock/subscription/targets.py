@@ -34,6 +34,7 @@ from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.sql.quoting import quote_identifier
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
+from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
 
@@ -132,11 +133,14 @@ class Targets:
         bindings: Bindings,
         columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
         last_cut: Lsn | None = None,
+        unanswered: Unanswered | None = None,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
-        ``last_cut``: as the session begins; whoever makes cuts keeps it up to date."""
+        ``last_cut``: as the session begins; whoever makes cuts keeps it up to date.
+        ``unanswered``: the worker's; None where there is one session only."""
         self.subscription: Final = subscription
+        self.unanswered: Final = unanswered or Unanswered()
         self._columns_with_values = columns_with_values
         self._warehouse = warehouse
         self._app_id = app_id
@@ -249,13 +253,15 @@ class Targets:
     def load_again(self, target: Target, end_lsn: Lsn | None = None) -> None:
         """After a lost race. ``end_lsn``: of the batch that some of its partitions may have got.
 
-        Raises ApplierReplaced where it was lost to our own subscription, and what
-        ``DeltaTable.reload`` raises."""
+        Raises ApplierReplaced where it was lost to another applier of our own subscription, and
+        what ``DeltaTable.reload`` raises."""
         target.table.reload()
         self._open_partitions(target)
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
-            raise self._replaced(target, Lsn(marker))
+            if target.partitions is not None or not self.unanswered.has(target.table, marker):
+                raise self._replaced(target, Lsn(marker))
+            target.marker = Lsn(marker)
         if target.ahead not in (None, end_lsn):
             raise self._replaced(target, target.ahead)
 

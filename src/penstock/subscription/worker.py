@@ -33,6 +33,7 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
@@ -102,6 +103,7 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
+        self._unanswered = Unanswered()
         self._stopped_by: SubscriptionRel | None = None
         """The table whose error has ended the session."""
         self._copies = Copies(
@@ -297,6 +299,7 @@ class ApplyWorker:
             self._catalog,
             self._columns_with_values,
             None if self._witness.last_cut is None else self._witness.last_cut.lsn,
+            self._unanswered,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
