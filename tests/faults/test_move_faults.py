@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from faults.heavy import part_of_make_faults
 
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from faults.heavy import part_of_make_faults
 
 from end_to_end.object_story import IN_COPY, IN_STREAM, PortNode, whole_way
 from faults.arena import Arena
+from faults.heavy import part_of_make_faults
 from faults.kinds import KINDS
 from faults.test_faults import report
 from fix_azurite import KEY, Azurite

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.heavy import part_of_make_faults
 
 from end_to_end.compare import delta_rows
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint

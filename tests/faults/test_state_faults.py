@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from faults.heavy import part_of_make_faults
 
 from end_to_end.test_state_store import CHANGES, TABLES, state_url
+from faults.heavy import part_of_make_faults
 from faults.node_process import CommandFailed, NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
