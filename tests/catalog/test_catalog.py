@@ -255,6 +255,46 @@ def test_unique_indexes_came_with_version_7(
             assert t.tables.get("public", "t").indexes == (index,)
 
 
+def test_enum_types_came_with_version_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 6)
+        Catalog.create(sqlite_url(tmp_path)).close()
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for table in ("penstock_type", "penstock_enum"):
+            connection.execute(text(f"DROP TABLE {table}"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        made = t.types.create("public", "color", ("red",))
+        assert t.types.all() == (made,)
+
+
+def test_labels_are_put_between_others_for_ever(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        t.types.create("s", "other", ("a", "z"))
+        t.types.create("public", "number", ("first", "last"))
+    wanted = ["first", "last"]
+    for number in range(80):  # more often than a fraction can be halved
+        with catalog.write() as t:
+            found = t.types.find("public", "number")
+            assert found is not None
+            t.types.add_label(found, str(number), 1)
+        wanted.insert(1, str(number))
+    with catalog.write() as t:
+        found = t.types.find("public", "number")
+        assert found is not None and list(found.texts) == wanted
+        t.types.add_label(found, "before", 0)
+        t.types.add_label(found, "behind", len(wanted))
+    with catalog.read() as t:
+        other, found = t.types.all()
+        assert list(found.texts) == ["before", *wanted, "behind"]
+        assert other.texts == ("a", "z")
+    with catalog.write() as t:
+        t.types.delete(found.oid)
+    with catalog.read() as t:
+        assert t.types.all() == (other,)
+
+
 def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog) -> None:
     seen = [catalog.generation()]
     assert catalog.generation() == seen[0]

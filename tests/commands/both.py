@@ -11,6 +11,7 @@ from psycopg.errors import Diagnostic
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.commands import CurrentRole, Scope, execute
+from penstock.commands.namespace import table_columns
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.session_commands import compile_filter
@@ -92,10 +93,23 @@ class Ours:
                 "indexes": sorted(
                     index for table in t.tables.all() for index in _indexes(table)
                 ),
+                "generated": sorted(
+                    (table.qualified_name, column.name, column.generation)
+                    for table in t.tables.all()
+                    for column in table_columns(self.scope, table)
+                    if column.generated
+                ),
                 "roles": sorted(
                     (r.name, r.superuser, r.login, r.replication, r.connection_limit,
                      r.verifier is not None)
                     for r in t.roles.all()
+                ),
+                "types": sorted(
+                    (
+                        e.schema, e.name, e.array_name, owners[e.owner], list(e.texts),
+                        [label.order for label in e.labels],
+                    )
+                    for e in t.types.all()
                 ),
             }  # fmt: skip
 
@@ -175,10 +189,26 @@ _STATE = {
              JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE nspname NOT IN ('pg_catalog', 'pg_toast')
         ORDER BY (nspname || '.' || c.relname) COLLATE "C" """,
+    "generated": """
+        SELECT nspname || '.' || relname, attname, pg_get_expr(adbin, adrelid)
+        FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+             JOIN pg_namespace n ON n.oid = relnamespace
+             JOIN pg_attrdef d ON adrelid = attrelid AND adnum = attnum
+        WHERE attgenerated <> '' AND nspname NOT IN ('pg_catalog', 'information_schema')
+        ORDER BY (nspname || '.' || relname) COLLATE "C", attname COLLATE "C" """,
     "roles": """
         SELECT rolname, rolsuper, rolcanlogin, rolreplication, rolconnlimit,
                rolpassword IS NOT NULL
         FROM pg_authid WHERE oid >= 16384 ORDER BY rolname COLLATE "C" """,
+    "types": """
+        SELECT nspname, t.typname, a.typname, pg_get_userbyid(t.typowner),
+               coalesce((SELECT array_agg(enumlabel::text ORDER BY enumsortorder)
+                         FROM pg_enum WHERE enumtypid = t.oid), '{}'),
+               coalesce((SELECT array_agg(enumsortorder ORDER BY enumsortorder)
+                         FROM pg_enum WHERE enumtypid = t.oid), '{}')
+        FROM pg_type t JOIN pg_type a ON a.oid = t.typarray
+             JOIN pg_namespace n ON n.oid = t.typnamespace
+        WHERE t.typtype = 'e' ORDER BY nspname COLLATE "C", t.typname COLLATE "C" """,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -60,6 +61,27 @@ def test_tables_follow_the_list(catalog: Catalog, database: Database) -> None:
     _run(catalog, "ALTER SUBSCRIPTION listed REFRESH PUBLICATION")
     assert _state(catalog) == (("pa",), {"a"})
     _run(catalog, "DROP SUBSCRIPTION listed")
+
+
+def test_whom_it_follows_is_kept_when_a_worker_records_it_meanwhile(
+    catalog: Catalog, database: Database
+) -> None:
+    _shop(database)
+    _run(catalog, f"CREATE SUBSCRIPTION first CONNECTION '{database.conninfo}' PUBLICATION pa")
+    (subscription,) = catalog.subscriptions()
+    identity = subscription.publisher
+    assert identity is not None
+    with catalog.write() as transaction:
+        transaction.subscriptions.save(replace(subscription, publisher=None))
+
+    def connect(conninfo: str, name: str) -> Publisher:
+        catalog.record_publisher(subscription.oid, identity)
+        return Publisher.connect(conninfo, name)
+
+    execute(parse("ALTER SUBSCRIPTION first ADD PUBLICATION pc"), catalog, connect)
+    (altered,) = catalog.subscriptions()
+    assert (altered.publications, altered.publisher) == (("pa", "pc"), identity)
+    _run(catalog, "DROP SUBSCRIPTION first")
 
 
 _REFUSED = (

@@ -276,7 +276,7 @@ def test_refresh_of_a_subscription_that_is_changed_meanwhile(
 
     with pytest.raises(ObjectInUse, match='"s" was changed') as raised:
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
-    assert raised.value.hint == "Run ALTER SUBSCRIPTION s REFRESH PUBLICATION again."
+    assert raised.value.hint == "Run the statement again."
     assert before == [(catalog.subscriptions(), catalog.relations())]
 
 

@@ -126,6 +126,34 @@ def test_a_publication_that_is_dropped_stops_with_the_publishers_message(
     assert node.rows("t") == before
 
 
+def test_a_publication_that_is_younger_than_the_changes_is_added_later(
+    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
+) -> None:
+    database = database_on(17)
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    database.execute("INSERT INTO t VALUES (1000, 'later')")
+    database.execute(
+        "CREATE TABLE young (id int PRIMARY KEY); INSERT INTO young VALUES (1);"
+        "CREATE PUBLICATION young FOR TABLE young"
+    )
+    node.node.sql("ALTER SUBSCRIPTION s ADD PUBLICATION young WITH (refresh = false)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    status = node.stopped("s")
+    assert 'publication "young" does not exist' in str(status.error)
+    remedy = "ALTER SUBSCRIPTION s DROP PUBLICATION young"
+    assert str(status.error_hint).endswith(f"then ADD PUBLICATION again. Run {remedy}.")
+    node.node.sql(remedy)
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s ADD PUBLICATION young")
+    node.caught_up("s", database)
+    assert (1000, "later") in node.rows("t")
+    assert node.rows("young") == [(1,)]
+
+
 def test_a_publisher_with_wal_level_replica(node_process: NodeProcess) -> None:
     with EmbeddedPostgres(18, settings={"wal_level": "replica"}) as server:
         server.psql("CREATE PUBLICATION p")

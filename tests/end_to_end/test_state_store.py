@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock import Node
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, free_port
 from penstock.errors import ObjectInUse, StorageError
 from publishing.lake_node import eventually
 
@@ -94,3 +96,45 @@ def test_one_node_at_a_time(
             assert "PID" in (refused.value.detail or "")
     with Node(copy, spark=spark) as other:
         other.start()
+
+
+HELD = (
+    "SELECT pid, classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory'"
+    " AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+def test_who_has_lost_the_lock_serves_nobody(
+    spark: Any, tmp_path: Path, database: Database, postgres: EmbeddedPostgres
+) -> None:
+    """Not as a library either, and whatever the caller waits for ends."""
+    port = free_port()
+    parameters = {"state": state_url(postgres, database.name), "port": port}
+
+    def listens() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    with LocalNode(tmp_path / "node", spark, parameters) as node:
+        database.execute(TABLES)
+        node.subscribe("s", database, "p")
+        same(node, database)
+        assert listens()
+        ((holder, key),) = database.rows(HELD)
+        with psycopg.connect(database.conninfo, autocommit=True) as standby:
+            waiting = threading.Thread(
+                target=standby.execute, args=("SELECT pg_advisory_lock(%s)", (key,))
+            )
+            waiting.start()
+            blocked = "SELECT cardinality(pg_blocking_pids(%s))"
+            pid = standby.info.backend_pid
+            eventually(lambda: database.value(blocked, (pid,)) == 1, "the standby to wait")
+            database.execute("SELECT pg_terminate_backend(%s)", (holder,))
+            waiting.join()
+            eventually(lambda: not listens(), "the port to be closed")
+            for wait in (
+                lambda: node.node.wait_until(threading.Event()),
+                lambda: node.node.wait_until_caught_up(60),
+            ):
+                with pytest.raises(ObjectInUse, match="already running"):
+                    wait()

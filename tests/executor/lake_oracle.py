@@ -16,7 +16,7 @@ from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
 from penstock.executor.duckdb_query import CompiledQuery, compile_query
 from penstock.executor.numeric_average import numeric_average
 from penstock.pgtypes.text_output import text_output
-from penstock.pipeline.query import query_error
+from penstock.pipeline.duck import query_error
 from penstock.sql import RangeVar
 from penstock.sql.query.parsenodes import SelectStmt
 from penstock.sql.query.primnodes import OutputColumn, Query

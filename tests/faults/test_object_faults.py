@@ -15,6 +15,7 @@ import pytest
 
 from end_to_end.object_story import IN_COPY, IN_STREAM, PortNode, whole_way
 from faults.arena import Arena
+from faults.heavy import part_of_make_faults
 from faults.kinds import KINDS
 from faults.test_faults import report
 from fix_azurite import KEY, Azurite
@@ -25,7 +26,7 @@ from penstock import failpoint
 _CYCLES: Final = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "0"))
 
 pytestmark = [
-    pytest.mark.skipif(not _CYCLES, reason="part of make faults"),
+    part_of_make_faults,
     pytest.mark.faults,
     pytest.mark.postgres,
     pytest.mark.spark,

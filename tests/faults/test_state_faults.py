@@ -5,7 +5,6 @@ Part of ``make faults`` only: ``make test`` has ``end_to_end/test_state_store.py
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 
 from end_to_end.test_state_store import CHANGES, TABLES, state_url
+from faults.heavy import part_of_make_faults
 from faults.node_process import CommandFailed, NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
@@ -20,7 +20,7 @@ from penstock.embedded import EmbeddedPostgres
 from penstock.lsn import Lsn
 
 pytestmark = [
-    pytest.mark.skipif("PENSTOCK_FAULT_CYCLES" not in os.environ, reason="part of make faults"),
+    part_of_make_faults,
     pytest.mark.faults,
     pytest.mark.spark,
     pytest.mark.slow,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, spark_ids, write
-from penstock.errors import CommitConflict, FeatureNotSupported
+from penstock.errors import CommitConflict, FeatureNotSupported, StorageError
 from penstock.lakehouse import cuts as cuts_module
 from penstock.lakehouse import elapsed, protocol
 from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
@@ -20,6 +22,7 @@ from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LocalLogStore, SparkLogStore
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, local_path, write_temporary
+from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 
 _OLD = 2 * 3600.0
@@ -162,3 +165,38 @@ def test_v2_checkpoints_are_read(tmp_path: Path, spark: SparkSession, format: st
     with pytest.raises(FeatureNotSupported, match="v2Checkpoint"):
         again(table)
     assert spark_ids(spark, table) == [2, 3]
+
+
+@dataclass(frozen=True)
+class _Outage:
+    """A store that takes an entry; after that nobody gets an answer from the warehouse."""
+
+    storage: Storage
+    monkeypatch: pytest.MonkeyPatch
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        LocalLogStore(self.storage).put(table_uri, version, lines)
+        self.monkeypatch.setattr(Storage, "exists", self._no_answer)
+        raise StorageError("the answer was lost")
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None: ...
+
+    @staticmethod
+    def _no_answer(storage: Storage, uri: str) -> bool:
+        raise StorageError(f'could not stat file "{uri}": no answer')
+
+
+def test_files_of_a_commit_that_nobody_can_ask_about_stay(tmp_path: Path) -> None:
+    made = accounts(tmp_path)
+    with pytest.MonkeyPatch.context() as outage:
+        table = DeltaTable.load(
+            made.storage, _Outage(made.storage, outage), made.uri, "public.accounts"
+        )
+        assert table is not None
+        table.stage(written=write(table, range(5)))
+        with pytest.raises(StorageError, match="the answer was lost"):
+            commit(table, 1)
+        table.discard()
+        with pytest.raises(CommitConflict, match="it is unknown"):
+            commit(table, 1)
+    assert delta_rs_ids(again(made)) == list(range(5))

@@ -63,6 +63,31 @@ def test_a_worker_of_an_older_state_takes_no_cuts_from_a_younger_subscription(
     assert last is not None and (last.lsn, last.tables) == (9, TABLES)
 
 
+def test_a_last_cut_by_the_old_name_stays_that_of_the_renamed_one(tmp_path: Path) -> None:
+    """RENAME s TO s_old, then CREATE s: the worker of s has ended with its current cut."""
+    cuts, renamed = open_cuts(tmp_path), CutOwner("s_old", OLD.id)
+    cuts.append(CutOwner("s", "dropped"), Lsn(99), None, TABLES)
+    cuts.append(OLD, Lsn(5), None, TABLES)
+    cuts.rename(renamed)
+    cuts.append(OLD, Lsn(9), None, TABLES)
+    cuts.forget_others(NEW, [renamed, CutOwner("other", "x")])
+    for reader in (cuts, open_cuts(tmp_path)):
+        last = reader.last(renamed)
+        assert last is not None and (last.subscription, last.lsn) == ("s_old", 9)
+        assert reader.last(NEW) is None and documented(reader) == []
+        assert reader.last(CutOwner("s", "dropped")) is None
+
+
+def test_a_renaming_that_did_not_end_gives_no_cuts_away(tmp_path: Path) -> None:
+    """The catalog has s still; somebody creates the name that its cuts have got."""
+    cuts = open_cuts(tmp_path)
+    cuts.append(OLD, Lsn(5), None, TABLES)
+    cuts.rename(CutOwner("new", OLD.id))
+    cuts.forget_others(CutOwner("new", "second"), [OLD])
+    last = cuts.last(OLD)
+    assert last is not None and last.lsn == 5 and documented(cuts) == [5]
+
+
 @pytest.fixture
 def older(tmp_path: Path) -> Cuts:
     """A cuts table from before ids were recorded."""

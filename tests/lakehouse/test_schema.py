@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
-from penstock.lakehouse.schema import KEY, Column, TableSchema, altered
+from penstock.lakehouse.schema import KEY, Column, TableSchema, altered, recorded_type
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
@@ -33,6 +34,35 @@ def test_of_relation() -> None:
     assert schema.arrow() == pa.schema(
         [("id", pa.int64()), ("a_b_2", pa.string()), ("A_B", pa.string())]
     )
+
+
+def test_types_of_the_node_and_of_publishers_are_told_apart() -> None:
+    """Both count their types from 16384 on."""
+    theirs = TableSchema.of_relation(relation(ID, Attribute("mood", 16390)))
+    made_here = TableSchema(tuple(replace(c, local=True) for c in theirs.columns), theirs.key)
+    metadata = [
+        [field["metadata"] for field in json.loads(schema.delta_json())["fields"]]
+        for schema in (theirs, made_here)
+    ]
+    assert [recorded_type(each) for each in metadata[0]] == [(20, -1), (16390 | 1 << 31, -1)]
+    assert [recorded_type(each) for each in metadata[1]] == [(20, -1), (16390, -1)]
+    assert recorded_type({}) == (0, -1)
+
+
+def test_a_column_made_here_keeps_its_type_when_it_is_copied_again() -> None:
+    made = TableSchema.of_relation(
+        relation(ID, Attribute("mood", 16390), Attribute("n", INT8), Attribute("own", TEXT))
+    )
+    own = TableSchema(tuple(replace(c, local=True, default="'x'") for c in made.columns), made.key)
+    published = relation(ID, Attribute("mood", 16777), Attribute("n", TEXT))
+    again = own.copied_again(TableSchema.of_relation(published), table="public.t")
+    types = {c.name: (c.type_oid, c.local, c.default) for c in again.columns}
+    assert types == {
+        "id": (INT8, True, "'x'"),
+        "mood": (16390, True, "'x'"),
+        "n": (TEXT, True, "'x'"),
+        "own": (TEXT, True, "'x'"),
+    }
 
 
 def test_full_and_nothing_have_no_key_unless_one_is_named() -> None:

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.errors import CommitConflict, ReplicationConflict, StorageError
+from penstock.errors import (
+    CommitConflict,
+    PenstockError,
+    RelationChanged,
+    ReplicationConflict,
+    StorageError,
+)
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
@@ -438,3 +444,21 @@ def test_column_named_like_duckdbs_own(lake: Lake) -> None:
     source.update(2, {"file_row_number": 9})
     source.delete(4)
     lake.follow(table, source)
+
+
+def test_generated_columns_that_cannot_be_made_fail_alone(lake: Lake) -> None:
+    good, bad = publisher(row(1), row(2)), publisher(row(1), row(2))
+    made = Column("len", "len", pa.int32(), 23, -1, local=True, generated="length(b)")
+    tables = [lake.create(good, "good"), lake.create(bad, "bad")]
+    works = []
+    for table, source in zip(tables, (good, bad), strict=True):
+        table.add_columns([made if source is good else replace(made, generated="length(gone)")])
+        changes, _ = batches(source.take_messages(), source.types)
+        works.append(TableWork(table, fold(changes, table.schema)))
+    failed: list[tuple[TableWork, PenstockError]] = []
+    run_batch(lake.spark, works, lake.options, failed=lambda *each: failed.append(each))
+    assert [work for work, _ in failed] == works[1:]
+    assert isinstance(failed[0][1], RelationChanged)
+    lake.commit(tables[0])
+    assert sorted((r["a"], r["len"]) for r in lake.read(tables[0])) == [(1, 1), (2, 1)]
+    assert not tables[1].files

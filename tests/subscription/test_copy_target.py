@@ -18,7 +18,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.subscription.tablesync import copy_target
+from penstock.subscription.copy_target import copy_target
 from penstock.walreceiver.table_info import PublishedTable
 
 OID, ANOTHER = 100, 999

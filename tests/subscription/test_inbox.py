@@ -6,6 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.lsn import Lsn
 from penstock.subscription.inbox import BACKLOG_BYTES, XLOGDATA_HEADER, Inbox
 
 HEADER = b"w" + bytes(24)
@@ -84,7 +85,7 @@ def test_a_transaction_larger_than_memory_is_spilled_and_comes_back_in_pieces(
     assert batch is not None
     assert len(batch.pieces) > 10
     assert frames_of(batch) == frames
-    assert batch.open_end_lsn == batch.end_lsn == 100
+    assert batch.open_end_lsn(0) == batch.end_lsn == 100
     batch.forget()
     assert not list(tmp_path.iterdir())
 
@@ -132,3 +133,44 @@ def test_a_fast_stream_fills_a_batch_for_longer(tmp_path: Path) -> None:
     inbox.add(transactions([[3]]), 1.99)
     assert not inbox.ready(1.99, delay=0.2, backlog_delay=2.0)
     assert inbox.ready(2.0, delay=0.2, backlog_delay=2.0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 60), max_size=12), min_size=1, max_size=12),
+    upto=st.integers(0, 1400),
+    piece_bytes=st.integers(30, 400),
+    memory_bytes=st.integers(30, 900),
+)
+def test_a_batch_that_is_made_again_ends_where_it_did(
+    tmp_path: Path, sizes: list[list[int]], upto: int, piece_bytes: int, memory_bytes: int
+) -> None:
+    inbox = Inbox(tmp_path, piece_bytes=piece_bytes, piece_frames=5, memory_bytes=memory_bytes)
+    inbox.gather(True)
+    frames = transactions(sizes)
+    for frame in frames:
+        assert not inbox.full()
+        inbox.add([frame], 0.0)
+    inbox.gather(False)
+    out = []
+    batch = inbox.take_upto(Lsn(upto), 0.0)
+    assert (batch is None) == (upto < 100)
+    if batch is not None:
+        out += frames_of(batch)
+        assert batch.end_lsn == upto
+        assert batch.transactions == min(len(sizes), upto // 100)
+        ends = [
+            struct.unpack_from("!Q", piece.frames[at], XLOGDATA_HEADER + 10)[0]
+            for piece in batch.pieces
+            for at in piece.commits
+        ]
+        for number in range(len(batch.pieces)):
+            done = sum(len(p.commits) for p in batch.pieces[: number + 1])
+            assert batch.open_end_lsn(number) == (ends[done] if done < len(ends) else upto)
+        batch.forget()
+    while (batch := inbox.take(0.0)) is not None:
+        out += frames_of(batch)
+        batch.forget()
+    assert out == frames
+    assert inbox.empty()
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
+from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
 from penstock.errors import RelationChanged, UndefinedObject
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.files import FileWriter
@@ -63,12 +64,16 @@ class World:
         return found
 
     def membership(self) -> Membership:
-        return Membership(self.catalog.generation, self.rels)
+        return Membership(self.subscription, self.catalog.generation, self.now)
+
+    def now(self) -> tuple[Subscription | None, tuple[SubscriptionRel, ...]]:
+        return self.catalog.subscription_with_relations(self.oid)
 
     def access(self) -> CatalogAccess:
         return CatalogAccess(
             generation=self.catalog.generation,
             rels=self.rels,
+            subscription_with_rels=self.now,
             set_state=self.catalog.set_state,
             record_publisher=lambda identity: None,
             park=self.catalog.park,
@@ -76,6 +81,7 @@ class World:
             copy_again=self.catalog.copy_again,
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
+            partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
             record_stop=lambda error, table: None,
         )
@@ -106,6 +112,23 @@ def park(world: World) -> None:
     world.catalog.park(world.rels()[0], RelationChanged("by this session"))
 
 
+def add_publication(world: World) -> None:
+    alter(world, publications=("p", "q"))
+
+
+def rename(world: World) -> None:
+    alter(world, name="s_old")
+
+
+def disable(world: World) -> None:
+    alter(world, enabled=False)
+
+
+def alter(world: World, **changes: Any) -> None:
+    with world.catalog.write() as t:
+        t.subscriptions.save(replace(world.subscription, **changes))
+
+
 def session(world: World, spark: Any) -> Applier:
     """With the tables that the subscription has."""
     members = world.membership()
@@ -128,7 +151,16 @@ def session(world: World, spark: Any) -> Applier:
 
 
 @pytest.mark.parametrize(
-    ("change", "holds"), [(add, False), (remove, False), (adopt, False), (park, True)]
+    ("change", "holds"),
+    [
+        (add, False),
+        (remove, False),
+        (adopt, False),
+        (park, True),
+        (add_publication, False),
+        (rename, False),
+        (disable, True),
+    ],
 )
 def test_no_cut_with_other_tables_than_the_session_has(
     world: World, change: Callable[[World], None], holds: bool
@@ -187,7 +219,7 @@ def batch(end_lsn: int, key: int) -> Batch:
     )
     frames = [b"w" + bytes(24) + encode(message) for message in messages]
     piece = Piece(frames, [len(frames) - 1], sum(map(len, frames)))
-    return Batch((piece,), Lsn(end_lsn), Lsn(end_lsn), 0, 1, len(frames))
+    return Batch((piece,), Lsn(end_lsn), 0, 1, len(frames))
 
 
 def test_a_table_that_cannot_be_parked_any_more_is_of_another_membership(world: World) -> None:
@@ -197,6 +229,33 @@ def test_a_table_that_cannot_be_parked_any_more_is_of_another_membership(world: 
         world.catalog.park(members.rels[0], RelationChanged("too late"))
     assert not members.holds()
     assert not members.holds()
+
+
+def test_publications_that_come_with_tables_are_seen_with_them(world: World) -> None:
+    """Also by a worker that began a session between the statement and the launcher's look."""
+    assert not world.membership().altered
+    members = world.membership()
+    with world.catalog.write() as t:
+        t.subscriptions.save(replace(world.subscription, publications=("p", "q")))
+        t.relations.add(world.oid, {("public", "new"): 2}, SubscriptionRelState.INIT)
+    assert not members.holds()
+    assert members.altered
+    assert world.membership().altered
+
+
+@pytest.mark.parametrize("change", [add_publication, rename])
+def test_no_copy_of_what_other_publications_publish(
+    world: World, change: Callable[[World], None]
+) -> None:
+    (rel,) = world.rels()
+    with world.catalog.member(rel, world.subscription):
+        pass
+    change(world)
+    with (
+        pytest.raises(UndefinedObject, match="no longer part of the subscription"),
+        world.catalog.member(rel, world.subscription),
+    ):
+        raise AssertionError("it would be committed")
 
 
 def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.catalog import Catalog, SubscriptionRel, SubscriptionRelState
-from penstock.errors import RelationChanged, StateMismatch
+from penstock.errors import (
+    ApplierReplaced,
+    CommitConflict,
+    RelationChanged,
+    StateMismatch,
+    StorageError,
+)
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -19,6 +26,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.unanswered import Unanswered
 
 APP = "app"
 
@@ -74,8 +82,11 @@ class World:
     def rel(self, name: str) -> SubscriptionRel:
         return next(rel for rel in self.catalog.relations(self.oid) if rel.table == name)
 
-    def targets(self) -> Targets:
-        targets = Targets(self.warehouse, APP, "s", self.catalog, lambda oid, names: ())
+    def targets(self, unanswered: Unanswered | None = None) -> Targets:
+        warehouse = Warehouse(self.warehouse.uri, fsync=False)
+        targets = Targets(
+            warehouse, APP, "s", self.catalog, lambda oid, names: (), None, unanswered
+        )
         for rel in self.catalog.relations(self.oid):
             assert targets.open(rel) is not None
         return targets
@@ -177,6 +188,52 @@ def test_a_row_is_not_bound_to_a_relation_that_has_a_target(world: World) -> Non
     with pytest.raises(RelationChanged, match="are copies of one relation"):
         targets.bind(target, 1)
     assert world.rel("b").relid is None
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A store whose puts seem to fail, and arrive later."""
+
+    sent: list[tuple[str, int, Sequence[str]]]
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        self.sent.append((table_uri, version, lines))
+        raise StorageError("timeout")
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None: ...
+
+
+def test_a_race_that_was_lost_to_an_own_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put that arrives after the session that sent it is no other applier's."""
+    unanswered = Unanswered()
+    late = _Late([])
+    with monkeypatch.context() as outage:
+        outage.setattr(Warehouse, "store", late)
+        before = world.targets(unanswered)
+        with pytest.raises(StorageError, match="timeout"):
+            unanswered.commit(_open(before).table, APP, Lsn(60), "TEST")
+    targets = world.targets(unanswered)
+    target = _open(targets)
+    world.warehouse.store.put(*late.sent[0])
+    with pytest.raises(CommitConflict):
+        unanswered.commit(target.table, APP, Lsn(70), "TEST")
+    targets.load_again(target)
+    assert target.marker == 60
+    unanswered.commit(target.table, APP, Lsn(70), "TEST")
+    target.committed(Lsn(70))
+    rival = world.warehouse.open("public", "a")
+    assert rival is not None
+    rival.commit(app_id=APP, version_marker=80, operation="TEST")
+    with pytest.raises(ApplierReplaced):
+        targets.load_again(target)
+
+
+def _open(targets: Targets) -> Target:
+    found = targets.named(("public", "a"))
+    assert found is not None
+    return found
 
 
 def test_another_delta_table_is_refused(world: World) -> None:

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from penstock.catalog import Catalog, LakeTransaction, Member
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, in_order, together
+from penstock.walsender.commit_order import Found, follows, in_order, together
 from penstock.walsender.commits import TableCommit, commits_after
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.table_logs import TableLogs
@@ -176,5 +176,35 @@ def test_commits_of_a_group_are_one_transaction_in_the_place_of_the_last() -> No
     joined = together([one, other, two])
     assert [item.members for item in joined] == [other.members, one.members + two.members]
     assert [item.size for item in joined] == [10, 20]
-    apart = [one, found(2, 5), two]
+    early = found(2, 5)
+    assert together([one, early, two]) == [early, *together([one, two])]
+    late = found(1, 6)
+    first, last = together([one, late, two])
+    assert (first.members, last) == (one.members + two.members, late), "in that of the first"
+    apart = [one, late, early, two]
+    assert together(apart) == apart
+
+
+def test_groups_that_move_past_each_other_keep_the_order_of_their_tables() -> None:
+    """The first would go to its last commit, the second to its first: table 1 has both."""
+
+    def found(relation: int, to_version: int, group: str) -> Found:
+        member = Member(relation, f"t{relation}", to_version - 1, to_version)
+        return Found((member,), to_version, to_version, 10, group=group)
+
+    crossed = [found(1, 1, "g"), found(2, 1, "h"), found(2, 2, "g"), found(1, 2, "h")]
+    joined = together(crossed)
+    assert follows(joined, {1: 0, 2: 0})
+    assert sum(len(item.members) for item in joined) == len(crossed)
+
+
+def test_several_commits_of_one_table_in_a_group_are_one_step_of_it() -> None:
+    def found(relation: int, to_version: int, group: str | None = None) -> Found:
+        member = Member(relation, f"t{relation}", to_version - 1, to_version)
+        return Found((member,), to_version, to_version, 10, group=group)
+
+    out, into, back = found(1, 5, "g"), found(2, 3, "g"), found(1, 6, "g")
+    (joined,) = together([out, into, back])
+    assert joined.members == (Member(1, "t1", 4, 6), Member(2, "t2", 2, 3))
+    apart = [out, into, found(2, 4), found(1, 6), found(1, 7, "g")]
     assert together(apart) == apart

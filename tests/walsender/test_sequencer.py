@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member, SubscriptionRelState
+from penstock.failpoint import BEFORE_SEQUENCE
 from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
@@ -78,6 +80,60 @@ def test_order_and_positions_survive_a_restart(catalog: Catalog, warehouse: Ware
     assert [t.commit_time for t in log] == sorted(t.commit_time for t in log)
     Sequencer(catalog, warehouse).step(discover=True)
     assert log_of(catalog) == log
+
+
+@pytest.fixture
+def beside(
+    catalog: Catalog, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Sequencer], None]]:
+    """Makes a step of another process come between finding and writing in one's next step."""
+    with Catalog.open(f"sqlite:///{tmp_path / 'state.db'}") as opened:
+        other = Sequencer(opened, warehouse)
+
+        def beside(sequencer: Sequencer) -> None:
+            def pass_by(name: str) -> None:
+                if name == BEFORE_SEQUENCE:
+                    monkeypatch.undo()
+                    other.step(discover=True)
+
+            monkeypatch.setattr("penstock.walsender.sequencer.failpoint", pass_by)
+            sequencer.step()
+
+        yield beside
+
+
+def test_two_processes_put_a_commit_into_the_log_once(
+    catalog: Catalog, warehouse: Warehouse, beside: Callable[[Sequencer], None]
+) -> None:
+    for name in ("public.a", "public.b"):
+        write(warehouse, name, 0)
+    sequencer = Sequencer(catalog, warehouse)
+    sequencer.step(discover=True)
+    for number in range(2):
+        write(warehouse, "public.a", number)
+        write(warehouse, "public.b", number)
+        beside(sequencer)
+        assert told(catalog)[2 * number :] == [
+            (None, {"a": (number, number + 1)}),
+            (None, {"b": (number, number + 1)}),
+        ]
+    sequencer.step()
+    assert len(log_of(catalog)) == 4
+
+
+def test_two_processes_put_a_cut_into_the_log_once(
+    catalog: Catalog,
+    warehouse: Warehouse,
+    followed: tuple[Sequencer, str],
+    beside: Callable[[Sequencer], None],
+) -> None:
+    sequencer, app_id = followed
+    write(warehouse, "public.b", 1)
+    apply(warehouse, "a", app_id, 200)
+    apply(warehouse, "b", app_id, 200)
+    cut(warehouse, app_id, 200, a=1, b=2)
+    beside(sequencer)
+    assert told(catalog) == [(None, {"b": (0, 1)}), (200, {"a": (0, 1), "b": (1, 2)})]
 
 
 def test_upkeep_is_no_transaction(catalog: Catalog, warehouse: Warehouse) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
-from penstock.catalog.pg_class import PgClass
+from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import PgNamespace
 from penstock.catalog.pg_publication import PgPublication
@@ -34,11 +34,13 @@ from penstock.catalog.pg_subscription_rel import (
     SubscriptionRelState,
 )
 from penstock.catalog.pg_transactions import PgTransactions
+from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class CatalogTransaction:
     slots: PgReplicationSlots
     transactions: PgTransactions
     namespaces: PgNamespace
+    types: PgType
 
 
 class Catalog:
@@ -131,6 +134,21 @@ class Catalog:
         with self.read() as transaction:
             return transaction.relations.all(subid)
 
+    def subscription_with_relations(
+        self, subid: int
+    ) -> tuple[Subscription | None, tuple[SubscriptionRel, ...]]:
+        """A subscription, None when it is gone, and its tables, at one state."""
+        with self.read() as transaction:
+            return transaction.subscriptions.find_oid(subid), transaction.relations.all(subid)
+
+    def partition_tree(self, table: TableName) -> tuple[LakeTable, ...]:
+        """A partitioned table with its partitions and theirs, root first; () for any other."""
+        with self.read() as transaction:
+            root = transaction.tables.find(*table)
+            if root is None or root.partition_key is None:
+                return ()
+            return transaction.tables.family(root)
+
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
     ) -> SubscriptionRel:
@@ -160,13 +178,14 @@ class Catalog:
 
     @contextlib.contextmanager
     def member(
-        self, rel: SubscriptionRel
+        self, rel: SubscriptionRel, subscription: Subscription
     ) -> Iterator[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table's membership: until the block is left, nobody can end it. Yields
         ``set_state`` for it. Other writers wait. Raises UndefinedObject when it has
-        ended, or the subscription is being dropped."""
+        ended, or the subscription is being dropped or is not the given one any more: it may have
+        other publications, whose columns and rows the table holds."""
         with self.write() as transaction:
-            if not _is_member(transaction, rel):
+            if not _is_member(transaction, rel, subscription):
                 raise UndefinedObject(
                     f'table "{rel.qualified_name}" is no longer part of the subscription'
                 )
@@ -195,9 +214,11 @@ class Catalog:
                 transaction.subscriptions.save(replace(subscription, publisher=publisher))
 
 
-def _is_member(transaction: CatalogTransaction, rel: SubscriptionRel) -> bool:
-    subscription = transaction.subscriptions.find_oid(rel.subid)
-    if subscription is None or subscription.dropping:
+def _is_member(
+    transaction: CatalogTransaction, rel: SubscriptionRel, subscription: Subscription
+) -> bool:
+    now = transaction.subscriptions.find_oid(rel.subid)
+    if now is None or now.dropping or not now.followed_as(subscription):
         return False
     return any(one.sync_id == rel.sync_id for one in transaction.relations.all(rel.subid))
 
@@ -212,6 +233,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgReplicationSlots(connection),
         PgTransactions(connection),
         PgNamespace(connection),
+        PgType(connection),
     )
 
 

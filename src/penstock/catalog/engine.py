@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.errors import ConfigurationError, PenstockError, StorageError
 
@@ -22,10 +23,23 @@ BUSY_TIMEOUT_S: Final = 30.0
 """How long a process waits for another one's transaction."""
 
 _POSTGRESQL: Final = ("postgresql", "postgres")
-_CONNECT_SECONDS: Final = 10
-"""How long a PostgreSQL may take to answer; a URL may say otherwise."""
+_CONNECT_ARGS: Final[Mapping[str, int]] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
+"""A PostgreSQL that is gone without a word is given up after 20 s; a URL may say otherwise."""
+
+_PRIMARY_CODE: Final = 0xFF
+"""Of SQLite's result codes; the rest tells more of the same."""
+_LOCKED: Final = "55P03"
+_DISK_FULL: Final = "53100"
+_UNLOCK: Final = "Another process keeps it locked; end that process."
 
 _BEGIN: Final = "penstock_begin"
+_WRITABLE: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE"
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
@@ -73,8 +87,8 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
     if url.get_backend_name() == "postgresql":
         # connections of before a restart of the server are found out, not used
         options["pool_pre_ping"] = True
-        if "connect_timeout" not in url.query:
-            options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
+        options["isolation_level"] = "READ COMMITTED"
+        options["connect_args"] = {k: v for k, v in _CONNECT_ARGS.items() if k not in url.query}
     try:
         engine = create_engine(url, **options)
     except (ImportError, NoSuchModuleError) as error:
@@ -98,12 +112,14 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
             mode = connection.get_execution_options().get(_BEGIN, "DEFERRED")
             connection.exec_driver_sql(f"BEGIN {mode}")
 
-    if url.get_backend_name() == "postgresql" and durable:
+    if url.get_backend_name() == "postgresql":
 
         @event.listens_for(engine, "connect")
-        def _durable(dbapi_connection: Any, _record: Any) -> None:
+        def _settings(dbapi_connection: Any, _record: Any) -> None:
             with dbapi_connection.cursor() as cursor:
-                cursor.execute(_DURABLE)
+                cursor.execute(_WRITABLE)
+                if durable:
+                    cursor.execute(_DURABLE)
             dbapi_connection.commit()
 
     return engine
@@ -133,19 +149,39 @@ def errors_mapped() -> Iterator[None]:
         if not isinstance(error, DBAPIError):
             raise
         raise _storage_error(error) from None
+    except PoolTimeout:
+        raise StorageError(
+            "could not use the node's state store: none of its connections has become free",
+            hint="Check that the database of the parameter state answers.",
+        ) from None
 
 
 def _storage_error(error: DBAPIError) -> PenstockError:
-    text = str(error.orig).strip()
-    message = f"could not use the node's state store: {text}"
-    if "locked" in text:
-        return StorageError(
-            message, hint="Another process keeps it locked; end that process.", sqlstate="55P03"
+    message = f"could not use the node's state store: {str(error.orig).strip()}"
+    sqlstate, hint = (
+        _of_sqlite(error.orig) if isinstance(error.orig, sqlite3.Error) else _of_server(error.orig)
+    )
+    return StorageError(message, hint=hint, sqlstate=sqlstate)
+
+
+def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
+    """SQLSTATE and hint."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return _LOCKED, _UNLOCK
+    if code == sqlite3.SQLITE_FULL:
+        return (
+            _DISK_FULL,
+            "Free disk space where the state store's file lies, by default the node's folder.",
         )
-    if "full" in text or "No space" in text:
-        return StorageError(message, hint="Free disk space in the node's folder.", sqlstate="53100")
-    if not isinstance(error.orig, sqlite3.Error):
-        return StorageError(
-            message, hint="Check that the database of the parameter state can be reached."
-        )
-    return StorageError(message, hint="Check the node's folder and its permissions.")
+    return None, "Check the node's folder and its permissions."
+
+
+def _of_server(error: BaseException | None) -> tuple[str | None, str]:
+    """SQLSTATE and hint."""
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate == _LOCKED:
+        return _LOCKED, _UNLOCK
+    if sqlstate == _DISK_FULL:
+        return _DISK_FULL, "Free disk space on the server of the parameter state."
+    return None, "Check that the database of the parameter state can be reached."

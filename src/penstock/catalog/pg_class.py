@@ -159,6 +159,14 @@ class PgClass:
             raise UndefinedObject(f'relation "{schema}.{name}" does not exist', sqlstate="42P01")
         return found
 
+    def family(self, table: LakeTable) -> tuple[LakeTable, ...]:
+        """A table with its partitions and theirs, each after what it is a partition of."""
+        known = self.all()
+        found = [table]
+        for member in found:  # which grows
+            found += [child for child in known if child.parent == member.oid]
+        return tuple(found)
+
     def create(self, schema: str, name: str, uri: str | None, **attributes: Any) -> LakeTable:
         """Insert one; ``attributes``: fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
         if self.find(schema, name) is not None:

@@ -101,6 +101,11 @@ class Subscription:
         """Without the recorded error, so that a node tries again."""
         return replace(self, stopped=False, error=None, stopped_by=None)
 
+    def followed_as(self, other: Subscription) -> bool:
+        """Whether a worker that was started for the other one may go on. Where it was disabled, the
+        worker ends after its current cut."""
+        return replace(self, enabled=other.enabled) == other
+
     @property
     def should_run(self) -> bool:
         """Whether a node is to run a worker for it."""

@@ -26,6 +26,7 @@ from penstock.catalog import (
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,
+    pg_type,
 )
 from penstock.catalog.engine import (
     errors_mapped,
@@ -65,7 +66,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     4: _add_what_is_missing,
     # And which relations they were.
     5: _add_what_is_missing,
-    # Unique indexes, and tables that were given another schema.
+    # Unique indexes, tables that were given another schema, enum types.
     6: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
@@ -80,6 +81,7 @@ _TABLES: Final = (
     pg_subscription,
     pg_subscription_rel,
     pg_transactions,
+    pg_type,
 )
 """Importing them has put their tables into METADATA."""
 

@@ -26,11 +26,13 @@ from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
     UNDEFINED_COLUMN,
+    check_declarations,
     check_key,
     column,
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
+from penstock.commands.generated_columns import with_expression
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
@@ -42,6 +44,7 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
     drop_index,
@@ -120,6 +123,7 @@ def _alter(
             table = _execute(transaction, scope, table, command, changes, notices)
         transaction.tables.save(table)
     if changes:
+        check_between_batches(transaction, scope, table)
         change_columns(scope, family(transaction, table), changes, rewrites)
     return CommandResult("ALTER TABLE", tuple(notices))
 
@@ -145,9 +149,11 @@ def _execute(
 ) -> LakeTable:
     match command:
         case AddColumn():
+            check_declarations(table.name, command.column)
             new = column(transaction, scope, command.column)
+            before = len(changes.added)
             table = _add_column(scope, table, command, new, changes, notices)
-            unique = command.column.unique if new in changes.added else None
+            unique = command.column.unique if len(changes.added) > before else None
             return add_constraints(transaction, table, [unique] if unique else [])
         case AddPrimaryKey(columns):
             if table.primary_key:
@@ -190,7 +196,8 @@ def _add_column(
     """ATExecAddColumn"""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
-    if new.name in names(changes.columns(scope, table)):
+    known = changes.columns(scope, table)
+    if new.name in names(known):
         message = f'column "{new.name}" of relation "{table.name}" already exists'
         if not command.missing_ok:
             raise DuplicateObject(message, sqlstate=DUPLICATE_COLUMN)
@@ -198,7 +205,7 @@ def _add_column(
         return table
     if command.column.primary_key and table.primary_key:
         raise multiple_primary_keys(table.name)
-    changes.added.append(new)
+    changes.added.append(with_expression(new, [*known, new], table.name))
     return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
 
 
@@ -292,4 +299,5 @@ def _detach(
             f'relation "{child.name}" is not a partition of relation "{parent.name}"',
             sqlstate=UNDEFINED_TABLE,
         )
+    check_between_batches(transaction, scope, parent)
     transaction.tables.save(replace(left_alone(child), parent=None, bound=None))

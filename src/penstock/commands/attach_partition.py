@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
     FeatureNotSupported,
@@ -44,6 +46,7 @@ def attach(
     _check_columns(scope, parent, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     _check_empty(scope, child)
+    check_between_batches(transaction, scope, parent)
     partition = replace(
         child,
         parent=parent.oid,
@@ -77,6 +80,7 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
                 f'child table "{child.name}" has different type for column "{column.name}"',
                 sqlstate=_MISMATCH,
             )
+        check_same_generation(mine, column)
 
 
 def _check_empty(scope: Scope, child: LakeTable) -> None:

@@ -95,6 +95,7 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
     if dropped:
         delta.drop_columns(dropped)
     new = _new_columns(delta, changes)
+    _check_no_rows(delta, new)
     delta.add_columns(new)
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
@@ -103,6 +104,17 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
         )
     constants = {column.name: default_value(column, changes.at) for column in new}
     return ColumnChange(delta, dropped, constants)
+
+
+def _check_no_rows(delta: DeltaTable, new: Sequence[Column]) -> None:
+    """Generated values are made when a row is written; those that are there would hold NULL."""
+    generated = next((column for column in new if column.generated is not None), None)
+    if generated is not None and delta.rows:
+        raise FeatureNotSupported(
+            "ADD COLUMN with GENERATED ALWAYS is not supported for a table with rows",
+            hint=f'Make a table that has the column "{generated.source}", and INSERT the rows '
+            "there.",
+        )
 
 
 def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
@@ -118,6 +130,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
             c.typmod,
             local=True,
             default=c.default,
+            generated=c.generation,
         )
         for c in changes.added
         if c.name not in known

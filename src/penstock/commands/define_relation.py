@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.namespace import get_schema, get_table, names, table_columns
+from penstock.commands.column_types import check_enum_default, column_type
+from penstock.commands.generated_columns import (
+    check_generations,
+    check_not_in_partition_key,
+    check_own_default,
+    with_expressions,
+)
+from penstock.commands.namespace import get_table, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import (
@@ -25,8 +32,9 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import constant
 from penstock.pgtypes import arrow_type
-from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
+from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum
 
 UNDEFINED_COLUMN = "42703"
 DUPLICATE_COLUMN = "42701"
@@ -51,10 +59,11 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
         definition = _partition(transaction, scope, statement)
     else:
         for item in statement.columns:
-            _check_null(statement.relation.name, item)
+            check_declarations(statement.relation.name, item)
         columns = _own_and_liked(transaction, scope, statement)
         key = _primary_key(statement, columns)
         _check_once(names(columns))
+        columns = with_expressions(columns, statement.relation.name)
         uniques = _uniques(statement, columns)
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
         definition = Definition(columns, key, notices=notices, uniques=uniques)
@@ -68,7 +77,9 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
     return definition
 
 
-def _check_null(table: str, item: ColumnDef) -> None:
+def check_declarations(table: str, item: ColumnDef) -> None:
+    """transformColumnDefinition. Raises SqlSyntaxError."""
+    check_generations(item, table)
     if item.null and (item.not_null or item.primary_key):
         raise SqlSyntaxError(
             f'conflicting NULL/NOT NULL declarations for column "{item.name}" of table "{table}"'
@@ -76,15 +87,22 @@ def _check_null(table: str, item: ColumnDef) -> None:
 
 
 def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> TableColumn:
-    """A column with its type looked up. Raises UndefinedObject (42704, 3F000)."""
-    type_name = item.type
-    if type_name.schema is not None:
-        get_schema(transaction, scope, type_name.schema)
-    oid, typmod = resolve(
-        type_name.name, type_name.modifiers, array=type_name.array, schema=type_name.schema
-    )
+    """A column with its type looked up, and its generation expression as it was written.
+
+    Raises UndefinedObject (42704, 3F000).
+    """
+    oid, typmod = column_type(transaction, scope, item.type)
+    check_enum_default(item.name, item.default, oid)
     _check_default(item.default, oid, typmod)
-    return TableColumn(item.name, oid, typmod, default=item.default)
+    generation = item.generations[0] if item.generations else None
+    return TableColumn(
+        item.name,
+        oid,
+        typmod,
+        generated=generation is not None,
+        default=item.default,
+        generation=generation,
+    )
 
 
 def _check_default(default: str | None, oid: int, typmod: int) -> None:
@@ -112,6 +130,9 @@ def _with_defaults(
         if name not in names(columns):
             raise UndefinedObject(f'column "{name}" does not exist', sqlstate=UNDEFINED_COLUMN)
     for item in columns:
+        if item.name in defaults:
+            check_own_default(item)
+        check_enum_default(item.name, defaults.get(item.name), item.type_oid)
         _check_default(defaults.get(item.name), item.type_oid, item.typmod)
     return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
 
@@ -119,13 +140,14 @@ def _with_defaults(
 def _own_and_liked(
     transaction: CatalogTransaction, scope: Scope, statement: CreateTable
 ) -> tuple[TableColumn, ...]:
-    """Columns as written; those of LIKE come without their defaults and keys."""
+    """Columns as written; those of LIKE come without their defaults, expressions and keys."""
     own = [column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
         return tuple(own)
     liked = table_columns(scope, get_table(transaction, scope, statement.like))
     at = statement.like_at
-    return (*own[:at], *(replace(c, default=None) for c in liked), *own[at:])
+    plain = (replace(c, default=None, generated=False, generation=None) for c in liked)
+    return (*own[:at], *plain, *own[at:])
 
 
 def _primary_key(statement: CreateTable, columns: Sequence[TableColumn]) -> tuple[str, ...]:
@@ -186,11 +208,19 @@ def check_partition_key(
     primary_key: Sequence[str],
 ) -> None:
     """ComputePartitionAttrs; a primary key has all columns of the partition key (DefineIndex)."""
+    known = {item.name: item for item in columns}
     for name in spec.columns:
-        if name not in names(columns):
+        if name not in known:
             raise UndefinedObject(
                 f'column "{name}" named in partition key does not exist',
                 sqlstate=UNDEFINED_COLUMN,
+            )
+        check_not_in_partition_key(known[name])
+        if is_enum(known[name].type_oid):
+            raise FeatureNotSupported(
+                f"partitioning by a column of type {type_name(known[name].type_oid)} is not "
+                "supported",
+                detail="It is kept as text, whose order is another one.",
             )
     if primary_key:
         check_partition_columns(table, spec.columns, primary_key, "PRIMARY KEY")

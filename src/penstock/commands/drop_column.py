@@ -14,6 +14,7 @@ from penstock.catalog import CatalogTransaction, LakeTable, PublicationRel
 from penstock.commands.change_columns import ColumnChanges
 from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINED_COLUMN
 from penstock.commands.depend import cascade_notices, shown_name, still_used
+from penstock.commands.generated_columns import generated_from
 from penstock.commands.namespace import family, names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope
@@ -56,11 +57,40 @@ def drop_column(
         )
     for member in members[1:]:
         _check_partition_key(member, command.name)
-    notices += _leave_publications(transaction, scope, members, command)
-    for member in members[1:]:
-        transaction.tables.save(_without(member, command.name))
-    changes.drop(command.name)
-    return _without(table, command.name)
+    made_of_it = generated_from(command.name, changes.columns(scope, table), table.name)
+    _check_not_generated_from(transaction, scope, members, command, made_of_it)
+    for name in (command.name, *made_of_it):
+        notices += _leave_publications(transaction, scope, members, replace(command, name=name))
+        for member in family(transaction, table)[1:]:
+            transaction.tables.save(_without(member, name))
+        changes.drop(name)
+        table = _without(table, name)
+    shown = shown_name(transaction, scope, table.schema, table.name)
+    notices += cascade_notices([f"column {name} of table {shown}" for name in made_of_it])
+    return table
+
+
+def _check_not_generated_from(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    members: Sequence[LakeTable],
+    command: DropColumn,
+    made_of_it: Sequence[str],
+) -> None:
+    """Raises NotInPrerequisiteState (2BP01), without CASCADE."""
+    if command.cascade or not made_of_it:
+        return
+    shown = [
+        shown_name(transaction, scope, member.schema, member.name)
+        for member in _last_first(members, members[0])
+    ]
+    lines = [
+        f"column {name} of table {table} depends on column {command.name} of table {table}"
+        for table in shown
+        for name in made_of_it
+    ]
+    what = f"column {command.name} of table {shown[0]}"
+    raise still_used(what if len(members) == 1 else None, lines)
 
 
 def _check_partition_key(table: LakeTable, column: str) -> None:

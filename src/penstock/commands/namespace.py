@@ -15,7 +15,7 @@ from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
-from penstock.lakehouse.schema import DEFAULT, TYPE
+from penstock.lakehouse.schema import DEFAULT, GENERATED, is_generated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
@@ -24,7 +24,6 @@ from penstock.sql import RangeVar
 UNDEFINED_TABLE = "42P01"
 UNDEFINED_SCHEMA = "3F000"
 _TEXT_OID = 25
-_GENERATED = "delta.generationExpression"
 
 
 def warehouse_of(scope: Scope) -> Warehouse:
@@ -160,16 +159,16 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
     columns = []
     for field in description.fields:
         metadata = field.get("metadata") or {}
-        oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
-        pair = (int(oid), int(typmod or -1))
+        pair = recorded_type(metadata)
         if not pair[0]:
             pair = _type_of(field["type"])
         columns.append(
             TableColumn(
                 source_name(field),
                 *pair,
-                generated=_GENERATED in metadata,
+                generated=is_generated(metadata),
                 default=metadata.get(DEFAULT),
+                generation=metadata.get(GENERATED),
             )
         )
     return tuple(columns)

@@ -28,6 +28,8 @@ def rename_subscription(
         transaction.subscriptions.save(replace(subscription, name=statement.new_name))
         if scope.warehouse is not None:
             owner = CutOwner(statement.new_name, subscription.app_id)
-            scope.warehouse.cuts.forget_others(owner)
+            known = transaction.subscriptions.all()
+            living = [CutOwner(one.name, one.app_id) for one in known]
+            scope.warehouse.cuts.forget_others(owner, living)
             scope.warehouse.cuts.rename(owner)
     return CommandResult(ALTERED)

@@ -33,7 +33,8 @@ NODE_ROLE: Final = CurrentRole("penstock", superuser=True)
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column as row filters and column lists see it; ``name``: PostgreSQL's."""
+    """A column as row filters and column lists see it; ``name``: PostgreSQL's. ``generation``: the
+    expression where the node generates it."""
 
     name: str
     type_oid: int
@@ -41,6 +42,7 @@ class TableColumn:
     generated: bool = False
     collation: str = "default"
     default: str | None = None
+    generation: str | None = None
 
 
 class CompiledFilter(Protocol):

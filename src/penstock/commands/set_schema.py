@@ -51,7 +51,10 @@ def _check_movable(
         raise FeatureNotSupported(
             "ALTER TABLE ... SET SCHEMA of a partitioned table is not supported"
         )
-    check_not_subscribed(transaction, table, "move")
+    above: LakeTable | None = table
+    while above is not None:
+        check_not_subscribed(transaction, above, "move")
+        above = None if above.parent is None else transaction.tables.find_oid(above.parent)
 
 
 def moved(table: LakeTable, schema: str) -> LakeTable:

@@ -67,7 +67,8 @@ def alter_publications(
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
     with catalog.write() as transaction:
-        unchanged(transaction, subscription, found)
+        # With what was recorded of it while the publisher was asked, such as whom it follows.
+        wanted = _altered(unchanged(transaction, subscription, found), statement)
         transaction.subscriptions.save(wanted)
         notices += take_in(transaction, wanted, found, options)
     return CommandResult(ALTERED, tuple(notices))

@@ -1,30 +1,101 @@
-"""Which tables of the node a subscription may fill (execReplication.c, CheckSubscriptionRelkind).
+"""Which tables of the node a subscription may fill (execReplication.c, CheckSubscriptionRelkind),
+and when the partitions of one that it fills may become others.
 
-In: the published tables. Out: nothing, or an error. Tables that are not there are made when they
-are copied.
+In: the published tables; a partitioned table of the node. Out: nothing, or an error. Tables that
+are not there are made when they are copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.catalog import CatalogTransaction
-from penstock.errors import FeatureNotSupported
+from penstock.catalog import (
+    CatalogTransaction,
+    LakeTable,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
+from penstock.commands.namespace import warehouse_of
+from penstock.commands.scope import Scope
+from penstock.errors import FeatureNotSupported, ObjectInUse
+from penstock.lakehouse.cuts import CutOwner
+from penstock.lakehouse.rewind import common_point
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
-    """``tables``: (schema, table). Raises FeatureNotSupported: one is partitioned on the node, or
-    its name has another folder than it would get."""
-    for schema, name in tables:
+    """``tables``: (schema, table), all of a subscription. Raises FeatureNotSupported for a
+    partitioned one whose partition is among them: a Delta table follows one relation; and for
+    one that lies in another folder than its name's."""
+    named = set(tables)
+    for schema, name in sorted(named):
         _check_folder(transaction, schema, name)
-        found = transaction.tables.find(schema, name)
-        if found is not None and found.partition_key is not None:
-            raise FeatureNotSupported(
-                f'cannot use relation "{schema}.{name}" as logical replication target',
-                detail="It is a partitioned table of this node.",
-                hint="Publish its partitions (publish_via_partition_root = false), or drop the "
-                "table here: the subscription then makes a plain one.",
-            )
+        root = transaction.tables.find(schema, name)
+        if root is None or root.partition_key is None:
+            continue
+        for member in transaction.tables.family(root)[1:]:
+            _check_folder(transaction, member.schema, member.name)
+            if (member.schema, member.name) in named:
+                raise FeatureNotSupported(
+                    f'cannot use relation "{member.qualified_name}" as logical replication target',
+                    detail=f'It is a partition of "{root.qualified_name}" on this node, which the '
+                    "publications have, too.",
+                    hint=f"Detach it: ALTER TABLE {root.name} DETACH PARTITION {member.name}. Or "
+                    "publish one of the two.",
+                )
+
+
+def check_between_batches(transaction: CatalogTransaction, scope: Scope, parent: LakeTable) -> None:
+    """Before the partitions of a table become others. A batch that some of them have, and others
+    have not yet, goes on by those that it began with.
+
+    Raises ObjectInUse while there is one, StorageError.
+    """
+    above = [parent]
+    while (up := above[-1].parent) is not None:
+        found = transaction.tables.find_oid(up)
+        if found is None:
+            break
+        above.append(found)
+    roots = {(table.schema, table.name): table for table in above}
+    for subscription in transaction.subscriptions.all():
+        for rel in transaction.relations.all(subscription.oid):
+            root = roots.get(rel.table_name)
+            if root is not None and _half_applied(transaction, scope, subscription, rel, root):
+                raise ObjectInUse(
+                    f'cannot change the partitions of "{parent.name}" because subscription '
+                    f'"{subscription.name}" is in the middle of a batch',
+                    detail="Some of the partitions have it, and others have not yet.",
+                    hint="Try again. If the subscription has stopped, let it go on first: "
+                    "ALTER SUBSCRIPTION ... ENABLE.",
+                )
+
+
+def check_detached(transaction: CatalogTransaction, scope: Scope, table: LakeTable) -> None:
+    """The same for a table that may be a partition, and is to be none."""
+    parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
+    if parent is not None:
+        check_between_batches(transaction, scope, parent)
+
+
+def _half_applied(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    subscription: Subscription,
+    rel: SubscriptionRel,
+    root: LakeTable,
+) -> bool:
+    warehouse, app_id = warehouse_of(scope), subscription.app_id
+
+    def marker(table: LakeTable) -> int:
+        delta = warehouse.open(table.schema, table.name)
+        return 0 if delta is None else delta.transaction_version(app_id) or 0
+
+    ready = rel.state is SubscriptionRelState.READY
+    cut = warehouse.cuts.last(CutOwner(subscription.name, app_id)) if ready else None
+    common = common_point(marker(root), None if cut is None else cut.lsn)
+    leaves = [t for t in transaction.tables.family(root) if t.partition_key is None]
+    return any(marker(leaf) > common for leaf in leaves)
 
 
 def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:

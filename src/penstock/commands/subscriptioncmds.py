@@ -180,7 +180,7 @@ def take_in(
     """AlterSubscription_refresh: the subscription's tables become those that were found."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
-    check_targets(transaction, new)
+    check_targets(transaction, found.tables)
     added = transaction.relations.add(subscription.oid, new, _first_state(options))
     for table in known.keys() - set(found.tables):
         transaction.relations.remove(known[table])
@@ -257,8 +257,9 @@ def _insert(
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
-            cuts.adopt([CutOwner(known.name, known.app_id) for known in others])
-            cuts.forget_others(CutOwner(subscription.name, subscription.app_id))
+            living = [CutOwner(known.name, known.app_id) for known in others]
+            cuts.adopt(living)
+            cuts.forget_others(CutOwner(subscription.name, subscription.app_id), living)
 
 
 def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:

@@ -9,6 +9,7 @@ table that nobody has named yet.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
@@ -20,6 +21,7 @@ from penstock.commands.aclchk import (
     check_owner,
     role_of,
 )
+from penstock.commands.column_types import columns_of_types
 from penstock.commands.define_relation import Definition, define
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
@@ -42,7 +44,10 @@ from penstock.commands.namespace import (
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
+from penstock.commands.subscription_targets import check_between_batches, check_detached
+from penstock.commands.typecmds import check_unused, shown_user
 from penstock.commands.unique_indexes import add_constraints, inherit_indexes
+from penstock.enum_type import EnumType
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -53,10 +58,15 @@ from penstock.errors import (
 from penstock.lakehouse.schema import TableSchema
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
+from penstock.sql.enum_types import enum_name
 
 log = logging.getLogger(__name__)
 
 _DUPLICATE_TABLE = "42P07"
+_TYPE_OF_ITS_NAME = (
+    "A relation has an associated type of the same name, so you must use a name that doesn't "
+    "conflict with any existing type."
+)
 
 
 def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> CommandResult:
@@ -74,10 +84,13 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
         definition = define(transaction, scope, statement)
         if exists:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
+        if transaction.types.find(namespace.name, name) is not None:
+            raise DuplicateObject(f'type "{name}" already exists', hint=_TYPE_OF_ITS_NAME)
         if definition.parent is not None and definition.bound is not None:
             check_new_partition(
                 transaction, scope, definition.parent, statement.relation.name, definition.bound
             )
+            check_between_batches(transaction, scope, definition.parent)
         table = transaction.tables.create(
             namespace.name,
             name,
@@ -121,8 +134,16 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     )
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, attributes)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
-    defaults = {column.name: column.default for column in definition.columns}
-    columns = [replace(c, local=True, default=defaults[c.source]) for c in made.columns]
+    defined = {column.name: column for column in definition.columns}
+    columns = [
+        replace(
+            c,
+            local=True,
+            default=defined[c.source].default,
+            generated=defined[c.source].generation,
+        )
+        for c in made.columns
+    ]
     return TableSchema(tuple(columns), made.key)
 
 
@@ -142,6 +163,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
                 dropped |= {member.oid: member for member in family(transaction, table)}
         for table in dropped.values():
             check_not_subscribed(transaction, table, "drop")
+            check_detached(transaction, scope, table)
             delete_table(transaction, table)
         for table in dropped.values():
             warehouse.remove(*(table.folder_of or (table.schema, table.name)))
@@ -191,34 +213,39 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
 
 
 def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
-    """RemoveObjects for schemas; with CASCADE their tables go too."""
+    """RemoveObjects for schemas; with CASCADE their tables and types go too."""
     notices: list[Notice] = []
-    reported: list[LakeTable] = []
+    reported: list[str] = []
     tables: list[LakeTable] = []
+    enums: list[EnumType] = []
     with catalog.write() as transaction:
         found = _schemas_to_drop(transaction, scope, statement, notices)
         if found and scope.warehouse is not None:
             register_all(transaction, scope)
         for namespace in found:
             held = [t for t in transaction.tables.all() if t.schema == namespace.name]
-            if held and not statement.cascade:
-                schema = f"schema {namespace.name}"
-                raise still_used(
-                    schema, [f"table {t.qualified_name} depends on {schema}" for t in held]
-                )
+            types = [t for t in transaction.types.all() if t.schema == namespace.name]
+            shown = _shown(held, types)
+            if shown and not statement.cascade:
+                raise _still_used(transaction, scope, namespace, held, types)
             dropped = {member.oid: member for t in held for member in family(transaction, t)}
             for table in dropped.values():
                 check_not_subscribed(transaction, table, "drop")
+                check_detached(transaction, scope, table)
                 delete_table(transaction, table)
-            reported += held  # partitions go with their table, without a word
+            reported += shown  # partitions go with their table, without a word
             tables += dropped.values()
+            enums += types
             for row in transaction.publications.namespaces():
                 if row.schema == namespace.name:
                     transaction.publications.remove_namespace(row.publication, row.schema)
             transaction.namespaces.delete(namespace.oid)
+        check_unused(transaction, scope, enums, cascade=True)
+        for enum in enums:
+            transaction.types.delete(enum.oid)
         for table in tables:
             warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
-    notices += cascade_notices([f"table {table.qualified_name}" for table in reported])
+    notices += cascade_notices(reported)
     return CommandResult("DROP SCHEMA", tuple(notices))
 
 
@@ -241,3 +268,25 @@ def _schemas_to_drop(
             )
         found.append(namespace)
     return found
+
+
+def _shown(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
+    """What a schema holds, in the order of oids."""
+    found = {table.oid: f"table {table.qualified_name}" for table in tables}
+    found |= {enum.oid: f"type {enum_name(enum)}" for enum in enums}
+    return [text for _, text in sorted(found.items())]
+
+
+def _still_used(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    namespace: Namespace,
+    tables: Sequence[LakeTable],
+    enums: Sequence[EnumType],
+) -> NotInPrerequisiteState:
+    lines = [f"{each} depends on schema {namespace.name}" for each in _shown(tables, enums)]
+    for table, column, enum in reversed(columns_of_types(transaction, scope, enums)):
+        if table.schema != namespace.name:  # the others go with their table
+            place = lines.index(f"type {enum_name(enum)} depends on schema {namespace.name}")
+            lines.insert(place + 1, shown_user(scope, table, column, enum))
+    return still_used(f"schema {namespace.name}", lines)

@@ -32,6 +32,7 @@ from penstock.sql import (
     RoleKind,
     RoleSpec,
 )
+from penstock.sql.enum_types import enum_name
 
 _RESERVED = "42939"
 
@@ -159,21 +160,24 @@ def _check_drop(transaction: CatalogTransaction, role: Role) -> None:
 
 
 def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
-    """checkSharedDependencies: what the role owns and may read, by class and oid."""
+    """checkSharedDependencies: what the role owns and may read, in the order of oids."""
     granted = transaction.roles.granted_to(role.oid)
-    found = []
+    found: list[tuple[int, str]] = []
     for table in transaction.tables.all():
         if table.owner == role.oid:
-            found.append(f"owner of table {_shown(table)}")
+            found.append((table.oid, f"owner of table {_shown(table)}"))
         if table.oid in granted:
-            found.append(f"privileges for table {_shown(table)}")
+            found.append((table.oid, f"privileges for table {_shown(table)}"))
+    for enum in transaction.types.all():
+        if enum.owner == role.oid:
+            found.append((enum.oid, f"owner of type {enum_name(enum)}"))
     for schema in transaction.namespaces.all():
         if schema.owner == role.oid:
-            found.append(f"owner of schema {schema.name}")
-    for publication in sorted(transaction.publications.all(), key=lambda p: p.oid):
+            found.append((schema.oid, f"owner of schema {schema.name}"))
+    for publication in transaction.publications.all():
         if publication.owner == role.oid:
-            found.append(f"owner of publication {publication.name}")
-    return found
+            found.append((publication.oid, f"owner of publication {publication.name}"))
+    return [text for _, text in sorted(found, key=lambda each: each[0])]
 
 
 def _shown(table: LakeTable) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands import indexcmds, publicationcmds, tablecmds, user
+from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
@@ -30,6 +30,7 @@ from penstock.commands.subscriptioncmds import (
 from penstock.commands.views import select
 from penstock.errors import FeatureNotSupported, InsufficientPrivilege
 from penstock.sql import (
+    AddEnumValue,
     AlterPublicationObjects,
     AlterPublicationOptions,
     AlterPublicationOwner,
@@ -41,6 +42,7 @@ from penstock.sql import (
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     AlterTable,
+    CreateEnum,
     CreateIndex,
     CreatePublication,
     CreateRole,
@@ -53,6 +55,7 @@ from penstock.sql import (
     DropSchema,
     DropSubscription,
     DropTable,
+    DropType,
     GrantSelect,
     Query,
     RenamePublication,
@@ -62,6 +65,7 @@ from penstock.sql import (
     SetSchema,
     Statement,
 )
+from penstock.sql.enum_types import known_enums
 
 _NODE_SCOPE: Final = Scope()
 
@@ -85,6 +89,9 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandRe
     DropIndex: indexcmds.drop_index,
     CreateSchema: tablecmds.create_schema,
     DropSchema: tablecmds.drop_schema,
+    CreateEnum: typecmds.create_type,
+    AddEnumValue: typecmds.add_value,
+    DropType: typecmds.drop_type,
 }
 
 
@@ -102,7 +109,10 @@ def execute(
     """
     command = _COMMANDS.get(type(statement))
     if command is not None:
-        result = command(statement, catalog, scope)
+        with catalog.read() as transaction:
+            enums = transaction.types.all()
+        with known_enums(enums):
+            result = command(statement, catalog, scope)
     else:
         result = _subscriptions(statement, catalog, connect, scope)
     parsing = tuple(notice(text, sqlstate="42622") for text in statement.notices)

@@ -20,14 +20,15 @@ from penstock.executor.duckdb_values import (
     NUMERIC,
     TEXT,
     Value,
+    comparable,
     duckdb_type,
     refused,
-    sort_key,
 )
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
 from penstock.sql.query.primnodes import Aggref
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum
 
 NUMERIC_AVERAGE: Final = "pg_numeric_average"
 """(sum, count) as text -> their quotient as numeric_avg prints it; see ``numeric_average``."""
@@ -105,9 +106,9 @@ def _average(node: Aggref, value: Value, total: str, count: str, fails: bool) ->
 def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:
     if value.type in PLAIN or value.shape is not None:
         return Value(sql, node.type, value.shape, fails)
-    if value.type == NUMERIC and not node.distinct:
-        key = sort_key(value.sql)
-        return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", NUMERIC, None, fails)
+    if (value.type == NUMERIC or is_enum(value.type)) and not node.distinct:
+        key = comparable(value, value)[0]
+        return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", node.type, None, fails)
     raise _refused(node, [value])
 
 
@@ -140,6 +141,8 @@ def _check_positive(node: Node, message: str, sqlstate: str) -> None:
 def check_groupable(value: Value) -> None:
     """Values that are equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
     if value.type in PLAIN or (value.type == NUMERIC and value.shape is not None):
+        return
+    if is_enum(value.type):
         return
     raise refused(f"grouping by {type_name(value.type)}")
 

@@ -1,22 +1,27 @@
 """Changes of rows as SQL of DuckDB: what is inserted, and what UPDATE and DELETE compute.
 
 In: typed plans. Out: a compiled query whose columns are as the table keeps them, and expressions
-over the columns of the rows that are changed.
+over the columns of the rows that are changed, or of rows that are written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.executor.duckdb_query import CompiledQuery, QueryCompiler, TableInput, compile_query
 from penstock.executor.duckdb_values import NUMERIC, Value, as_text, duckdb_type
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.coercion import element
 from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import Node
+from penstock.sql.object_names import RangeVar
+from penstock.sql.primnodes import Node, substituted
 from penstock.sql.query.change_analysis import ChangePlan, InsertPlan
-from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.query.generated_column import analyze_generation
+from penstock.sql.query.primnodes import OutputColumn, TableScan
+
+_ROWS: Final = "r1"
 
 
 def compile_insert(plan: InsertPlan) -> CompiledQuery:
@@ -69,3 +74,17 @@ def compile_expression(
     inputs: Sequence[TableInput] = [compiler.input(scan, None) for scan in others]
     sql = value.sql if column is None else stored(value, column)
     return CompiledExpression(sql, own.name, compiler.input(own, None).columns, tuple(inputs))
+
+
+def compile_generation(
+    column: OutputColumn, columns: Sequence[OutputColumn], table: str
+) -> CompiledExpression:
+    """A generated column of rows of which all others are known. ``table``: ``[schema.]name``.
+
+    Raises as ``analyze_generation`` and ``compile_query``.
+    """
+    scan = TableScan(_ROWS, tuple(columns), RangeVar(table))
+    names = (each.name for each in columns)
+    values = dict(zip(names, scan.variables(), strict=True))
+    node = substituted(analyze_generation(column, columns, table), values)
+    return compile_expression(ChangePlan(scan, (), None), node, column)

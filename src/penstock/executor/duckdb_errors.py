@@ -24,6 +24,7 @@ _RAISED: Final = {
     ),
 }
 _TOO_LONG: Final = re.compile(r"value too long for type character(?: varying)?\(\d+\)")
+_NO_LABEL: Final = re.compile(r'invalid input value for enum .*"', re.DOTALL)
 _INTEGERS: Final = {
     "INT16": "smallint",
     "SMALLINT": "smallint",
@@ -49,6 +50,9 @@ def postgres_error(text: str) -> PenstockError:
     for said, (message, sqlstate) in _RAISED.items():
         if said in text:
             return PenstockError(message, sqlstate=sqlstate)
+    no_label = _NO_LABEL.search(text)
+    if no_label is not None:
+        return PenstockError(no_label[0], sqlstate="22P02")
     too_long = _TOO_LONG.search(text)
     if too_long is not None:
         return PenstockError(too_long[0], sqlstate="22001")

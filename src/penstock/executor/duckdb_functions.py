@@ -36,7 +36,8 @@ from penstock.executor.duckdb_values import (
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
-from penstock.sql.quoting import type_name
+from penstock.sql.quoting import quote_literal, type_name
+from penstock.sql.type_cache import is_enum, types
 
 _TRIMS: Final = {"btrim": "trim", "ltrim": "ltrim", "rtrim": "rtrim"}
 _DATE_FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})
@@ -272,18 +273,32 @@ def _length(value: Value, typmod: int) -> Value:
 
 
 def output_text(value: Value, target: int) -> Value:
-    """CoerceViaIO to a string: what the output function prints. Raises FeatureNotSupported."""
+    """CoerceViaIO to a string: what the output function prints; of a string to an enum: its label.
+
+    Raises FeatureNotSupported.
+    """
+    if is_enum(target) and value.type in (TEXT, VARCHAR):
+        return _label(value, target)
     if target not in (TEXT, VARCHAR):
         raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
     if value.type in INTEGERS | {NUMERIC, DATE, TIMESTAMP}:
         sql = f"CAST({value.sql} AS VARCHAR)"
-    elif value.type in (UUID, VARCHAR, TEXT, NAME):
+    elif value.type in (UUID, VARCHAR, TEXT, NAME) or is_enum(value.type):
         sql = value.sql
     else:
         raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
     if value.type in (DATE, TIMESTAMP):
         sql = f"replace({sql}, ' (BC)', ' BC')"
     return Value(sql, target, None, value.fails)
+
+
+def _label(value: Value, target: int) -> Value:
+    """enum_in"""
+    labels = ", ".join(map(quote_literal, types()[target].labels)) or "NULL"
+    message = quote_literal(f'invalid input value for enum {type_name(target)}: "')
+    refusal = f"CAST(error({message} || {value.sql} || '\"') AS VARCHAR)"
+    known = f"{value.sql} IS NULL OR {value.sql} IN ({labels})"
+    return Value(f"CASE WHEN {known} THEN {value.sql} ELSE {refusal} END", target, None, True)
 
 
 def fitted(value: Value, typmod: int) -> Value:

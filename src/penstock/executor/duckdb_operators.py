@@ -34,8 +34,10 @@ from penstock.executor.duckdb_values import (
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum
 
-COMPARISONS: Final = frozenset({"=", "<>", "<", "<=", ">", ">="})
+_ORDERS: Final = frozenset({"<", "<=", ">", ">="})
+COMPARISONS: Final = _ORDERS | {"=", "<>"}
 _LIKES: Final = {
     "~~": (False, False),
     "!~~": (True, False),
@@ -64,16 +66,19 @@ def compare(name: str, left: Value, right: Value) -> Value:
     if not _comparable_types(left.type, right.type):
         raise refused_operator(name, left.type, right.type)
     first, second = comparable(left, right)
+    if name not in _ORDERS and is_enum(left.type):
+        first, second = left.sql, right.sql
     return Value(f"({first} {name} {second})", BOOL, None, left.fails or right.fails)
 
 
 def _comparable_types(left: int, right: int) -> bool:
     if element(left) and element(right):
-        return left == right and _comparable_types(element(left), element(right))
+        by_label = is_enum(element(left))  # whose order is another one
+        return left == right and not by_label and _comparable_types(element(left), element(right))
     pair = {left, right}
     if pair <= INTEGERS or pair <= FLOATS or pair <= _DATES or pair <= _TEXTS:
         return True
-    return left == right and (left == NUMERIC or left in DUCKDB)
+    return left == right and (left == NUMERIC or left in DUCKDB or is_enum(left))
 
 
 def refused_operator(name: str, left: int, right: int) -> Exception:

@@ -12,13 +12,14 @@ from penstock.executor.duckdb_values import BPCHAR, NUMERIC, Value, comparable, 
 from penstock.sql.coercion import element
 from penstock.sql.query.primnodes import SortKey
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum
 
 _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 
 
 def order_by(key: SortKey, value: Value) -> str:
     """``value``: of the key's node. Raises FeatureNotSupported."""
-    if value.type not in _ORDERED:
+    if value.type not in _ORDERED and not is_enum(value.type):
         # NULL elements go where NULL does, which is right for the usual two orders only.
         usual = key.nulls_first == key.descending
         if element(value.type) not in _ORDERED or not usual:

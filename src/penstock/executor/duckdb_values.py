@@ -1,9 +1,9 @@
-"""PostgreSQL values as DuckDB holds them: types, constants, the order of numerics.
+"""PostgreSQL values as DuckDB holds them: types, constants, the order of numerics and enums.
 
 In: pg_type oids and constants in PostgreSQL's text. Out: ``Value``: SQL text with what DuckDB's own
 types do not say. Columns are held as ``penstock.pgtypes.arrow_type`` has them: numeric(p,s) is a
 DECIMAL, numeric without limits is its text, which ``comparable`` turns into a string that sorts as
-the number does.
+the number does; a value of an enum is its label, which ``comparable`` turns into its position.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.array_literals import split_array
 from penstock.sql.coercion import element
 from penstock.sql.quoting import quote_literal, type_name
+from penstock.sql.type_cache import is_enum, types
 
 BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
 FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = (
@@ -85,6 +86,8 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
         return duckdb_type(item, shape) + "[]"
     if oid == NUMERIC:
         return "VARCHAR" if shape is None else f"DECIMAL({shape[0]},{shape[1]})"
+    if is_enum(oid):
+        return "VARCHAR"
     if oid not in DUCKDB:
         raise refused(f"type {type_name(oid)}")
     return DUCKDB[oid]
@@ -219,7 +222,16 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
         return left.sql, right.sql
     if NUMERIC in (element(left.type), element(right.type)):
         return _numeric_list(left), _numeric_list(right)
+    if is_enum(left.type):
+        return _position(left), _position(right)
     return _trimmed(left), _trimmed(right)
+
+
+def _position(value: Value) -> str:
+    """enum_cmp: where a label stands in its type; NULL for what is no label."""
+    labels = types()[value.type].labels
+    whens = "".join(f" WHEN {quote_literal(label)} THEN {n}" for n, label in enumerate(labels, 1))
+    return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 
 def _trimmed(value: Value) -> str:

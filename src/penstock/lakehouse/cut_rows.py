@@ -134,6 +134,14 @@ def not_of_others(rows: pa.Table, owner: CutOwner) -> pa.Array:
     return pc.or_(another_name, its_own)
 
 
+def without_others(rows: pa.Table, owner: CutOwner, living: Sequence[CutOwner]) -> pa.Table:
+    """Without the rows of others that had the owner's name and are not living; those of the
+    living get their own names."""
+    for other in living:
+        rows = renamed(rows, other)
+    return rows.filter(not_of_others(rows, owner))
+
+
 def last_cut(rows: pa.Table) -> Cut | None:
     """The newest cut among rows of one subscription."""
     if rows.num_rows == 0:

@@ -44,6 +44,7 @@ from penstock.lakehouse.cut_rows import (
     rows_of,
     whole_rows,
     with_owners,
+    without_others,
 )
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, delta_type
@@ -138,17 +139,19 @@ class Cuts:
         """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""
         self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
 
-    def forget_others(self, owner: CutOwner) -> None:
-        """Remove the cuts of all others that have had the owner's name, when it is created.
+    def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
+        """Remove the cuts of all others that have had the owner's name, when it gets it.
 
-        So readers who know cuts by name alone see none of theirs.
+        So readers who know cuts by name alone see none of theirs. ``living``: the subscriptions
+        that there are. Theirs get their names instead: a worker's last cut may come after its
+        subscription was renamed, and a renaming may end between its cuts and the catalog.
         """
         state = load(self._storage, self.uri)
         if state is None:
             return
         rows = self._all_rows(state)
         if not pc.all(not_of_others(rows, owner), min_count=0).as_py():
-            self._rewrite("FORGET CUTS", lambda rows: rows.filter(not_of_others(rows, owner)))
+            self._rewrite("FORGET CUTS", lambda rows: without_others(rows, owner, living))
 
     def rename(self, owner: CutOwner) -> None:
         """A subscription's cuts get the name that it has now, for who reads them by name."""

@@ -124,6 +124,15 @@ class FileWriter:
             for held in slices(part, ROW_GROUP_BYTES // 4):
                 self._hold(held)
 
+    @property
+    def held_bytes(self) -> int:
+        """What is kept until a row group is full."""
+        return self._held_bytes
+
+    def flush(self) -> None:
+        """Write what is kept, as a row group."""
+        self._flush()
+
     def close(self) -> None:
         """Finish the open file; the folder's new names become durable."""
         try:

@@ -11,10 +11,12 @@ through the session's JVM.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -31,6 +33,11 @@ from penstock.lakehouse.storage import (
     storage_errors,
     write_temporary,
 )
+
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before an entry is put again that is there for the put, and not there for a reader."""
+_PROBES: Final = "_penstock/staging"
+"""Where what a killed process leaves is removed later."""
 
 
 class LogStore(Protocol):
@@ -86,13 +93,17 @@ class ObjectLogStore:
         """One put. Raises StorageError (XX001) as in a local warehouse."""
         _check_behind(self.storage, table_uri, version)
         uri, content = entry_uri(table_uri, version), _content(lines)
-        with storage_errors("write file", uri):
-            try:
-                put_if_absent(uri, content)
-            except FileExistsError:
-                # each entry has an id of its own (commitInfo.txnId): after a lost answer it is ours
-                if self.storage.read(uri) != content:
-                    raise _lost(table_uri, version) from None
+        for pause in (*_PAUSES, None):
+            if _put(uri, content):
+                return
+            there = self.storage.read_if_there(uri)
+            # each entry has an id of its own (commitInfo.txnId): after a lost answer it is ours
+            if there == content:
+                return
+            if there is not None or pause is None:
+                raise _lost(table_uri, version)
+            # S3 answers 409 to both while another put is under way, which may come to nothing
+            time.sleep(pause)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
         """By delta-rs."""
@@ -173,6 +184,40 @@ def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
             f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
         )
     return SparkLogStore(spark)
+
+
+def check_conditional_puts(storage: Storage) -> None:
+    """Put one object twice, where entries are put so.
+
+    Raises ConfigurationError when the store takes both: of two writers both would believe to be
+    first, and the commits of one would be lost. Raises StorageError.
+    """
+    if storage.is_local or scheme_of(storage.uri) not in SCHEMES:
+        return
+    uri = f"{storage.uri}/{_PROBES}/{uuid.uuid4()}"
+    try:
+        _put(uri, b"first")
+        if not _put(uri, b"second"):
+            return
+    finally:
+        storage.remove(uri)
+    raise ConfigurationError(
+        f'the object store of warehouse "{storage.uri}" has no conditional writes',
+        detail="An object that was there already was put again in spite of If-None-Match: *; "
+        "commits of several writers would replace each other.",
+        hint="Use a store, or a version of it, that answers such a put with 412 Precondition "
+        "Failed, or a folder.",
+    )
+
+
+def _put(uri: str, content: bytes) -> bool:
+    """False where there is an object already, or one is being put."""
+    with storage_errors("write file", uri):
+        try:
+            put_if_absent(uri, content)
+        except FileExistsError:
+            return False
+    return True
 
 
 def _content(lines: Sequence[str]) -> bytes:

@@ -11,6 +11,7 @@ Which files there are, and what they mean, is left to ``storage`` and the rest o
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +40,8 @@ LOG_STORE_SETTING: Final = "spark.delta.logStore.s3a.impl"
 _AZURE_KEYS: Final = ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
 _AZURE_SAS: Final = "AZURE_STORAGE_SAS_TOKEN"
 _AZURE_DOMAIN: Final = "dfs.core.windows.net"
+_QUERY: Final = re.compile(r"""(https?://[^\s?'"]+)\?[^\s'",)]+""")
+_SIGNATURE: Final = re.compile(r"""\bsig=[^&\s'",)]+""")
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,14 @@ def azure_settings(account: str, environment: Mapping[str, str] = os.environ) ->
         key=_first(environment, *_AZURE_KEYS),
         sas=_first(environment, _AZURE_SAS).lstrip("?"),
     )
+
+
+def without_secrets(message: str, environment: Mapping[str, str] = os.environ) -> str:
+    """What a client says, without the queries of URLs: Azure's are signed with the SAS token."""
+    token = _first(environment, _AZURE_SAS).lstrip("?")
+    if token:
+        message = message.replace(token, "...")
+    return _SIGNATURE.sub("sig=...", _QUERY.sub(r"\1", message))
 
 
 def filesystem(uri: str) -> tuple[fs.FileSystem, str]:

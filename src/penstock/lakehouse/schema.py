@@ -36,10 +36,15 @@ UNFILLED: Final = "penstock.unfilled"
 DROPPED: Final = "penstock.dropped"
 """Property: columns (PostgreSQL's names) that DROP COLUMN on the node has taken away; a
 subscription does not bring them back."""
+GENERATED: Final = "penstock.generated"
+"""Metadata: such a column's expression, where its values are made of the others of the row."""
 GENERATION: Final = "delta.generationExpression"
-"""Metadata of a column that Delta generates."""
+"""Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
+FOREIGN_TYPES: Final = 1 << 31
+"""Added to the oid of a type that a publisher's users made, so that it is none of the node's."""
+_FIRST_NORMAL_OID: Final = 16384
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
     GENERATION,
@@ -54,6 +59,7 @@ class Column:
 
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
     node, so that a publication may lack it; ``default``: for rows without a value then.
+    ``generated``: the expression, in PostgreSQL's words and names, that makes its values.
     """
 
     name: str
@@ -63,6 +69,7 @@ class Column:
     typmod: int = -1
     local: bool = False
     default: str | None = None
+    generated: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,12 @@ class TableSchema:
         return tuple(sources[name] for name in self.key)
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Delta names of what tells rows apart: the key, or without one all columns but generated
+        ones, which follow from the others (tuples_equal)."""
+        return self.key or tuple(c.name for c in self.columns if c.generated is None)
+
+    @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """(name at the publisher, name in Delta) of the columns where the two differ."""
         return tuple((c.source, c.name) for c in self.columns if c.source != c.name)
@@ -143,40 +156,66 @@ class TableSchema:
         columns = tuple(column for column in self.columns if column.name not in dropped)
         return TableSchema(columns, () if set(dropped) & set(self.key) else self.key)
 
-    def copied_again(self, wanted: TableSchema) -> TableSchema:
-        """``wanted`` with what the node's own CREATE TABLE has made beside it."""
+    def copied_again(self, wanted: TableSchema, *, table: str) -> TableSchema:
+        """``wanted`` with what the node's own CREATE TABLE has made beside it.
+
+        Raises RelationChanged where one of the two would be lost.
+        """
+        _check_not_generated(self, wanted, table)
         own = self.by_source
         columns = [
-            replace(c, local=True, default=own[c.source].default)
-            if c.source in own and own[c.source].local
-            else c
+            _kept(own[c.source], c) if c.source in own and own[c.source].local else c
             for c in wanted.columns
         ]
         rest = [c for c in self.columns if c.local and c.source not in wanted.by_source]
         return TableSchema((*columns, *rest), wanted.key)
 
-    def columns_added(self, wanted: TableSchema, *, table: str) -> tuple[Column, ...]:
+    def columns_added(
+        self, wanted: TableSchema, *, table: str, whole_rows: bool = True
+    ) -> tuple[Column, ...]:
         """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
         The added columns carry the names that they get here. The order of columns does not matter.
+        ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
+        others here.
         Raises RelationChanged naming table, column and both types for anything else: a column that
         is gone, a type that became another, another key. To take it back at the publisher does not
         help: its WAL keeps the definition of then.
         """
-        _check_same_columns(self, wanted, table)
+        _check_same_columns(self, wanted, table, own=bool(self.key) or not whole_rows)
         if set(wanted.source_key) != set(self.source_key):
             raise RelationChanged(
                 f'replica identity of relation "{table}" has changed',
                 detail=f"The target table's key is {_key_text(self)}, the publisher's "
                 f"{_key_text(wanted)}.",
             )
+        return self.lacking(wanted.columns)
+
+    def lacking(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
+        """Those of ``wanted`` that are not here, with the names that they get here."""
         taken = {column.source: column.name for column in self.columns}
-        names = column_names([c.source for c in wanted.columns], taken)
+        names = column_names([c.source for c in wanted], taken)
         return tuple(
             Column(names[c.source], c.source, c.type, c.type_oid, c.typmod)
-            for c in wanted.columns
+            for c in wanted
             if c.source not in taken
         )
+
+
+def is_generated(metadata: Mapping[str, Any]) -> bool:
+    """Whether a column's values are made of others, by the node or by Delta's writers."""
+    return GENERATED in metadata or GENERATION in metadata
+
+
+def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
+    """(type oid, typmod) that a field's metadata has, (0, -1) where it has none.
+
+    Oids from 16384 on are the node's own types in columns that CREATE TABLE has made, and types of
+    the publisher in all others.
+    """
+    oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
+    foreign = int(oid) >= _FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"
+    return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
 
 
 def altered(schema_json: str, dropped: Collection[str], added: Sequence[Column]) -> str:
@@ -188,11 +227,38 @@ def altered(schema_json: str, dropped: Collection[str], added: Sequence[Column])
     return json.dumps(schema)
 
 
-def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str) -> None:
+def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
+    """logicalrep_report_missing_and_gen_attrs: values come from the row or from the publisher."""
+    both = [
+        f'"{column.source}"'
+        for column in have.columns
+        if column.generated is not None and column.source in wanted.by_source
+    ]
+    if both:
+        columns = "column" if len(both) == 1 else "columns"
+        raise RelationChanged(
+            f'logical replication target relation "{table}" has incompatible generated {columns}: '
+            f"{', '.join(both)}",
+            detail="Values of a generated column are made here, of the other values of the row.",
+            hint="Leave it out of the publication, by a column list.",
+        )
+
+
+def _kept(own: Column, wanted: Column) -> Column:
+    """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
+    if own.type == wanted.type:
+        wanted = replace(wanted, type_oid=own.type_oid, typmod=own.typmod)
+    return replace(wanted, local=True, default=own.default)
+
+
+def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
+    _check_not_generated(have, wanted, table)
     for column in have.columns:
         other = wanted.by_source.get(column.source)
-        if other is None and column.local and have.key:
-            continue  # keeps its own values, as a subscriber's do; rows are found by the key
+        if other is None and column.generated is not None:
+            continue  # follows from the others
+        if other is None and column.local and own:
+            continue  # keeps its own values, as a subscriber's do
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:
             raise RelationChanged(
@@ -227,6 +293,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[LOCAL] = "true"
     if column.default is not None:
         metadata[DEFAULT] = column.default
+    if column.generated is not None:
+        metadata[GENERATED] = column.generated
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -256,4 +324,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         typmod=int(typmod or -1),
         local=metadata.get(LOCAL) == "true",
         default=metadata.get(DEFAULT),
+        generated=metadata.get(GENERATED),
     )

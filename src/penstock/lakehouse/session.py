@@ -92,6 +92,13 @@ def build_session(
     return session
 
 
+def session_of_a_statement(spark: SparkSession) -> SparkSession:
+    """A session whose settings and functions no other statement sees."""
+    session = spark.newSession()
+    session.conf.set(_TIME_ZONE, "UTC")
+    return session
+
+
 @contextlib.contextmanager
 def _own_interrupt() -> Iterator[None]:
     """Keep what SIGINT does in this process: PySpark's context puts a handler of its own in its

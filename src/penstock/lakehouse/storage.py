@@ -140,6 +140,15 @@ class Storage:
                 source.seek(offset)
                 return bytes(source.read(length))
 
+    def read_if_there(self, uri: str) -> bytes | None:
+        """Read a file; None when it does not exist."""
+        try:
+            return self.read(uri)
+        except StorageError as error:
+            if error.sqlstate == _SQLSTATE[errno.ENOENT]:
+                return None
+            raise
+
     def list(self, folder: str) -> list[fs.FileInfo]:
         """The files directly in a folder; nothing when it does not exist."""
         with storage_errors("read directory", folder):
@@ -161,7 +170,7 @@ class Storage:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                log.warning("could not remove file %s: %s", uri, error)
+                log.warning("could not remove file %s: %s", uri, _told(error))
 
     def discard_folder(self, uri: str) -> None:
         """Remove a folder of passing files; a late task may still write there, so it is only logged
@@ -171,7 +180,7 @@ class Storage:
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
                 filesystem.delete_dir(path)
         except OSError as error:
-            log.warning("could not remove directory %s: %s", uri, error)
+            log.warning("could not remove directory %s: %s", uri, _told(error))
 
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
@@ -266,7 +275,7 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn errors of the system and of pyarrow into StorageError, worded as PostgreSQL's."""
+    """Turn errors of the system and of pyarrow into StorageError: PostgreSQL's words, no secret."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -276,7 +285,13 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         hint = _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
-        reason = os.strerror(number) if number else str(error)
+        told = _told(error)
+        reason = os.strerror(number) if number else told
+        cause = error if told == str(error) else None  # it would be logged with its secret
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
-        ) from error
+        ) from cause
+
+
+def _told(error: Exception) -> str:
+    return object_store.without_secrets(str(error))

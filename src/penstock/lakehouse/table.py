@@ -9,13 +9,20 @@ to ``pipeline``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, DuplicateObject, StateMismatch, UndefinedObject
+from penstock.errors import (
+    CommitConflict,
+    DuplicateObject,
+    StateMismatch,
+    StorageError,
+    UndefinedObject,
+)
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.creation import first_entry
@@ -26,6 +33,7 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.rewind import version_before
 from penstock.lakehouse.schema import (
     DROPPED,
     KEY,
@@ -36,7 +44,7 @@ from penstock.lakehouse.schema import (
     altered,
 )
 from penstock.lakehouse.staging import Staging
-from penstock.lakehouse.state import TableState, load, load_vectors
+from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.truncate import MARK
 
@@ -96,6 +104,13 @@ class DeltaTable:
         state = TableState()
         state.apply(0, entry)
         return cls(storage, store, uri, name, state)
+
+    def before(self, app_id: str, marker: int) -> DeltaTable:
+        """The table before the newest commit of an app id, which brought that marker; not to be
+        committed to. Raises StateMismatch, VersionGone: too long ago."""
+        version = version_before(self.storage, self.uri, self.version, app_id, marker)
+        state = load_at(self.storage, self.uri, version)
+        return DeltaTable(self.storage, self._store, self.uri, self.name, state)
 
     def _take(self, state: TableState) -> None:
         protocol.check_writable(self.name, state.protocol, state.metadata)
@@ -342,10 +357,13 @@ class DeltaTable:
         try:
             self._store.put(self.uri, version, actions.lines(entry))
         except BaseException as error:
-            # in an object store a put that seems to have failed or lost may have taken effect
-            lost = isinstance(error, CommitConflict)
-            there = not lost and self.storage.exists(entry_uri(self.uri, version))
-            self._unknown = there or not self.storage.is_local
+            # a put that seems to have failed may have taken effect; in an object store it may even
+            # arrive later, so that only a local one can say that it has not
+            self._unknown = True
+            if self.storage.is_local:
+                lost = isinstance(error, CommitConflict)
+                with contextlib.suppress(StorageError):
+                    self._unknown = not lost and self.storage.exists(entry_uri(self.uri, version))
             if not vectors.empty and not self._unknown:
                 self.storage.remove(f"{self.uri}/{vectors.name}")
             raise

@@ -1,6 +1,7 @@
 """Which rows came and went between two versions of a table, as files and parts of files.
 
-In: a table's log. Out: the files whose rows went, the files whose rows came. A row that was only
+In: a table's log. Out: the files whose rows went, the files whose rows came, and those that say
+which of them are one row, as far as a writer has told it. A row that was only
 moved (OPTIMIZE, REORG: actions without data change) is in neither; one that was copied while a
 file was rewritten, or that came and went in between, is in both, equal in all its columns: whoever
 reads the rows cancels equal ones. Reading is left to ``pipeline``.
@@ -16,6 +17,7 @@ from penstock.errors import VersionGone
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.row_pairs import PairFile, pair_files
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.truncate import emptied_with, is_truncate
@@ -45,6 +47,7 @@ class TableChanges:
     """``before`` and ``after``: the states of both versions. ``truncated``: everything that was
     there at ``before`` went by TRUNCATE, and is not among ``removed``; ``emptied_with``: oids of
     the relations that went with it. ``updates_only``: whatever changed was changed by UPDATE.
+    ``pairs``: files that tell which new row was which old one.
     """
 
     before: TableState
@@ -54,6 +57,7 @@ class TableChanges:
     truncated: bool = False
     emptied_with: frozenset[int] = frozenset()
     updates_only: bool = False
+    pairs: tuple[PairFile, ...] = ()
 
 
 @dataclass
@@ -66,6 +70,7 @@ class _Walk:
     truncated: bool = False
     emptied_with: frozenset[int] = frozenset()
     operations: set[str] = field(default_factory=set)
+    pairs: list[PairFile] = field(default_factory=list)
 
 
 def table_changes(
@@ -94,6 +99,7 @@ def table_changes(
                 f'version {version} of table "{table_uri}" is not in its log any more'
             )
         _commit(walk, state, version, actions)
+        walk.pairs += pair_files(table_uri, actions)
     added = (*walk.added.values(), *walk.copied)
     return TableChanges(
         before,
@@ -103,6 +109,7 @@ def table_changes(
         walk.truncated,
         walk.emptied_with,
         updates_only=walk.operations == {_UPDATE},
+        pairs=tuple(walk.pairs),
     )
 
 
@@ -122,6 +129,7 @@ def _commit(
         walk.removed.clear()
         walk.added = {path: FilePart(f, gone=f.descriptor) for path, f in state.files.items()}
         walk.copied.clear()
+        walk.pairs.clear()
         walk.truncated = True
         walk.emptied_with |= emptied_with(actions)
         return

@@ -24,7 +24,6 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.relation import TableName, qualified
 
 OWN_FOLDER: Final = "_penstock"
-_NO_FILE: Final = "58P01"
 
 
 class Warehouse:
@@ -66,12 +65,8 @@ class Warehouse:
 
     def owner(self) -> str | None:
         """The id of the node whose warehouse this is; None where none is written."""
-        try:
-            return self.storage.read(self._owner_uri).decode(errors="replace").strip() or None
-        except StorageError as error:
-            if error.sqlstate == _NO_FILE:
-                return None
-            raise
+        written = self.storage.read_if_there(self._owner_uri) or b""
+        return written.decode(errors="replace").strip() or None
 
     def claim(self, node_id: str) -> None:
         """Write whose it is, and look at it from now on."""

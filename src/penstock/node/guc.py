@@ -222,3 +222,8 @@ def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> 
 def _in_file(error: InvalidParameterValue, path: Path, hint: str | None) -> ConfigurationError:
     detail = f'In file "{path}".'
     return ConfigurationError(error.message, detail=detail, hint=hint, sqlstate=error.sqlstate)
+
+
+def state_url(folder: Path, parameters: Parameters) -> str:
+    """Where a node in ``folder`` keeps its state."""
+    return parameters.state or f"sqlite:///{folder / 'state.db'}"

@@ -78,7 +78,7 @@ class Node:
         """The publishing half, while the node runs and has a port."""
         self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
-        self._catalog = Catalog.open(_state_url(self.folder, self.parameters))
+        self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
 
     @classmethod
@@ -102,7 +102,7 @@ class Node:
             make_private_file(file)  # a password may be in it
         file.write_text(text, encoding="utf-8")
         try:
-            Catalog.create(_state_url(folder, guc.load(folder))).close()
+            Catalog.create(guc.state_url(folder, guc.load(folder))).close()
         except BaseException:
             file.unlink()
             raise
@@ -193,6 +193,7 @@ class Node:
                 )
                 self.serving.start()
                 undo.callback(self.serving.stop)
+                self._running.ended = self.serving.stop
             if self.parameters.metrics_port:
                 self._monitoring = Monitoring(
                     self.parameters.metrics_address, self.parameters.metrics_port, self._report
@@ -259,7 +260,7 @@ class Node:
         """Wait until the last cut is at or behind ``lsn``; the cut.
 
         Works beside the process that runs the node too. Raises the error that has stopped the
-        subscription, NotInPrerequisiteState after ``timeout`` seconds.
+        subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
         name = self._subscription(subscription).name
@@ -283,7 +284,7 @@ class Node:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
         How far each is: all have got there, unless ``stop`` was set before. Raises the error that
-        has stopped a subscription, NotInPrerequisiteState after ``timeout`` seconds.
+        has stopped a subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         wanted = {}
@@ -305,6 +306,8 @@ class Node:
         return [caught_up(status[n], lsn, self.cut(n)) for n, lsn in wanted.items() if n in status]
 
     def _raise_if_stopped(self, name: str) -> None:
+        if self._running is not None:
+            self._running.check()
         for status in self.status():
             if status.name == name and status.stopped:
                 raise PenstockError(
@@ -331,14 +334,17 @@ class Node:
         if name not in cut.tables:
             known = self._subscription(cut.subscription)
             cut = reading.older_cut(self._catalog, self._warehouse, known, name) or cut
-        return reading.read(self.spark, cut, name)
+        return reading.read(self.spark, cut, name, self._leaves(name))
 
     def views(
         self, spark: SparkSession | None = None, *, subscription: str | None = None
     ) -> dict[TableName, str]:
         """Register every table of one cut as a temporary view; (schema, table) -> view name."""
         cut = self._cut_of(subscription, None)
-        return reading.register_views(spark or self.spark, cut)
+        return reading.register_views(spark or self.spark, cut, self._leaves)
+
+    def _leaves(self, table: TableName) -> tuple[TableName, ...]:
+        return reading.leaves(self._catalog, table)
 
     @property
     def running(self) -> bool:
@@ -390,7 +396,3 @@ class Node:
             "the node has no subscription" if not known else "the node has several subscriptions",
             hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
         )
-
-
-def _state_url(folder: Path, parameters: guc.Parameters) -> str:
-    return parameters.state or f"sqlite:///{folder / 'state.db'}"

@@ -8,6 +8,7 @@ publisher at one LSN. Readers without Penstock do the same with the cuts table
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +38,25 @@ def named(table: str | TableName) -> TableName:
     return name.schema or "public", name.name
 
 
-def read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
-    """A table as of the cut. Raises UndefinedObject (42P01)."""
+def leaves(catalog: Catalog, table: TableName) -> tuple[TableName, ...]:
+    """The partitions that hold a partitioned table's rows; none of any other table."""
+    tree = catalog.partition_tree(table)
+    return tuple((t.schema, t.name) for t in tree if t.partition_key is None)
+
+
+def read(
+    spark: SparkSession, cut: Cut, table: TableName, partitions: Sequence[TableName] = ()
+) -> DataFrame:
+    """A table as of the cut; ``partitions``: its leaves (``leaves``). Raises UndefinedObject
+    (42P01)."""
+    rows = _read(spark, cut, table)
+    for leaf in partitions:
+        if leaf in cut.tables:
+            rows = rows.unionByName(_read(spark, cut, leaf))
+    return rows
+
+
+def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
     pinned = cut.tables.get(table)
     if pinned is None:
         raise UndefinedObject(
@@ -80,8 +98,14 @@ def view_name(table: TableName) -> str:
     return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
 
 
-def register_views(spark: SparkSession, cut: Cut) -> dict[TableName, str]:
-    """Register all tables of the cut as temporary views. Raises DuplicateObject before any."""
+def register_views(
+    spark: SparkSession,
+    cut: Cut,
+    partitions: Callable[[TableName], Sequence[TableName]] = lambda table: (),
+) -> dict[TableName, str]:
+    """Register all tables of the cut as temporary views. Raises DuplicateObject before any.
+
+    ``partitions``: the leaves of a table (``leaves``)."""
     names: dict[TableName, str] = {}
     for table in sorted(cut.tables):
         name = view_name(table)
@@ -94,7 +118,7 @@ def register_views(spark: SparkSession, cut: Cut) -> dict[TableName, str]:
             )
         names[table] = name
     for table, name in names.items():
-        read(spark, cut, table).createOrReplaceTempView(name)
+        read(spark, cut, table, partitions(table)).createOrReplaceTempView(name)
     return names
 
 

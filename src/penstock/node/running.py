@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,8 @@ class RunningNode:
         warehouse: Warehouse,
         catalog: Catalog,
     ) -> None:
+        self.ended: Callable[[], None] = lambda: None
+        """Called where an error ends the launcher: another process may run the node now."""
         self._parameters = parameters
         self._spark = spark
         self._warehouse = warehouse
@@ -101,6 +103,7 @@ class RunningNode:
         except BaseException as error:
             log.exception("the launcher has ended")
             self._error = error
+            self.ended()
         finally:
             self._launcher.stop()
             self._launcher.join(_LONGEST_CONNECT)
@@ -133,6 +136,7 @@ class RunningNode:
             catalog=CatalogAccess(
                 generation=self._catalog.generation,
                 rels=lambda: self._catalog.relations(oid),
+                subscription_with_rels=lambda: self._catalog.subscription_with_relations(oid),
                 set_state=self._set_state,
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 park=self._park,
@@ -140,6 +144,7 @@ class RunningNode:
                 copy_again=self._catalog.copy_again,
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
+                partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table

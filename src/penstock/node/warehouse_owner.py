@@ -1,9 +1,9 @@
 """Whose warehouse it is, looked at when a node starts.
 
 In: the catalog and the warehouse as it is found. Out: a warehouse that bears the node's id, or an
-error: it is another node's, or it is not there. A folder without an id is taken for a new
-warehouse, or one from before ids were written, only where nothing that the node knows says
-otherwise: an empty mount point looks just like a new warehouse.
+error: it is another node's, it is not there, or its store cannot tell two writers apart. A folder
+without an id is taken for a new warehouse, or one from before ids were written, only where nothing
+that the node knows says otherwise: an empty mount point looks just like a new warehouse.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.catalog import Catalog, SubscriptionRelState
 from penstock.errors import PenstockError
 from penstock.lakehouse.log import list_log
+from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 
 _COPIED = (
@@ -41,6 +42,7 @@ def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
     refusal = refuse(_look(catalog, warehouse), node_id, warehouse)
     if refusal is not None:
         raise refusal
+    check_conditional_puts(warehouse.storage)
     warehouse.claim(node_id)
     if catalog.warehouse() != warehouse.uri:
         catalog.record_warehouse(warehouse.uri)

@@ -1,9 +1,9 @@
 """Apply: the net changes of a batch carried out on Delta tables by their files, in one Spark job.
 
-In: net changes and the tables they are for. Out: the tables with everything staged, to be committed
-by the caller with the batch's LSN; or an error, and then nothing is staged and the files that were
-written are gone. All row work is in the executors (``tasks``): what crosses the driver are keys,
-positions and file names.
+In: net changes and the tables they are for; of a partitioned table its leaves (``parts``). Out: the
+tables with everything staged, to be committed by the caller with the batch's LSN; or an error, and
+then nothing is staged and the files that were written are gone. All row work is in the executors
+(``tasks``): what crosses the driver are keys, positions and file names.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.job import run_job
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
+from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
 from penstock.pipeline.payload import Payload, Payloads, payloads
 from penstock.pipeline.prune import candidates, integer_bounds
 from penstock.pipeline.tasks import (
@@ -35,8 +38,8 @@ from penstock.pipeline.tasks import (
     Written,
     run_item,
 )
-from penstock.pipeline.verify import missing_rows, positions_to_delete
-from penstock.pipeline.write import Completion, WriteItem
+from penstock.pipeline.verify import FileName, missing_rows, positions_to_delete
+from penstock.pipeline.write import Completion, Destination, WriteItem
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class ApplyOptions:
 class TableWork:
     """A net change to be carried out on a table.
 
+    ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
     ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
     unique index at the publisher says nothing of rows whose deletion was never sent.
     """
@@ -69,6 +73,12 @@ class TableWork:
     table: DeltaTable
     net: NetChange
     check_absent: bool = True
+    leaves: Leaves | None = None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The tables that may hold its rows."""
+        return parts(self.table, self.leaves, self.net.schema)
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ def run_batch(
     """
     while works:
         results = _search_and_write(spark, works, options)
-        deleted: dict[int, Mapping[str, BitMap]] = {}
+        deleted: dict[int, Mapping[FileName, BitMap]] = {}
         again: list[TableWork] = []
         try:
             for number, work in enumerate(works):
@@ -129,14 +139,19 @@ def run_batch(
 def _search_and_write(
     spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
-    """The batch's job."""
+    """The batch's job. A work whose rows have no place, or whose columns cannot be made, has failed
+    before it."""
     with payloads(works[0].table.storage) as area:
         cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
+        failed: list[Result] = []
         for number, work in enumerate(works):
-            items += _items(number, work, area, options, cores)
+            try:
+                items += _items(number, work, area, options, cores)
+            except (ReplicationConflict, RelationChanged) as error:
+                failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
-        return run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
+        return failed + run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
 
 
 def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:
@@ -152,40 +167,52 @@ def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | Non
 def _items(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, cores: int
 ) -> list[tuple[float, Item]]:
-    """The items of one table with their costs in seconds."""
-    net, table = work.net, work.table
+    """The items of one work with their costs in seconds."""
+    net = work.net
+    places = tuple(part.destination() for part in work.parts)
     items: list[tuple[float, Item]] = []
-    for rows in _slices(net.rows, options, cores):
-        item = WriteItem(number, table.storage, table.uri, area.put(rows))
-        items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    for at, share in shares(net.rows, work.leaves).items():
+        to = places[at]
+        for rows in _slices(to.given(share), options, cores):
+            item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, at)
+            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     keys = net.removed
     if work.check_absent and net.absent.num_rows:
         keys = pa.concat_tables([keys, net.absent])
-    files = candidates(table.files.values(), keys) if keys.num_rows else []
+    files = [(part, file) for part in work.parts for file in _candidates(part, keys)]
     if not files:
         return items
     probe = area.put(_probe(net, keys))
-    completion = _completion(work, area)
-    for file in files:
-        where = _locate_item(number, work, file, probe)
+    rows_to_complete = _rows_to_complete(work, area)
+    for part, file in files:
+        where = _locate_item(number, part, net, file, probe)
+        completion = _completion(net, part, places, rows_to_complete)
         search = SearchItem(where, net.removed.num_rows, completion)
         cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
         items.append((cost, search))
     return items
 
 
-def _locate_item(number: int, work: TableWork, file: DataFile, probe: Payload) -> LocateItem:
-    schema = work.net.schema
+def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
+    return candidates(part.table.files.values(), part.keys(keys)) if keys.num_rows else []
+
+
+def _locate_item(
+    number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
+) -> LocateItem:
+    key = tuple(part.names[name] for name in net.schema.identity)
+    schema = part.table.schema.arrow()
     return LocateItem(
         work=number,
-        table_uri=work.table.uri,
+        table_uri=part.table.uri,
         path=file.path,
         rows=file.rows,
         deletion_vector=file.deletion_vector,
-        key=schema.key or tuple(column.name for column in schema.columns),
+        key=key,
         probe=probe,
-        multiset=not schema.key,
-        first_between=integer_bounds(file, schema.key[0], schema.arrow()) if schema.key else None,
+        multiset=not net.schema.key,
+        first_between=integer_bounds(file, key[0], schema) if net.schema.key else None,
+        part=part.number,
     )
 
 
@@ -197,23 +224,29 @@ def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
     return probe
 
 
-def _completion(work: TableWork, area: Payloads) -> Completion | None:
+def _rows_to_complete(work: TableWork, area: Payloads) -> Payload | None:
     incomplete = work.net.incomplete
     if incomplete is None:
         return None
-    return Completion(
-        work.table.storage,
-        work.net.schema.arrow(),
-        tuple(incomplete.missing),
-        area.put(_completion_table(incomplete)),
-    )
+    to = destinations(incomplete.rows, work.leaves)
+    return area.put(_completion_table(incomplete, to))
 
 
-def _completion_table(incomplete: Incomplete) -> pa.Table:
+def _completion(
+    net: NetChange, part: Part, places: tuple[Destination, ...], rows: Payload | None
+) -> Completion | None:
+    """For files of one part; the rows may go to others."""
+    if net.incomplete is None or rows is None:
+        return None
+    missing = {name: part.names[name] for name in net.incomplete.missing}
+    return Completion(net.schema.arrow(), missing, places, rows)
+
+
+def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
     """What ``Completion.rows`` holds."""
     columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
     columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
-    return pa.table({**columns, "old": pa.array(incomplete.old)})
+    return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})
 
 
 def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]:
@@ -239,26 +272,34 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
     """Best effort: what stays is in no log entry and goes with the next VACUUM."""
     for result in results:
-        for file in result.files if isinstance(result, Written) else ():
-            table = works[result.work].table
-            table.storage.remove(f"{table.uri}/{file.path}")
+        if isinstance(result, Written):
+            table = works[result.work].parts[result.part].table
+            for file in result.files:
+                table.storage.remove(f"{table.uri}/{file.path}")
 
 
 def _stage(
-    number: int, work: TableWork, results: Sequence[Result], deleted: Mapping[str, BitMap]
+    number: int,
+    work: TableWork,
+    results: Sequence[Result],
+    deleted: Mapping[FileName, BitMap],
 ) -> TableOutcome:
-    written = [
-        file
-        for result in results
-        if isinstance(result, Written) and result.work == number
-        for file in result.files
-    ]
-    work.table.stage(written=written, deleted=deleted, remove_all=work.net.truncate)
+    written = 0
+    for part in work.parts:
+        files = [
+            file
+            for result in results
+            if isinstance(result, Written) and (result.work, result.part) == (number, part.number)
+            for file in result.files
+        ]
+        goes = {path: found for (at, path), found in deleted.items() if at == part.number}
+        part.table.stage(written=files, deleted=goes, remove_all=work.net.truncate)
+        written += len(files)
     outcome = TableOutcome(
         work.table.name,
         work.net.rows_written,
         work.net.rows_removed,
-        len(written),
+        written,
         len(deleted),
         work.net.skipped,
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from penstock.lakehouse.row_pairs import PairFile
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.relation import Relation, ReplicaIdentity
@@ -58,7 +59,8 @@ class ChangeItem:
     """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``xid``: of a streamed transaction.
-    ``divided``: it is a share with all rows of its keys (``change_shares``).
+    ``divided``: it is a share with all rows of its keys (``change_shares``). ``pairs``: which new
+    row was which old one, where that was told.
     """
 
     work: int
@@ -70,11 +72,12 @@ class ChangeItem:
     binary: bool = False
     xid: int | None = None
     divided: bool = False
+    pairs: tuple[PairFile | StoredRows, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes of the files."""
-        return sum(file.size for file in (*self.removed, *self.added))
+        return sum(file.size for file in (*self.removed, *self.added, *self.pairs))
 
 
 def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:

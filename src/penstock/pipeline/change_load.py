@@ -1,7 +1,7 @@
 """The rows that went and came as tables of DuckDB, without those that only moved.
 
-In: parts of files. Out: tables ``went`` and ``came``. Rows that are equal in all columns were
-copied, not changed, and cancel; they are compared by value, with -0 told from 0.
+In: parts of files. Out: tables ``went`` and ``came``, and what pairs them. Rows that are equal in
+all columns were copied, not changed, and cancel; they are compared by value, with -0 told from 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from penstock.errors import PenstockError
+from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import (
     ChangeItem,
@@ -22,7 +22,16 @@ from penstock.pipeline.change_item import (
     needed_columns,
     quoted,
 )
-from penstock.pipeline.change_shares import read_stored
+from penstock.pipeline.change_pairs import (
+    PAIR,
+    Pairing,
+    load_pairs,
+    pair_by_key,
+    paired_rows,
+    take_whole_rows,
+)
+from penstock.pipeline.change_stored import read_stored
+from penstock.pipeline.duck import read_into
 from penstock.pipeline.identity import signs
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 
@@ -34,34 +43,50 @@ class TooManyChanges(Exception):
     """The rows do not fit into the memory that a task may take: they are to be divided first."""
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """Tables ``went`` and ``came``. ``row_bytes``: Arrow bytes of a row, about."""
+
+    row_bytes: int
+    pairing: Pairing
+
+
 def load(
     storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection, share_bytes: int
-) -> int:
-    """Tables ``went`` and ``came``, without rows that are equal; Arrow bytes of a row, about.
+) -> Loaded:
+    """Tables ``went`` and ``came``, without rows that are equal.
 
     Raises TooManyChanges where the rows of an item that is not divided are more than
     ``share_bytes``.
     """
     table, columns = item.table, needed_columns(item)
-    names = [column.name for column in columns]
     count = _Count(None if item.divided else share_bytes)
+    schema = pa.schema([(column.name, column.type) for column in columns])
     for name, files in (("all_went", item.removed), ("all_came", item.added)):
-        schema = pa.schema([(column.name, column.type) for column in columns])
-        _read_into(duck, name, schema, count.of(_scanned(storage, item, files, columns)))
+        read_into(duck, name, schema, count.of(_scanned(storage, item, files, columns)))
+    row = ", ".join(quoted(column.name) for column in columns)
+    compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
+    told = load_pairs(storage, item, duck, count.of)
+    whole = told and not table.key and take_whole_rows(item, duck, row, compared)
     predicate = table.filters.get(Operation.UPDATE)
     matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
-    row = ", ".join(map(quoted, names))
-    extra = "".join(f", {sign}" for sign in signs((quoted(c.name), c.type) for c in columns))
-    for name, of, other in (("went", "all_went", "all_came"), ("came", "all_came", "all_went")):
+    sides = (("went", "all_went", "all_came", OLD), ("came", "all_came", "all_went", NEW))
+    for name, of, other, side in sides:
         source = of
         if item.added:  # else nothing can be equal
-            source = f"(SELECT *{extra} FROM {of} EXCEPT ALL SELECT *{extra} FROM {other})"
+            source = f"(SELECT {compared} FROM {of} EXCEPT ALL SELECT {compared} FROM {other})"
+        rows = f"SELECT {row} FROM {source}"
+        if whole:
+            paired = paired_rows(item, side)
+            rows = f"SELECT *, NULL AS {PAIR} FROM ({rows}) UNION ALL SELECT * FROM ({paired})"
         duck.execute(
-            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {row}, {matches} AS {MATCHES} "
-            f"FROM {source}"
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {matches} AS {MATCHES} FROM ({rows})"
         )
     duck.execute("DROP TABLE all_went; DROP TABLE all_came")
-    return count.size // max(1, count.rows)
+    row_bytes = count.size // max(1, count.rows)
+    if table.key:
+        return Loaded(row_bytes, pair_by_key(item, duck, told=told))
+    return Loaded(row_bytes, Pairing(f"o.{PAIR} = n.{PAIR}" if whole else None))
 
 
 @dataclass
@@ -101,27 +126,3 @@ def read_rows(
     if isinstance(file, StoredRows):
         return read_stored(storage, file, [column.name for column in columns])
     return scan(storage, item.table_uri, file, columns)
-
-
-def _read_into(
-    duck: duckdb.DuckDBPyConnection,
-    name: str,
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-) -> None:
-    """Make a table of what is scanned. Raises what the scan raises, which DuckDB would wrap."""
-    errors: list[PenstockError | TooManyChanges] = []
-
-    def guarded() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except (PenstockError, TooManyChanges) as error:
-            errors.append(error)
-
-    duck.register("scanned", pa.RecordBatchReader.from_batches(schema, guarded()))
-    try:
-        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned")
-    finally:
-        duck.unregister("scanned")
-    if errors:
-        raise errors[0]

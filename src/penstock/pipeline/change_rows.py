@@ -1,13 +1,14 @@
 """The rows that a transaction changed in one table, paired, filtered and encoded. Runs in tasks.
 
 In: parts of files whose rows went or came, and how the table is published. Out: pgoutput messages.
-DuckDB pairs old and new rows by key and applies row filters: an update whose old row does not match
-its filter is an insert, one whose new row does not is a delete (pgoutput.c, pgoutput_row_filter).
+DuckDB pairs old and new rows (``change_pairs``) and applies row filters: an update whose old row
+does not match its filter is an insert, one whose new row does not is a delete (pgoutput.c,
+pgoutput_row_filter).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
 from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
 from penstock.pipeline.change_load import MATCHES, load, read_rows
+from penstock.pipeline.change_pairs import Pairing
 from penstock.pipeline.duck import connection
 from penstock.relation import ReplicaIdentity
 from penstock.wire_rows import data_of
@@ -56,11 +58,11 @@ def encoded_changes(
             yield from _appended(storage, item, duck)
         return
     try:
-        row_bytes = load(storage, item, duck, share_bytes)
-        step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, row_bytes)))
-        yield from _changed(_Loaded(item, duck, step))
+        loaded = load(storage, item, duck, share_bytes)
+        step = max(1, min(_ROWS_AT_A_TIME, _MESSAGES_BYTES // max(1, loaded.row_bytes)))
+        yield from _changed(_Loaded(item, duck, step, loaded.pairing))
     finally:
-        for name in ("went", "came", "all_went", "all_came"):
+        for name in ("went", "came", "all_went", "all_came", "pairs", "moved"):
             duck.execute(f"DROP TABLE IF EXISTS {name}")
 
 
@@ -71,6 +73,7 @@ class _Loaded:
     item: ChangeItem
     duck: duckdb.DuckDBPyConnection
     step: int
+    pairing: Pairing
 
 
 def _appended(
@@ -90,11 +93,11 @@ def _appended(
 
 def _changed(loaded: _Loaded) -> Iterator[tuple[Operation, int, bytes]]:
     item, duck = loaded.item, loaded.duck
-    table = item.table
-    if table.key:
+    if item.table.key:
         check_unique(item, duck, "went")
         check_unique(item, duck, "came")
-        same = " AND ".join(f"o.{quoted(k)} = n.{quoted(k)}" for k in table.key)
+    same = loaded.pairing.same
+    if same is not None:
         unpaired = f"NOT EXISTS (SELECT 1 FROM {{}} WHERE {same})"
         gone = f"SELECT o.* FROM went o WHERE {unpaired.format('came n')}"
         new = f"SELECT n.* FROM came n WHERE {unpaired.format('went o')}"
@@ -120,18 +123,25 @@ def _deletes(
 
 
 def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, bytes]]:
-    table = loaded.item.table
+    """With the old row where the identity is FULL, else with the old key where it differs."""
+    table, moved = loaded.item.table, loaded.pairing.moved
     if Operation.UPDATE not in table.published:
         return
-    where = ""
-    if _filtered(table):
-        where = f" WHERE {_OLD_MATCHES} AND {_NEW_MATCHES}"
-    old_columns = ""
+    where = f"{_OLD_MATCHES} AND {_NEW_MATCHES}" if _filtered(table) else "true"
     if table.relation.replica_identity is ReplicaIdentity.FULL:
-        old_columns = "".join(
-            f", o.{quoted(a.name)} AS {quoted(_OLD + a.name)}" for a in table.relation.attributes
-        )
-    yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old_columns} {pairs}{where}")
+        old = _old_columns(a.name for a in table.relation.attributes)
+        yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old} {pairs} WHERE {where}")
+        return
+    stays = "true" if moved is None else f"NOT ({moved})"
+    yield from _run(loaded, Operation.UPDATE, f"SELECT n.* {pairs} WHERE {where} AND {stays}")
+    if moved is not None:
+        old = _old_columns(table.identity or ())
+        query = f"SELECT n.*{old} {pairs} WHERE {where} AND {moved}"
+        yield from _run(loaded, Operation.UPDATE, query)
+
+
+def _old_columns(names: Iterable[str]) -> str:
+    return "".join(f", o.{quoted(name)} AS {quoted(_OLD + name)}" for name in names)
 
 
 def _inserts(
@@ -177,15 +187,16 @@ def _encoded(
     relation, table, count = item.table.relation, item.table, rows.num_rows
     full = relation.replica_identity is ReplicaIdentity.FULL
     kind = OldTuple.ROW if full else OldTuple.KEY
+    identity = None if full else frozenset(table.identity or ())
     if operation is Operation.INSERT:
         messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header, item.xid)
     elif operation is Operation.UPDATE:
-        old = _tuple(item, rows, _OLD) if full else None
+        told = any(name.startswith(_OLD) for name in rows.column_names)
+        old = _tuple(item, rows, _OLD, identity) if told else None
         messages = update_messages(
             relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind, xid=item.xid
         )
     else:
-        identity = None if full else frozenset(table.identity or ())
         old = _tuple(item, rows, only=identity)
         messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
     return operation, count, data_of(messages)

@@ -87,7 +87,8 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
     """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
 
     A column that a batch's relation does not have has its default in inserted rows (NULL where it
-    was added later), and keeps its value in updated ones where it is the node's own. Raises
+    was added later), and keeps its value in updated ones where it is the node's own; a generated
+    one is NULL until the row is written. Raises
     RelationChanged where a batch has a column that the target lacks or has with another type.
     """
     parts = [
@@ -127,6 +128,8 @@ def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Cha
     replica_key = set(batch.relation.key)
     sent = {attribute.name for attribute in batch.relation.attributes}
     for column in schema.columns:
+        if column.generated is not None:
+            continue  # made when the row is whole
         if column.local and column.source not in sent:
             kept = batch.operation[first:] == UPDATE
             if kept.any():

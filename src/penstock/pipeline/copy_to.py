@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
 from penstock.lakehouse.batches import slices
+from penstock.lakehouse.object_store import without_secrets
 from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pgtypes.binary_output import binary_output
@@ -248,7 +249,8 @@ def _rest(source: pa.NativeFile, size: int) -> bytes:
     try:
         return bytes(source.read(size))
     except OSError as error:
-        raise ConnectionFailure(f"could not read a row to its end: {error}") from error
+        told = without_secrets(str(error))
+        raise ConnectionFailure(f"could not read a row to its end: {told}") from None
 
 
 def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:

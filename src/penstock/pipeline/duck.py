@@ -9,12 +9,15 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.executor.duckdb_errors import postgres_error
 
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
@@ -29,6 +32,18 @@ def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
         hint="Lower logical_decoding_work_mem, or make smaller transactions.",
         sqlstate="53200",
     )
+
+
+def query_error(error: duckdb.Error) -> PenstockError:
+    """An error of compiled SQL, to be raised."""
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return PenstockError(
+            "out of memory",
+            detail=str(error),
+            hint="Read fewer rows at once, or let Spark read the table.",
+            sqlstate="53200",
+        )
+    return postgres_error(str(error))
 
 
 def connection() -> duckdb.DuckDBPyConnection:
@@ -56,3 +71,27 @@ def connect() -> duckdb.DuckDBPyConnection:
     )
     opened.execute("set TimeZone = 'UTC'")
     return opened
+
+
+def read_into(
+    duck: duckdb.DuckDBPyConnection,
+    name: str,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> None:
+    """Make a table of what is scanned. Raises what the scan raises, which DuckDB would wrap."""
+    errors: list[Exception] = []
+
+    def guarded() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            errors.append(error)
+
+    duck.register("scanned", pa.RecordBatchReader.from_batches(schema, guarded()))
+    try:
+        duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM scanned")
+    finally:
+        duck.unregister("scanned")
+    if errors:
+        raise errors[0]

@@ -15,8 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.pipeline.duck import connection
-from penstock.pipeline.query import query_error
+from penstock.pipeline.duck import connection, query_error
 
 _TOLD: Final = "<penstock {} {} penstock>"
 """Spark gives nothing but the text of an exception back to the driver."""

@@ -62,7 +62,7 @@ def _check_tuples(
     if np.all(changes.operation == INSERT):
         return
     source = {column.name: column.source for column in schema.columns}
-    needed = {source[name] for name in schema.key} or set(source.values())
+    needed = {source[name] for name in schema.identity}
     for relation in {batch.relation for batch in batches}:
         sent = {attribute.name for attribute in relation.attributes}
         if not relation.key or needed & sent - set(relation.key):

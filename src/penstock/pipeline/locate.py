@@ -38,6 +38,7 @@ class LocateItem:
     stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
     and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
     file where it is an integer; what is outside is not even put into the join's hash table.
+    ``part``: which of the work's tables the file is of.
     """
 
     work: int
@@ -49,6 +50,7 @@ class LocateItem:
     probe: Payload
     multiset: bool
     first_between: tuple[int, int] | None = None
+    part: int = 0
 
 
 @dataclass(frozen=True)

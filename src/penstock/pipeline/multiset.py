@@ -1,9 +1,9 @@
 """Fold of a table without a key: its rows are a multiset.
 
 In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only. Out:
-a NetChange whose ``removed`` are whole rows, each with the number of equal ones that are to go.
-Equal rows are the same to the last bit: NULL is NULL, NaN is NaN, but 0 is not -0, whatever a
-type's equality says, because readers see which of the two is left.
+a NetChange whose ``removed`` are whole rows but for generated columns, each with the number of
+equal ones that are to go. Equal rows are the same to the last bit: NULL is NULL, NaN is NaN, but 0
+is not -0, whatever a type's equality says, because readers see which of the two is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fold_multiset(
 
     ``changes`` has no unknown cells.
     """
-    nothing = schema.arrow().empty_table()
+    nothing = schema.arrow().empty_table().select(list(schema.identity))
     if changes.old is None or np.all(changes.operation == INSERT):
         return NetChange(
             table,
@@ -56,7 +56,7 @@ def fold_multiset(
         kept = _having_rows(changes, _numbers(both, changes), stock)
         if kept.all():
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
-        more = changes.skipped(~kept, both.column_names)
+        more = changes.skipped(~kept, schema.identity)
         all_of_them = more if skipped is None else skipped.with_more(more)
         return fold_multiset(table, schema, changes.take(kept), truncate, all_of_them)
 
@@ -67,7 +67,7 @@ def fold_multiset(
         schema,
         len(changes),
         both.take(pa.array(np.repeat(index[comes], balance[comes]))),
-        both.take(pa.array(index[goes])),
+        both.take(pa.array(index[goes])).select(list(schema.identity)),
         nothing,
         copies=-balance[goes],
         truncate=truncate,

@@ -63,9 +63,9 @@ class NetChange:
 
     To carry it out: if ``truncate``, drop all rows; delete the rows of ``removed``; insert
     ``rows`` and the completed ``incomplete``. ``removed`` holds keys that exist in the target, each
-    in exactly one row; in a table without a key it holds whole rows of which ``copies[i]`` are to
-    go. ``absent`` holds keys that the target must not have. With ``truncate`` there is nothing in
-    ``removed``, ``absent`` or ``incomplete``.
+    in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``) of
+    which ``copies[i]`` are to go. ``absent`` holds keys that the target must not have. With
+    ``truncate`` there is nothing in ``removed``, ``absent`` or ``incomplete``.
     """
 
     table: str

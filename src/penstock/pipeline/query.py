@@ -17,13 +17,11 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
 from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
-from penstock.executor.duckdb_errors import postgres_error
 from penstock.executor.numeric_average import numeric_average
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
-from penstock.pipeline.duck import connect
+from penstock.pipeline.duck import connect, query_error
 
 _BATCH_ROWS: Final = 10_000
 
@@ -101,15 +99,3 @@ class LakeQuery:
     def _error(self, error: duckdb.Error) -> BaseException:
         self._interrupts.check()
         return self._failed[0] if self._failed else query_error(error)
-
-
-def query_error(error: duckdb.Error) -> PenstockError:
-    """An error of compiled SQL, to be raised."""
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return PenstockError(
-            "out of memory",
-            detail=str(error),
-            hint="Read fewer rows at once, or let Spark read the table.",
-            sqlstate="53200",
-        )
-    return postgres_error(str(error))

@@ -19,12 +19,15 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from penstock.catalog import LakeTable
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
-from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.generated import generated_columns
+from penstock.pipeline.parts import Leaves, Part, parts
 from penstock.pipeline.snapshot_job import CopyJob
-from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result
+from penstock.pipeline.snapshot_task import Copied, CopiedFile, CopyFailed, CopyTask, Result
 from penstock.pipeline.snapshot_units import units_of
 from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
@@ -68,10 +71,23 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A published table and the Delta table that it is copied into."""
+    """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
+    one, which hold its rows; ``tree``: the tables of the catalog that they come from."""
 
     info: PublishedTable
     table: DeltaTable
+    leaves: Leaves | None = None
+    tree: tuple[LakeTable, ...] = ()
+
+    @property
+    def tables(self) -> tuple[DeltaTable, ...]:
+        """All that a copy is committed to, the table itself last."""
+        return (*(() if self.leaves is None else self.leaves.tables), self.table)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Those that get rows."""
+        return parts(self.table, self.leaves, self.table.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ class _Copy:
     bytes: int = 0
     heap_done: int = 0
     heap: int = 0
-    files: list[WrittenFile] = field(default_factory=list)
+    files: list[CopiedFile] = field(default_factory=list)
 
     @property
     def progress(self) -> CopyProgress:
@@ -180,33 +196,33 @@ class _Round:
             return
         copy.done += 1
         copy.files += result.files
-        copy.rows += sum(file.rows for file in result.files)
-        copy.bytes += sum(file.size for file in result.files)
+        copy.rows += sum(copied.file.rows for copied in result.files)
+        copy.bytes += sum(copied.file.size for copied in result.files)
         copy.heap_done += self.sizes[result.number]
         self.progress(copy.progress)
         if copy.done == copy.units:
             self.finish(copy)
 
     def finish(self, copy: _Copy) -> None:
-        table = copy.source.table
         copy.ended = True
-        table.stage(written=copy.files)
+        for part in copy.source.parts:
+            part.table.stage(written=[c.file for c in copy.files if c.part == part.number])
         copy.files = []
         try:
             self.finished(copy.source)
         except ConnectionFailure:  # what held the snapshot or the locks is gone: for all tables
-            table.discard()
+            _discard(copy.source)
             raise
         except PenstockError as error:
-            table.discard()
+            _discard(copy.source)
             self.failed(copy.source, error)
             return
         except BaseException:
-            table.discard()
+            _discard(copy.source)
             raise
         log.info(
             'copied table "%s": %d rows, %d bytes in %d units',
-            table.name,
+            copy.source.table.name,
             copy.rows,
             copy.bytes,
             copy.units,
@@ -221,7 +237,7 @@ class _Round:
 
     def stray(self, copied: Copied) -> None:
         copy = self.owners[copied.number]
-        _remove(copy.source.table, copied.files)
+        _remove(copy.source, copied.files)
 
     def _end(self, copy: _Copy) -> None:
         copy.ended = True
@@ -231,13 +247,19 @@ class _Round:
 
 def _abandon(copy: _Copy) -> None:
     """Remove files that nothing will name; those of killed tasks are left to VACUUM."""
-    _remove(copy.source.table, copy.files)
+    _remove(copy.source, copy.files)
     copy.files = []
 
 
-def _remove(table: DeltaTable, files: Sequence[WrittenFile]) -> None:
-    for file in files:
-        table.storage.remove(f"{table.uri}/{file.path}")
+def _remove(source: CopySource, files: Sequence[CopiedFile]) -> None:
+    for copied in files:
+        table = source.parts[copied.part].table
+        table.storage.remove(f"{table.uri}/{copied.file.path}")
+
+
+def _discard(source: CopySource) -> None:
+    for table in source.tables:
+        table.discard()
 
 
 def _tasks(
@@ -259,6 +281,7 @@ def _tasks(
         unit_bytes = max(options.unit_bytes, min(share, _LARGEST_UNIT))
         units = units_of(copy.source.info, columns, unit_bytes)
         copy.units = len(units)
+        generated = generated_columns(table.schema, table.name)
         for unit in units:
             task = CopyTask(
                 number=len(sized),
@@ -269,10 +292,13 @@ def _tasks(
                 columns=columns,
                 schema=table.schema.arrow(),
                 targets=table.schema.columns,
+                generated=generated,
                 storage=table.storage,
                 table_uri=table.uri,
                 batch_bytes=options.batch_bytes,
                 target_file_bytes=options.target_file_bytes,
+                routing=None if copy.source.leaves is None else copy.source.leaves.routing,
+                destinations=tuple(part.destination() for part in copy.source.parts),
             )
             owners[task.number] = copy
             sizes[task.number] = unit.size

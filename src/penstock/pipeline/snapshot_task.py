@@ -31,9 +31,13 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.lakehouse.defaults import filled
-from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.pipeline.generated import GeneratedColumns
+from penstock.pipeline.routed_writer import RoutedWriter
+from penstock.pipeline.routing import Level
+from penstock.pipeline.write import Destination
 from penstock.relation import Attribute
 from penstock.walreceiver.connection import quote_literal
 from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
@@ -59,7 +63,10 @@ _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 @dataclass(frozen=True)
 class CopyTask:
     """``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
-    for each of ``targets``; those that are not published get their default.
+    for each of ``targets``; those that are not published get their default, or are ``generated``.
+
+    ``routing``, ``destinations``: of a partitioned table, whose rows go to its leaves; else
+    ``storage`` and ``table_uri`` say where they go.
 
     ``conninfo`` holds the password and is never printed. ``batch_bytes``: of PostgreSQL's binary
     format, read at once. ``target_file_bytes``: where a file ends and the next begins.
@@ -73,10 +80,21 @@ class CopyTask:
     columns: tuple[Attribute, ...]
     schema: pa.Schema
     targets: tuple[Column, ...]
+    generated: GeneratedColumns
     storage: Storage
     table_uri: str
     batch_bytes: int
     target_file_bytes: int
+    routing: Level | None = None
+    destinations: tuple[Destination, ...] = ()
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """A file, and which of the table's leaves it is for; 0 where it has none."""
+
+    part: int
+    file: WrittenFile
 
 
 @dataclass(frozen=True)
@@ -84,7 +102,7 @@ class Copied:
     """Files of a unit, durable, not yet in the table."""
 
     number: int
-    files: tuple[WrittenFile, ...]
+    files: tuple[CopiedFile, ...]
 
 
 @dataclass(frozen=True)
@@ -108,10 +126,8 @@ def copy_unit(task: CopyTask) -> Result:
         return CopyFailed(task.number, _unexpected(error, task))
 
 
-def _copy(task: CopyTask) -> list[WrittenFile]:
-    writer = FileWriter(
-        task.storage, task.table_uri, task.schema, target_file_bytes=task.target_file_bytes
-    )
+def _copy(task: CopyTask) -> list[CopiedFile]:
+    writer = RoutedWriter(_destinations(task), task.routing, task.target_file_bytes)
     sent = 0
     with _session(task) as cursor, writer:
         for query in task.queries:
@@ -123,21 +139,28 @@ def _copy(task: CopyTask) -> list[WrittenFile]:
     except BaseException:
         writer.abort()
         raise
-    return writer.files
+    return [CopiedFile(part, file) for part, file in writer.files]
 
 
-def _check(files: Sequence[WrittenFile], sent: int, task: CopyTask) -> None:
+def _destinations(task: CopyTask) -> tuple[Destination, ...]:
+    if task.routing is not None:
+        return task.destinations
+    columns = tuple(range(len(task.schema)))
+    return (Destination(task.storage, task.table_uri, task.schema, columns, task.generated),)
+
+
+def _check(files: Sequence[tuple[int, WrittenFile]], sent: int, task: CopyTask) -> None:
     """Every row that the server has sent is in a file, and every file is there as it was written.
 
     Costs a look at each file's length.
     """
-    written = sum(file.rows for file in files)
+    written = sum(file.rows for _, file in files)
     if written != sent:
         raise PenstockError(
             f'initial copy of table "{task.table}" wrote {written} rows of {sent} that were sent'
         )
-    for file in files:
-        uri = f"{task.table_uri}/{file.path}"
+    for part, file in files:
+        uri = f"{_destinations(task)[part].table_uri}/{file.path}"
         with storage_errors("read file", uri):
             filesystem, where = resolve(uri)
             length = filesystem.get_file_info(where).size
@@ -183,7 +206,7 @@ def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
 
 
 def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
-    """ADBC's batch in the target's types and names."""
+    """ADBC's batch in the target's types and names, without generated values."""
     published = {
         attribute.name: _column(batch.column(position), attribute, task)
         for position, attribute in enumerate(task.columns)

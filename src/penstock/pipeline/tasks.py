@@ -39,13 +39,14 @@ Item = SearchItem | WriteItem
 @dataclass(frozen=True)
 class Located:
     """Keys found in a file. Bitmaps are serialised: positions that go, probe rows found, and probe
-    rows found more than once."""
+    rows found more than once. ``part``: here and below, which of the work's tables it is of."""
 
     work: int
     path: str
     positions: bytes
     found: bytes
     repeated: bytes
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Candidates:
     path: str
     position: Integers
     probe: Integers
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Written:
     work: int
     files: tuple[WrittenFile, ...]
     completed: int = 0
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,22 +94,29 @@ def run_item(item: Item) -> Iterator[Result]:
 
 def _run(item: Item) -> Iterator[Result]:
     if isinstance(item, WriteItem):
-        yield Written(item.work, tuple(write(item)))
+        yield Written(item.work, tuple(write(item)), part=item.part)
         return
     where = item.locate
     hits = locate(where)
     if where.multiset:
-        yield Candidates(where.work, where.path, hits.position, hits.probe)
+        yield Candidates(where.work, where.path, hits.position, hits.probe, where.part)
         return
     if not len(hits.probe):
         return
     found = _bitmap(hits.probe)
     repeated = BitMap() if len(found) == len(hits.probe) else _repeated(hits.probe)
     goes = _bitmap(hits.position[hits.probe < item.wanted])
-    yield Located(where.work, where.path, goes.serialize(), found.serialize(), repeated.serialize())
+    yield Located(
+        where.work,
+        where.path,
+        goes.serialize(),
+        found.serialize(),
+        repeated.serialize(),
+        where.part,
+    )
     if item.completion is not None:
-        files, completed = complete(item.completion, where.table_uri, where.path, hits)
-        yield Written(where.work, tuple(files), completed)
+        for done in complete(item.completion, where.table_uri, where.path, hits):
+            yield Written(where.work, tuple(done.files), done.rows, done.part)
 
 
 def _bitmap(numbers: Integers) -> BitMap:

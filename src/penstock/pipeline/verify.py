@@ -20,14 +20,17 @@ from penstock.pipeline.conflict import conflict, key_exists
 from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.tasks import Candidates, Located, Written
 
+FileName = tuple[int, str]
+"""Which of the work's tables a file is of, and its path there."""
+
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"
 
 
 def positions_to_delete(
     table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
-) -> Mapping[str, BitMap]:
-    """path -> positions of the rows that go. Raises ReplicationConflict."""
+) -> Mapping[FileName, BitMap]:
+    """Positions of the rows that go, by file. Raises ReplicationConflict."""
     if net.copies is not None:
         return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
     located = [r for r in results if isinstance(r, Located)]
@@ -47,7 +50,7 @@ def positions_to_delete(
     if findings:
         raise conflict(table, findings)
     _check_completed(table, net, results)
-    return {r.path: p for r in located if (p := BitMap.deserialize(r.positions))}
+    return {(r.part, r.path): p for r in located if (p := BitMap.deserialize(r.positions))}
 
 
 def missing_rows(
@@ -84,10 +87,10 @@ def _check_completed(
         )
 
 
-def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[str, BitMap]:
+def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[FileName, BitMap]:
     """Of equal rows take as many as are to go, in the order of files and positions."""
     assert net.copies is not None
-    results = sorted(results, key=lambda result: result.path)
+    results = sorted(results, key=lambda result: (result.part, result.path))
     nothing = [np.empty(0, np.int64)]
     probe = np.concatenate([result.probe for result in results] or nothing)
     position = np.concatenate([result.position for result in results] or nothing)
@@ -98,7 +101,7 @@ def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mappin
     if lacking.any():
         raise conflict(table, [(MISSING, net.removed.filter(pa.array(lacking)))])
     return {
-        result.path: BitMap(goes.astype(np.uint32))
+        (result.part, result.path): BitMap(goes.astype(np.uint32))
         for number, result in enumerate(results)
         if len(goes := position[taken[file[taken] == number]])
     }

@@ -13,7 +13,6 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.executor.duckdb_predicate import predicate
-from penstock.sql.builtin import functions
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
 from penstock.sql.expression_analysis import ExpressionAnalysis
@@ -23,13 +22,13 @@ from penstock.sql.primnodes import (
     ArrayCoerceExpr,
     CaseWhen,
     CoerceViaIO,
-    FuncExpr,
     Node,
-    OpExpr,
     OtherNode,
     Var,
     children,
+    column_names,
 )
+from penstock.sql.volatility import calls_mutable_function
 
 FIRST_NORMAL_OBJECT_ID: Final = 16384
 _ONLY_SIMPLE: Final = (
@@ -71,7 +70,7 @@ def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilt
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
     check_row_filter(node)
-    used = frozenset(_column_names(node))
+    used = column_names(node)
     for column in columns:
         if column.name in used and column.collation not in ("default", "C", "POSIX"):
             raise FeatureNotSupported(
@@ -100,22 +99,6 @@ def _objection(node: Node) -> str | None:
         return _ONLY_SIMPLE
     if node.type >= FIRST_NORMAL_OBJECT_ID:
         return "User-defined types are not allowed."
-    if _calls_mutable_function(node):
+    if calls_mutable_function(node):
         return "User-defined or built-in mutable functions are not allowed."
     return None
-
-
-def _calls_mutable_function(node: Node) -> bool:
-    if isinstance(node, FuncExpr):
-        oid = node.oid
-    elif isinstance(node, OpExpr):
-        oid = node.function
-    else:
-        return False
-    function = functions().get(oid)
-    return function is None or function.volatility != "i"
-
-
-def _column_names(node: Node) -> set[str]:
-    found = {node.name} if isinstance(node, Var) else set()
-    return found.union(*(_column_names(child) for child in children(node)))

@@ -85,9 +85,11 @@ from penstock.sql.table_statements import (
     SetSchema,
     Unique,
 )
+from penstock.sql.type_statements import AddEnumValue, CreateEnum, DropType
 
 __all__ = [
     "AddColumn",
+    "AddEnumValue",
     "AddPrimaryKey",
     "AddUnique",
     "AlterPublicationObjects",
@@ -108,6 +110,7 @@ __all__ = [
     "ColumnDef",
     "ColumnType",
     "Copy",
+    "CreateEnum",
     "CreateIndex",
     "CreatePublication",
     "CreateRole",
@@ -126,6 +129,7 @@ __all__ = [
     "DropSchema",
     "DropSubscription",
     "DropTable",
+    "DropType",
     "GrantSelect",
     "Limit",
     "PartitionBound",

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.sql.builtin import casts, functions, types
+from penstock.sql.builtin import casts, functions
 from penstock.sql.literals import read_literal
 from penstock.sql.primnodes import (
     BOOL,
@@ -29,17 +29,19 @@ from penstock.sql.primnodes import (
     typmod_of,
 )
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import is_enum, types
 
 ANY: Final = 2276
 ANYARRAY: Final = 2277
 ANYELEMENT: Final = 2283
 ANYNONARRAY: Final = 2776
+ANYENUM: Final = 3500
 ANYCOMPATIBLE: Final = 5077
 ANYCOMPATIBLEARRAY: Final = 5078
 ANYCOMPATIBLENONARRAY: Final = 5079
 _ARRAY_POLYMORPHIC: Final = frozenset({ANYARRAY, ANYCOMPATIBLEARRAY})
 _SCALAR_POLYMORPHIC: Final = frozenset(
-    {ANYELEMENT, ANYNONARRAY, ANYCOMPATIBLE, ANYCOMPATIBLENONARRAY}
+    {ANYELEMENT, ANYNONARRAY, ANYENUM, ANYCOMPATIBLE, ANYCOMPATIBLENONARRAY}
 )
 POLYMORPHIC: Final = _ARRAY_POLYMORPHIC | _SCALAR_POLYMORPHIC
 _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
@@ -91,6 +93,8 @@ def binary_coercible(source: int, target: int) -> bool:
         return bool(element(source))
     if target in _NONARRAY:
         return not element(source)
+    if target == ANYENUM:
+        return is_enum(source)
     cast = casts().get((source, target))
     return bool(cast and cast.method == "b" and cast.context == "i")
 
@@ -138,6 +142,8 @@ def resolve_polymorphic(sources: Sequence[int], targets: Sequence[int]) -> tuple
             continue
         scalar = element(source) if target in _ARRAY_POLYMORPHIC else source
         if not scalar or (target in _NONARRAY and element(source)):
+            return None
+        if target == ANYENUM and not is_enum(source):
             return None
         if target in _COMPATIBLE:
             compatible.append(scalar)

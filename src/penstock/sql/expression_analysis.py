@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatchmethod
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.builtin import types, types_by_name
 from penstock.sql.coercion import (
     array_of,
     coerce,
@@ -70,6 +69,7 @@ from penstock.sql.primnodes import (
     typmod_of,
 )
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import named_type, types
 from penstock.sql.typmods import typmod_in
 
 _INT8: Final = 20
@@ -99,6 +99,9 @@ BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 
 class ExpressionAnalysis:
     """Resolves names and types. ``columns``: name to (type oid, typmod)."""
+
+    clause: ClassVar[str] = "WHERE"
+    """Where the expression stands, as messages name it."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         self._columns = columns
@@ -194,7 +197,8 @@ class ExpressionAnalysis:
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:
-        return call(raw, [self.transform(argument) for argument in raw.arguments])
+        arguments = [self.transform(argument) for argument in raw.arguments]
+        return call(raw, arguments, self.clause)
 
     @transform.register
     def _case(self, raw: ACase) -> Node:
@@ -279,7 +283,7 @@ class ExpressionAnalysis:
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:
-        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name)
+        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name, mutable=True)
 
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:
@@ -295,7 +299,8 @@ class ExpressionAnalysis:
 
 def find_type(name: TypeName) -> tuple[int, int]:
     """Oid and typmod of a type as written. Raises 42704 and what typmodin raises."""
-    type_ = types_by_name().get(name.names[-1]) if len(name.names) == 1 else None
+    *schema, last = name.names
+    type_ = None if len(schema) > 1 else named_type(last, *schema)
     if type_ is None:
         shown = ".".join(name.names) + ("[]" if name.array else "")
         raise PenstockError(f'type "{shown}" does not exist', sqlstate="42704")

@@ -16,11 +16,12 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.array_literals import read_array
-from penstock.sql.builtin import types
+from penstock.sql.builtin import Type
 from penstock.sql.datetime_literals import read_date, read_timestamp
 from penstock.sql.lexer import MAX_DIGITS
 from penstock.sql.primnodes import UNKNOWN, Const
 from penstock.sql.quoting import type_name
+from penstock.sql.type_cache import ENUM, types
 
 _SPACE: Final = " \t\n\r\f\v"
 _INTEGER: Final = re.compile(
@@ -52,10 +53,20 @@ def canonical(text: str, type_oid: int) -> str:
     type_ = types().get(type_oid)
     if type_ is not None and type_.element:
         return read_array(text, lambda item: canonical(item, type_.element))
+    if type_ is not None and type_.kind == ENUM:
+        return _enum(text, type_)
     reader = _READERS.get(type_oid)
     if reader is None:
         raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
     return reader(text)
+
+
+def _enum(text: str, type_: Type) -> str:
+    """enum_in: a label, to the letter."""
+    if text not in type_.labels:
+        message = f'invalid input value for enum {type_.sql_name}: "{text}"'
+        raise PenstockError(message, sqlstate="22P02")
+    return text
 
 
 def _integer(bits: int, name: str) -> Callable[[str], str]:

@@ -16,11 +16,12 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.sql.builtin import functions_by_name, types, types_by_name
+from penstock.sql.builtin import functions_by_name, types_by_name
 from penstock.sql.foreign_trees import foreign_tree
 from penstock.sql.lexer import lex
 from penstock.sql.nesting import check_nesting
 from penstock.sql.parameters import apart
+from penstock.sql.type_cache import types
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 """(schema or None, table) -> type oids by column, in the table's order; empty: not known."""

@@ -14,9 +14,9 @@ from typing import Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.sql.array_literals import split_array
-from penstock.sql.builtin import types
 from penstock.sql.lexer import Kind, Token, lex
 from penstock.sql.quoting import quote_literal
+from penstock.sql.type_cache import types
 
 _BOOL: Final = 16
 _NUMERIC: Final = 1700

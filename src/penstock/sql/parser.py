@@ -21,6 +21,7 @@ from penstock.sql import (
     subscription_grammar,
     table_grammar,
     transaction_grammar,
+    type_grammar,
 )
 from penstock.sql.alter_table_grammar import alter_table
 from penstock.sql.cursor import Cursor, not_supported
@@ -54,6 +55,9 @@ _OBJECTS: Final[dict[tuple[str, str], Rule]] = {
     ("drop", "index"): index_grammar.drop_index,
     ("create", "schema"): table_grammar.create_schema,
     ("drop", "schema"): table_grammar.drop_schema,
+    ("create", "type"): type_grammar.create_type,
+    ("alter", "type"): type_grammar.alter_type,
+    ("drop", "type"): type_grammar.drop_type,
 }
 
 _COMMANDS: Final[dict[str, Rule]] = {
@@ -83,7 +87,7 @@ _OTHER_OBJECTS: Final = words(
     access aggregate cast collation conversion database default domain event extension foreign
     function group index language large materialized operator or owned policy procedural procedure
     recursive routine rule schema sequence server statistics system tablespace temp temporary text
-    transform trigger trusted type unlogged view local global constraint
+    transform trigger trusted unlogged view local global constraint
     """
 )
 

@@ -6,7 +6,8 @@ oid of pg_type, ``typmod`` its modifier or -1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
 
@@ -197,9 +198,13 @@ class BooleanTest(Node):
 
 @dataclass(frozen=True, slots=True)
 class OtherNode(Node):
-    """A kind of expression that nobody here evaluates: a subquery, CURRENT_USER."""
+    """A kind of expression that nobody here evaluates: a subquery, CURRENT_USER.
+
+    ``mutable``: it depends on the session or the time.
+    """
 
     name: str
+    mutable: bool = False
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -212,6 +217,28 @@ def children(node: Node) -> tuple[Node, ...]:
         elif isinstance(value, tuple):
             found += [item for item in value if isinstance(item, Node)]
     return tuple(found)
+
+
+def column_names(node: Node) -> frozenset[str]:
+    """Names of the columns that an expression over one table uses."""
+    own = {node.name} if isinstance(node, Var) else set()
+    return frozenset(own).union(*map(column_names, children(node)))
+
+
+def substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """The expression with values in the place of its columns (ReplaceVarsFromTargetList)."""
+    if isinstance(node, Var):
+        return values[node.name]
+    changed: dict[str, object] = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, Node):
+            changed[field.name] = substituted(value, values)
+        elif isinstance(value, tuple):
+            changed[field.name] = tuple(
+                substituted(item, values) if isinstance(item, Node) else item for item in value
+            )
+    return replace(node, **changed)  # type: ignore[arg-type]
 
 
 def typmod_of(node: Node) -> int:

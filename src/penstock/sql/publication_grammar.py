@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from penstock.errors import PenstockError, SqlSyntaxError
+from penstock.errors import SqlSyntaxError
 from penstock.sql.cursor import Cursor
-from penstock.sql.expression_grammar import ExpressionGrammar
+from penstock.sql.expression_text import expression_text
 from penstock.sql.object_names import (
     RangeVar,
     column_list,
@@ -139,28 +139,8 @@ def _name_spec(cursor: Cursor) -> _Spec:
 
 def _table(cursor: Cursor, relation: RangeVar) -> PublicationTable:
     columns = column_list(cursor) if cursor.at_symbol("(") else None
-    where = _where(cursor) if cursor.accept("where") else None
+    where = expression_text(cursor) if cursor.accept("where") else None
     return PublicationTable(relation, columns, where)
-
-
-def _where(cursor: Cursor) -> str:
-    """``OptWhereClause``: the source text between the parentheses.
-
-    The expression is read for its mistakes only. What its grammar refuses to know (0A000) is still
-    a text with balanced parentheses, so that the compiler says it at its time.
-    """
-    if not cursor.at_symbol("("):
-        raise cursor.syntax_error()
-    reader = cursor.copy()
-    reader.expect_symbol("(")
-    try:
-        ExpressionGrammar(reader).a_expr()
-        reader.expect_symbol(")")
-    except SqlSyntaxError:
-        raise
-    except PenstockError:
-        pass
-    return cursor.parenthesized_text()
 
 
 def _objects(specs: Sequence[_Spec]) -> tuple[PublicationObject, ...]:

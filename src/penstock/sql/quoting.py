@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.sql.builtin import types
 from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
+from penstock.sql.type_cache import types
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME

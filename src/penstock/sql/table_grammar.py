@@ -15,6 +15,7 @@ from penstock.errors import InvalidParameterValue, SqlSyntaxError
 from penstock.sql.column_type_grammar import column_type
 from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.default_grammar import default_constant
+from penstock.sql.generated_grammar import generation
 from penstock.sql.lexer import Kind
 from penstock.sql.object_names import (
     RangeVar,
@@ -254,6 +255,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
     found_type = column_type(cursor)
     found: list[str] = []
     default: str | None = None
+    generations: list[str] = []
     references: RangeVar | None = None
     unique: Unique | None = None
     while True:
@@ -263,6 +265,8 @@ def column_def(cursor: Cursor) -> ColumnDef:
             if default is not None:
                 raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
             default = default_constant(cursor)
+        elif cursor.word() == "generated":
+            generations.append(generation(cursor))
         elif references is None and cursor.accept("references"):
             references = _references(cursor)
         elif constraint := _column_constraint(cursor):
@@ -276,6 +280,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
         null="null" in found,
         primary_key="primary key" in found,
         default=default,
+        generations=tuple(generations),
         references=references,
         unique=unique,
     )

@@ -25,7 +25,8 @@ class Unique:
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
-    ``default``: a constant as SQL writes it, or ``now()``.
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: the expression of each
+    GENERATED ALWAYS AS (...) STORED, as it was written.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ColumnDef:
     null: bool = False
     primary_key: bool = False
     default: str | None = None
+    generations: tuple[str, ...] = ()
     references: RangeVar | None = None
     unique: Unique | None = None
 

@@ -9,7 +9,7 @@ its pieces are staged one after the other and committed together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
+from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.framing import check_commits
@@ -136,18 +137,16 @@ class Applier:
 
         None where there is no cut: a table is ahead, or the subscription has other tables by now.
         """
+        self._look_at_partitions({})
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
             return None
         if not self._members_hold():
             return None
         joined = self._joining(lsn)
-        tables = {
-            t.rel.table_name: CutTable(t.table.uri, t.table.version, t.table.id)
-            for t in self._targets
-            if t.ready or t in joined
-        }
+        tables = _in_cut(t for t in self._targets if t.ready or t in joined)
         self._cuts.append(CutOwner(self._subscription, self._app_id), lsn, commit_time, tables)
         self.last_cut, self._members = lsn, frozenset(tables)
+        self._targets.last_cut = lsn
         joined += tuple(t for t in self._targets if t.ready and t.rel.lsn is None)
         for target in joined:
             target.ready = True
@@ -156,9 +155,9 @@ class Applier:
 
     def members_changed(self) -> bool:
         """Whether a cut at the place of the last one would hold other tables than that one."""
-        ready = {t.rel.table_name for t in self._targets if t.ready}
+        ready = [t for t in self._targets if t.ready]
         joining = () if self.last_cut is None else self._joining(self.last_cut)
-        return ready | {t.rel.table_name for t in joining} != self._members
+        return frozenset(_in_cut([*ready, *joining])) != self._members
 
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
@@ -168,16 +167,18 @@ class Applier:
         rows = 0
         self._outcomes = []
         try:
-            for piece in batch.pieces:
-                open_end = batch.end_lsn if piece is batch.pieces[-1] else batch.open_end_lsn
-                rows += self._stage(piece, open_end, touched)
+            self._look_at_partitions(touched)
+            for number, piece in enumerate(batch.pieces):
+                rows += self._stage(piece, batch.open_end_lsn(number), touched)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
                 raise _OtherTables
+            if self._targets.with_other_partitions():
+                raise CommitConflict("partitions were attached or detached")
         except BaseException:
             for target in touched.values():
-                target.table.discard()
+                target.discard()
             raise
         with self._phases.phase("commit"):
             self._commit(list(touched.values()), batch.end_lsn)
@@ -190,8 +191,15 @@ class Applier:
         """Park a table, with what is staged on it forgotten; or raise the error."""
         self._parking.refuse(target.rel, error)
         touched.pop(target.rel.table_name, None)
-        target.table.discard()
+        target.discard()
         self._targets.close(target)
+
+    def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
+        for target in self._targets.with_other_partitions():
+            try:
+                self._targets.open_partitions_again(target)
+            except PenstockError as error:
+                self._refuse(target, error, touched)
 
     def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
@@ -236,41 +244,85 @@ class Applier:
                 truncates=share.truncates,
                 from_sequence=share.first,
             )
+        leaves = target.leaves
+        if target.partitions is not None and leaves is not None:
+            target.partitions.touched |= leaves.touched(net)
         target.rows_applied += share.rows
-        return TableWork(target.table, net)
+        return TableWork(target.table, net, leaves=leaves)
 
     def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Commit side by side; all are tried, so that a lost race costs one table's work."""
-        lost: list[Target] = []
-        refused: list[tuple[Target, PenstockError]] = []
-        futures = {self._pool.submit(self._commit_table, t, end_lsn): t for t in touched}
+        """Commit side by side; all are tried, so that a lost race costs one table's work.
+
+        Partitions come before the table that they are of, whose commit says that all have it.
+        """
+        failed = _Failed()
+        rows = [(t, each) for t in touched for each in t.to_commit(end_lsn)]
+        self._commit_all(rows, end_lsn, failed)
+        roots = [t for t in touched if t.partitions is not None and not failed.has(t)]
+        if roots:
+            failpoint(BETWEEN_COMMITS)
+        self._commit_all([(t, t.table) for t in roots], end_lsn, failed)
+        for target in touched:
+            if not failed.has(target):
+                target.committed(end_lsn)
+        for target, own in failed.refused:
+            self._refuse(target, own, {})
+        if failed.lost:
+            for target in failed.lost:
+                try:
+                    self._targets.load_again(target, end_lsn)
+                except PenstockError as own:
+                    self._refuse(target, own, {})
+            names = ", ".join(f'"{target.table.name}"' for target in failed.lost)
+            raise CommitConflict(f"another writer has committed to {names}")
+
+    def _commit_all(
+        self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
+    ) -> None:
+        """Raises what is no table's own, when all are done."""
+        futures = {
+            self._pool.submit(self._commit_table, table, end_lsn): target
+            for target, table in commits
+        }
         pending: set[Future[None]] = set(futures)
         error: BaseException | None = None
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
-                failed = future.exception()
-                if isinstance(failed, CommitConflict):
-                    lost.append(futures[future])
-                elif isinstance(failed, PenstockError) and is_own(failed):
-                    refused.append((futures[future], failed))
-                elif failed is not None:
-                    error = failed
+                error = failed.take(futures[future], future.exception()) or error
             if pending:
                 failpoint(BETWEEN_COMMITS)
         if error is not None:
             raise error
-        for target, own in refused:
-            self._refuse(target, own, {})
-        if lost:
-            for target in lost:
-                try:
-                    self._targets.load_again(target)
-                except PenstockError as own:
-                    self._refuse(target, own, {})
-            names = ", ".join(f'"{target.table.name}"' for target in lost)
-            raise CommitConflict(f"another writer has committed to {names}")
 
-    def _commit_table(self, target: Target, end_lsn: Lsn) -> None:
-        target.table.commit(app_id=self._app_id, version_marker=end_lsn, operation=_OPERATION)
-        target.marker = end_lsn
+    def _commit_table(self, table: DeltaTable, end_lsn: Lsn) -> None:
+        self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
+
+
+class _Failed:
+    """Targets that could not be committed: those that have lost a race, and others."""
+
+    def __init__(self) -> None:
+        self.lost: list[Target] = []
+        self.refused: list[tuple[Target, PenstockError]] = []
+
+    def take(self, target: Target, error: BaseException | None) -> BaseException | None:
+        """An error of one of its tables; returned where it is not the table's own."""
+        if isinstance(error, CommitConflict):
+            if not self.has(target):
+                self.lost.append(target)
+        elif isinstance(error, PenstockError) and is_own(error):
+            self.lost = [each for each in self.lost if each is not target]
+            if not self.has(target):
+                self.refused.append((target, error))
+        else:
+            return error
+        return None
+
+    def has(self, target: Target) -> bool:
+        """Whether it is one of them."""
+        return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
+
+
+def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
+    return {name: at for target in targets for name, at in target.in_cut.items()}

@@ -14,7 +14,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -51,12 +51,13 @@ class Piece:
         """The messages as one buffer for the columnar decoder."""
         return MessageChunk.from_copy_data(self.spooled.load() if self.spooled else self.frames)
 
-    def cut_after_last_commit(self) -> Piece:
-        """Split off the frames behind the last Commit: the start of a transaction."""
-        end = self.commits[-1] + 1
-        rest = Piece(self.frames[end:])
+    def cut_after(self, commit: int) -> Piece:
+        """Split off the frames behind a Commit, of which this is the position."""
+        end = commit + 1
+        rest = Piece(self.frames[end:], [at - end for at in self.commits if at > commit])
         rest.size = sum(map(len, rest.frames))
         del self.frames[end:]
+        self.commits = [at for at in self.commits if at <= commit]
         self.size -= rest.size
         return rest
 
@@ -76,18 +77,20 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Whole transactions. ``end_lsn``: end of the last one's commit record; ``commit_time``: when,
-    us since 1970.
-
-    ``open_end_lsn`` is the end LSN of the transaction that reaches from the first piece into the
-    last (the last piece's first commit); with one piece it is not needed.
-    """
+    us since 1970."""
 
     pieces: tuple[Piece, ...]
     end_lsn: Lsn
-    open_end_lsn: Lsn
     commit_time: int
     transactions: int
     frames: int
+
+    def open_end_lsn(self, piece: int) -> Lsn:
+        """End LSN of the transaction that reaches out of the piece with this number, if any."""
+        for follower in self.pieces[piece + 1 :]:
+            if follower.commits:
+                return _end_lsn(follower.frames[follower.commits[0]])
+        return self.end_lsn
 
     def forget(self) -> None:
         """Free what the batch holds on disk."""
@@ -111,6 +114,7 @@ class Inbox:
         self._transactions = 0
         self._first_at: float | None = None
         self._quiet = False
+        self._gathering = False
         self._changed = threading.Condition()
 
     def add(self, frames: Sequence[bytes], now: float) -> None:
@@ -132,7 +136,15 @@ class Inbox:
     def full(self) -> bool:
         """Whether finished transactions fill the memory, so that the receiver must pause."""
         with self._changed:
+            if self._gathering:
+                return False
             return self._in_memory >= self._memory_bytes and self._transactions > 0
+
+    def gather(self, on: bool) -> None:
+        """While it is on, take what comes, though it is more than the memory is for: a batch is
+        made again that was small enough once."""
+        with self._changed:
+            self._gathering = on
 
     def empty(self) -> bool:
         """Whether no frame waits here, neither of a finished nor of an arriving transaction."""
@@ -173,12 +185,39 @@ class Inbox:
             else:
                 pieces.append(self._open)
                 self._open = Piece()
-            self._put_back_after_last_commit(pieces[-1])
-            self._in_memory -= sum(p.size for p in pieces if p.spooled is None)
-            batch = _batch_of(tuple(pieces))
-            self._transactions -= batch.transactions
-            self._first_at = now if self._transactions else None
-            return batch
+            return self._taken(pieces, pieces[-1].commits[-1], now)
+
+    def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
+        """The batch that ends there, whatever it takes; None when nothing has come up to there.
+
+        Call it once everything up to there has come.
+        """
+        with self._changed:
+            pieces = [*self._sealed, self._open]
+            commits = [
+                (number, at)
+                for number, piece in enumerate(pieces)
+                for at in piece.commits
+                if _end_lsn(piece.frames[at]) <= end_lsn
+            ]
+            if not commits:
+                return None
+            last, commit = commits[-1]
+            for _ in range(min(last + 1, len(self._sealed))):
+                self._sealed.popleft()
+            if last == len(pieces) - 1:
+                self._open = Piece()
+            return replace(self._taken(pieces[: last + 1], commit, now), end_lsn=end_lsn)
+
+    def _taken(self, pieces: list[Piece], commit: int, now: float) -> Batch:
+        """Pieces that have left the queue as a batch; what comes after a Commit of the last one
+        goes back."""
+        self._put_back(pieces[-1].cut_after(commit))
+        self._in_memory -= sum(p.size for p in pieces if p.spooled is None)
+        batch = _batch_of(tuple(pieces))
+        self._transactions -= batch.transactions
+        self._first_at = now if self._transactions else None
+        return batch
 
     def clear(self) -> None:
         """Forget everything: the stream is started again from the last cut."""
@@ -217,8 +256,7 @@ class Inbox:
                 piece.frames = []
                 self._in_memory -= piece.size
 
-    def _put_back_after_last_commit(self, piece: Piece) -> None:
-        rest = piece.cut_after_last_commit()
+    def _put_back(self, rest: Piece) -> None:
         if not rest.frames:
             return
         follower = self._sealed[0] if self._sealed else self._open
@@ -232,17 +270,20 @@ class Inbox:
             self._open = rest
 
 
+def _end_lsn(commit: bytes) -> Lsn:
+    """Of a frame with a Commit."""
+    return Lsn(_UINT64.unpack_from(commit, _END_LSN_AT)[0])
+
+
 def _split(frames: Sequence[bytes], most: int) -> Sequence[Sequence[bytes]]:
     return [frames[i : i + most] for i in range(0, len(frames), most)]
 
 
 def _batch_of(pieces: tuple[Piece, ...]) -> Batch:
-    last = pieces[-1]
-    first_commit, last_commit = last.frames[last.commits[0]], last.frames[last.commits[-1]]
+    last_commit = pieces[-1].frames[pieces[-1].commits[-1]]
     return Batch(
         pieces=pieces,
-        end_lsn=Lsn(_UINT64.unpack_from(last_commit, _END_LSN_AT)[0]),
-        open_end_lsn=Lsn(_UINT64.unpack_from(first_commit, _END_LSN_AT)[0]),
+        end_lsn=_end_lsn(last_commit),
         commit_time=_INT64.unpack_from(last_commit, _COMMIT_TIME_AT)[0] + _POSTGRES_EPOCH_US,
         transactions=sum(len(p.commits) for p in pieces),
         frames=sum(len(p.frames) if p.spooled is None else p.spooled.count for p in pieces),

@@ -18,10 +18,16 @@ from penstock.lsn import INVALID, Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one."""
+    """``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
+    ``ahead``: the LSN of a batch that some of its partitions have, and others may not have."""
 
     ready: bool
     marker: Lsn | None
+    ahead: Lsn | None = None
+
+    def within(self, lsn: Lsn) -> bool:
+        """Whether nothing of it is beyond an LSN."""
+        return all(point is None or point <= lsn for point in (self.marker, self.ahead))
 
 
 def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
@@ -44,12 +50,12 @@ def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress])
     """
     if last_cut is not None and end_lsn < last_cut:
         return False
-    return all(t.marker is None or t.marker <= end_lsn for t in tables if t.ready)
+    return all(t.within(end_lsn) for t in tables if t.ready)
 
 
 def joins(end_lsn: Lsn, table: TableProgress) -> bool:
     """Whether a copied table becomes part of the cut at ``end_lsn``."""
-    return not table.ready and table.marker is not None and table.marker <= end_lsn
+    return not table.ready and table.marker is not None and table.within(end_lsn)
 
 
 def flush_lsn(

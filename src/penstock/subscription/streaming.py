@@ -23,7 +23,7 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
-from penstock.subscription.inbox import Inbox
+from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import ChangeSource, Receiver
 from penstock.subscription.targets import Target, Targets
@@ -218,7 +218,15 @@ class Streaming:
             if receiver.error is not None:
                 raise receiver.error
             now, position = time.monotonic(), receiver.position
-            if inbox.ready(now, delay=options.batch_delay, backlog_delay=options.backlog_delay):
+            upto = self._targets.half_applied
+            inbox.gather(upto is not None)
+            if upto is not None:
+                # The batch that was interrupted between two partitions: it, and no other.
+                if position >= upto:
+                    self._apply_again(upto, now, stream)
+                else:
+                    inbox.wait(_TICK)
+            elif inbox.ready(now, delay=options.batch_delay, backlog_delay=options.backlog_delay):
                 self._apply_one(now, stream)
                 idle_since = time.monotonic()
             elif now - idle_since >= _IDLE_CUT_INTERVAL and inbox.empty():
@@ -228,10 +236,19 @@ class Streaming:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
 
+    def _apply_again(self, upto: Lsn, now: float, stream: ChangeSource) -> None:
+        batch = self._inbox.take_upto(upto, now)
+        if batch is None:
+            self._targets.nothing_upto(upto)
+        else:
+            self._apply_batch(batch, stream)
+
     def _apply_one(self, now: float, stream: ChangeSource) -> None:
         batch = self._inbox.take(now)
-        if batch is None:
-            return
+        if batch is not None:
+            self._apply_batch(batch, stream)
+
+    def _apply_batch(self, batch: Batch, stream: ChangeSource) -> None:
         try:
             applied = self._applier.apply(batch)
         finally:

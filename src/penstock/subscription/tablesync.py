@@ -22,30 +22,29 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import (
     ConnectionFailure,
     NotInPrerequisiteState,
     PenstockError,
-    RelationChanged,
 )
-from penstock.failpoint import AFTER_COPY_COMMIT, failpoint
+from penstock.failpoint import AFTER_COPY_COMMIT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.foreign import COPY
-from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import TableName
+from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
 from penstock.subscription.parking import is_own
-from penstock.subscription.shards import check_alone
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
-from penstock.walreceiver.table_info import PublishedTable
 from penstock.walreceiver.table_locks import TableLocks
 
 log = logging.getLogger(__name__)
@@ -54,9 +53,6 @@ _LOCK_PATIENCE: Final = "1s"
 """How long questions about a table wait for a lock; the other tables of the round wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
-
-
-_MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 
 class RelStates(Protocol):
@@ -72,16 +68,21 @@ class RelStates(Protocol):
         """The subscription's tables now; none when it is gone."""
 
     def member(
-        self, rel: SubscriptionRel
+        self, rel: SubscriptionRel, subscription: Subscription
     ) -> AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]]:
         """Keep a table in the subscription until the block is left; yields ``set_state``.
-        Raises UndefinedObject when it is gone, or the subscription is being dropped."""
+        Raises UndefinedObject when it is gone, or the subscription is being dropped, or is
+        another one than the given one by now."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record the publisher's relation and the Delta table that a row stands for."""
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
         """A new membership, which begins with a copy."""
+
+    @property
+    def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
+        """A partitioned table of the node with all its partitions, root first; () for others."""
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
@@ -113,11 +114,6 @@ class CopyRound:
 
 class CopyCancelled(Exception):
     """The worker stops. Nothing is wrong, so no table gets it as its error."""
-
-
-def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
-    """The transaction marker's name that tells a copy of this membership from an older one's."""
-    return f"{app_id}/copy/{rel.sync_id}"
 
 
 def finished_point(table: DeltaTable | None, rel: SubscriptionRel, app_id: str) -> Lsn | None:
@@ -173,7 +169,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         def finished(source: CopySource) -> None:
             rel = tables[source.table.uri]
             locks.confirm()
-            _finish(work, rel, source.table, point)
+            _finish(work, rel, source, point)
             done.add(rel.sync_id)
 
         run_copy(
@@ -216,29 +212,41 @@ def _prepared(
             if locked is not None:  # whatever is asked next would wait as long again
                 raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
-            table = copy_target(
-                work.warehouse, info, rel, work.subscription.app_id, work.states.subscription_name
-            )
+            app_id, name_of = work.subscription.app_id, work.states.subscription_name
+            tree = work.states.partition_tree(rel.table_name)
+            table = copy_target(work.warehouse, info, rel, app_id, name_of)
+            leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)
+            for each in (table, *(() if leaves is None else leaves.tables)):
+                generated_columns(each.schema, each.name)  # what is wrong there is its own error
         except ConnectionFailure:
             raise
         except PenstockError as error:
             locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
-            sources.append((rel, CopySource(info, table)))
+            sources.append((rel, CopySource(info, table, leaves, tree)))
     return sources
 
 
-def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn) -> None:
-    """One Delta commit holds the copy, the table's LSN and the proof of this copy."""
+def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Lsn) -> None:
+    """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
+    table's is its own, after those of the partitions, which alone have rows."""
     app_id = work.subscription.app_id
-    with work.states.member(rel) as record:
-        table.commit(
-            app_id=app_id,
-            version_marker=point,
-            operation=COPY,
-            extra_markers={copy_marker(rel, app_id): point},
+    if work.states.partition_tree(rel.table_name) != source.tree:
+        raise NotInPrerequisiteState(
+            f'partitions of table "{source.table.name}" were attached or detached while it was '
+            "copied"
         )
+    with work.states.member(rel, work.subscription) as record:
+        for table in source.tables:
+            table.commit(
+                app_id=app_id,
+                version_marker=point,
+                operation=COPY,
+                extra_markers={copy_marker(rel, app_id): point},
+            )
+            if table is not source.table:
+                failpoint(BETWEEN_COMMITS)
         failpoint(AFTER_COPY_COMMIT)
         record(SubscriptionRelState.FINISHEDCOPY, point)
     log.info(
@@ -246,121 +254,6 @@ def _finish(work: CopyRound, rel: SubscriptionRel, table: DeltaTable, point: Lsn
         work.subscription.name,
         rel.qualified_name,
     )
-
-
-def target_key(info: PublishedTable) -> tuple[str, ...]:
-    """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
-    match info.relation.replica_identity:
-        case ReplicaIdentity.FULL:
-            return info.primary_key
-        case ReplicaIdentity.NOTHING:
-            return ()
-        case _:
-            return info.relation.key
-
-
-def copy_target(
-    warehouse: Warehouse,
-    info: PublishedTable,
-    rel: SubscriptionRel,
-    app_id: str,
-    name_of: Callable[[str], str | None],
-) -> DeltaTable:
-    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
-    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
-    ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
-    written."""
-    relation = info.relation
-    table = _replaceable(warehouse, relation, rel, app_id, name_of)
-    if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True)
-    log.info(
-        'table "%s" is copied again: %d rows of version %d at %s are replaced',
-        table.name,
-        table.rows,
-        table.version,
-        table.uri,
-    )
-    wanted = TableSchema.of_relation(relation, target_key(info))
-    table.replace(table.schema.copied_again(wanted))
-    return table
-
-
-def _replaceable(
-    warehouse: Warehouse,
-    relation: Relation,
-    rel: SubscriptionRel,
-    app_id: str,
-    name_of: Callable[[str], str | None],
-) -> DeltaTable | None:
-    uri = warehouse.table_uri(relation.schema, relation.name)
-    try:
-        table = warehouse.open(relation.schema, relation.name)
-        if table is None or table.id != rel.table_id:
-            return None
-        check_alone(table, app_id, name_of)
-        return table if _is_ours(table, relation, rel, app_id) else None
-    except PenstockError as error:
-        if not is_own(error):
-            raise
-        mended = "" if error.hint is None else f"{error.hint.rstrip('.')}. Or: "
-        raise error.changed(hint=f"{mended}{_MOVE_AWAY.format(uri=uri)}") from None
-
-
-def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
-    """Whether it holds this row's earlier copy. While a table is out of the subscription
-    its rows are its readers': with rows that they have changed since, it is theirs; and where
-    another relation has the name now, it may be all that is left of the old one."""
-    if table.transaction_version(app_id) is None:
-        return False
-    if not rel.returned:
-        return True
-    return rel.relid == relation.oid and not table.changed_by_others(app_id)
-
-
-def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
-    """Open the target of a published table, or create it.
-
-    Raises NotInPrerequisiteState when rows would be copied into a table that has some,
-    RelationChanged when its columns do not fit.
-    """
-    relation = info.relation
-    wanted = TableSchema.of_relation(relation, target_key(info))
-    table = warehouse.open(relation.schema, relation.name)
-    if table is None:
-        for source, name in wanted.renamed:
-            log.warning(
-                'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
-            )
-        return warehouse.create(relation.schema, relation.name, wanted)
-    if must_be_empty and table.rows:
-        raise NotInPrerequisiteState(
-            f'target table "{relation.qualified_name}" is not empty',
-            detail=f"It holds {table.rows} rows at {table.uri}.",
-            hint="Remove or rename it, or subscribe WITH (copy_data = false).",
-        )
-    if must_be_empty:
-        _take_key(table, wanted)
-    try:
-        added = table.schema.columns_added(wanted, table=table.name)
-    except RelationChanged as error:
-        if must_be_empty:
-            error.hint = _MOVE_AWAY.format(uri=table.uri)
-        raise
-    if added:
-        table.add_columns(added)
-    return table
-
-
-def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
-    """An empty table that CREATE TABLE has made on the node gets the publisher's key: rows of the
-    stream are found by it."""
-    schema, own = table.schema, table.schema.by_source
-    made_here = all(column.local for column in schema.columns)
-    known = all(source in own for source in wanted.source_key)
-    if made_here and known and schema.source_key != wanted.source_key:
-        key = tuple(own[source].name for source in wanted.source_key)
-        table.replace(TableSchema(schema.columns, key))
 
 
 def recover(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
@@ -22,20 +23,33 @@ from penstock.errors import (
     RelationChanged,
     StateMismatch,
 )
+from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.rewind import common_point
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.sql.quoting import quote_identifier, type_text
 from penstock.subscription.origin import TableProgress
+from penstock.subscription.partitions import Partitions, open_partitions
+from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
 
 
 class Bindings(Protocol):
-    """The part of the catalog that targets write."""
+    """The part of the catalog that targets read and write."""
+
+    @property
+    def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
+        """A partitioned table of the node with all its partitions, root first; () for others."""
+
+    @property
+    def generation(self) -> Callable[[], int]:
+        """Grows with every change; cheap."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
         """Record what a row stands for; None leaves it."""
@@ -47,7 +61,8 @@ class Bindings(Protocol):
 @dataclass(slots=True)
 class Target:
     """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
-    of the newest change in it, if this session has seen any."""
+    of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
+    which has its rows there."""
 
     rel: SubscriptionRel
     table: DeltaTable
@@ -55,11 +70,57 @@ class Target:
     marker: Lsn | None
     rows_applied: int = field(default=0)
     followed: Relation | None = field(default=None)
+    partitions: Partitions | None = field(default=None)
 
     @property
     def progress(self) -> TableProgress:
         """What origin.py decides upon."""
-        return TableProgress(self.ready, self.marker)
+        return TableProgress(self.ready, self.marker, self.ahead)
+
+    @property
+    def ahead(self) -> Lsn | None:
+        """The end of a batch that some of its partitions have, and others may not have."""
+        return None if self.partitions is None else self.partitions.ahead
+
+    @property
+    def tables(self) -> dict[TableName, DeltaTable]:
+        """Its Delta tables: one, and those of its partitions."""
+        leaves = () if self.partitions is None else self.partitions.leaves
+        return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
+
+    @property
+    def in_cut(self) -> dict[TableName, CutTable]:
+        """Its part of a cut."""
+        return {
+            name: CutTable(table.uri, table.version, table.id)
+            for name, table in self.tables.items()
+        }
+
+    @property
+    def rows(self) -> int:
+        """Rows that it holds."""
+        return sum(table.rows for table in self.tables.values())
+
+    @property
+    def leaves(self) -> Leaves | None:
+        """What changes are worked on where it is partitioned."""
+        return None if self.partitions is None else self.partitions.work
+
+    def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
+        """The tables with rows that a batch is committed to. A partitioned one comes after them."""
+        return [self.table] if self.partitions is None else self.partitions.to_commit(end_lsn)
+
+    def committed(self, end_lsn: Lsn) -> None:
+        """All of it has the batch."""
+        self.marker = end_lsn
+        if self.partitions is not None:
+            self.partitions.together()
+
+    def discard(self) -> None:
+        """Forget what is staged."""
+        self.table.discard()
+        if self.partitions is not None:
+            self.partitions.discard()
 
 
 class Targets:
@@ -72,17 +133,24 @@ class Targets:
         subscription: str,
         bindings: Bindings,
         columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
+        last_cut: Lsn | None = None,
+        unanswered: Unanswered | None = None,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
-        given values to rows when they were added. Asked seldom; may raise ConnectionFailure."""
+        given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
+        ``last_cut``: as the session begins; whoever makes cuts keeps it up to date.
+        ``unanswered``: the worker's; None where there is one session only."""
         self.subscription: Final = subscription
+        self.unanswered: Final = unanswered or Unanswered()
         self._columns_with_values = columns_with_values
         self._warehouse = warehouse
         self._app_id = app_id
+        self.last_cut = last_cut
         self._bindings = bindings
         self._by_name: dict[TableName, Target] = {}
         self._by_relid: dict[int, Target] = {}
         self._ignored: set[int] = set()
+        self._looked_at: int | None = None
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._by_name.values())
@@ -124,6 +192,7 @@ class Targets:
             ready=rel.state is SubscriptionRelState.READY,
             marker=None if marker is None else Lsn(marker),
         )
+        self._open_partitions(target)
         if rel.relid is not None:
             self._bound(target, rel.relid)
         self._by_name[rel.table_name] = target
@@ -182,17 +251,71 @@ class Targets:
         """Take a table out: its changes are ignored from now on, and no cut holds it."""
         del self._by_name[target.rel.table_name]
 
-    def load_again(self, target: Target) -> None:
-        """After a lost race. Raises ApplierReplaced where it was lost to our own subscription, and
+    def load_again(self, target: Target, end_lsn: Lsn | None = None) -> None:
+        """After a lost race. ``end_lsn``: of the batch that some of its partitions may have got.
+
+        Raises ApplierReplaced where it was lost to another applier of our own subscription, and
         what ``DeltaTable.reload`` raises."""
         target.table.reload()
+        self._open_partitions(target)
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
-            raise ApplierReplaced(
-                f'another applier of subscription "{self.subscription}" has committed '
-                f'table "{target.table.name}" at {Lsn(marker)}',
-                hint="Run each subscription on one node only.",
+            if target.partitions is not None or not self.unanswered.has(target.table, marker):
+                raise self._replaced(target, Lsn(marker))
+            target.marker = Lsn(marker)
+        if target.ahead not in (None, end_lsn):
+            raise self._replaced(target, target.ahead)
+
+    def _replaced(self, target: Target, marker: Lsn | None) -> ApplierReplaced:
+        return ApplierReplaced(
+            f'another applier of subscription "{self.subscription}" has committed '
+            f'table "{target.table.name}" at {marker}',
+            hint="Run each subscription on one node only.",
+        )
+
+    def _open_partitions(self, target: Target) -> None:
+        """As they are now. Raises what ``open_partitions`` raises."""
+        tree = self._tree(target)
+        target.partitions = None
+        if tree:
+            common = common_point(target.marker, self.last_cut if target.ready else None)
+            target.partitions = open_partitions(
+                self._warehouse, tree, target.table.schema, self._app_id, common
             )
+
+    def with_other_partitions(self) -> list[Target]:
+        """Those whose partitions are others now than they were opened with. Not while some of them
+        have a batch that others have not: it goes on by those that it began with."""
+        now = self._bindings.generation()
+        if now == self._looked_at:
+            return []
+        partitioned = [target for target in self if target.partitions is not None]
+        found = [t for t in partitioned if t.ahead is None and self._tree(t) != _tree(t)]
+        if not found and all(t.ahead is None for t in partitioned):
+            self._looked_at = now
+        return found
+
+    def open_partitions_again(self, target: Target) -> None:
+        """Rows go by the partitions that are there now. Raises what ``open_partitions`` and
+        ``DeltaTable.reload`` raise."""
+        log.info('the partitions of table "%s" have changed', target.rel.qualified_name)
+        target.table.reload()
+        self._open_partitions(target)
+
+    def _tree(self, target: Target) -> tuple[LakeTable, ...]:
+        return self._bindings.partition_tree(target.rel.table_name)
+
+    @property
+    def half_applied(self) -> Lsn | None:
+        """The next batch has to end here: some partitions have it already."""
+        return min((t.ahead for t in self if t.ahead is not None), default=None)
+
+    def nothing_upto(self, end_lsn: Lsn) -> None:
+        """No change of a batch that some partitions have is sent any more: the publications are
+        others now."""
+        for target in self:
+            if target.ahead == end_lsn:
+                target.committed(end_lsn)
 
     def follow(self, target: Target, relation: Relation) -> None:
         """Make the table fit the relation: stage added columns, refuse every other change.
@@ -204,7 +327,11 @@ class Targets:
         wanted = TableSchema.of_relation(relation, self._key(target, relation))
         try:
             _check_dropped(target.table, relation)
-            added = target.table.schema.columns_added(wanted, table=target.table.name)
+            added = target.table.schema.columns_added(
+                wanted,
+                table=target.table.name,
+                whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
+            )
         except RelationChanged:
             self._check_newest(target)
             raise
@@ -216,6 +343,8 @@ class Targets:
                 ", ".join(column.name for column in added),
             )
             target.table.add_columns(added, self._unfilled(target, relation, added))
+            for leaf in () if target.leaves is None else target.leaves.tables:
+                leaf.add_columns(leaf.schema.lacking(added))
         target.followed = relation
 
     def _check_newest(self, target: Target) -> None:
@@ -230,7 +359,7 @@ class Targets:
         """Added columns in which rows from before have a value at the publisher, which it does not
         send: told by name, as nobody can say here what it is (a volatile default, a column that was
         there and is published only now, a table that was rewritten since)."""
-        if not target.table.rows:
+        if not target.rows:
             return ()
         found = self._columns_with_values(relation.oid, [column.source for column in added])
         names = tuple(column.name for column in added if column.source in found)
@@ -261,6 +390,10 @@ class Targets:
         if relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
             return target.table.schema.source_key
         return None
+
+
+def _tree(target: Target) -> tuple[LakeTable, ...]:
+    return () if target.partitions is None else target.partitions.tree
 
 
 def _check_dropped(table: DeltaTable, relation: Relation) -> None:

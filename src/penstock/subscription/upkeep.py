@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.lakehouse.cuts import Cuts
+from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
 from penstock.subscription.targets import Target, Targets
 
@@ -44,7 +45,7 @@ class Upkeep:
         self._cuts = cuts
         self._options = options
         self._checkpointed: Counter[str] = Counter(
-            {target.table.name: target.table.version for target in targets}
+            {t.name: t.version for target in targets for t in target.tables.values()}
         )
         self._cuts_since = 0
         self._failed_at: dict[str, int] = {}
@@ -59,21 +60,27 @@ class Upkeep:
             except PenstockError as error:
                 log.warning("upkeep of the cuts: %s", error.message)
         for target in self._targets:
-            if self._failed_at.get(target.table.name, -_PAUSE) + _PAUSE > target.table.version:
-                continue
-            try:
-                if self._one(target):
+            if target.ahead is not None:
+                continue  # what its partitions were before the batch is needed yet
+            for table in target.tables.values():
+                if self._upkeep_of(target, table):
                     return
-            except ApplierReplaced:
-                raise  # the next commit would go on top of what the other one did
-            except PenstockError as error:
-                # What is wrong with the rows says the batch that needs them.
-                self._failed_at[target.table.name] = target.table.version
-                target.table.discard()
-                log.warning('upkeep of table "%s": %s', target.table.name, error.message)
 
-    def _one(self, target: Target) -> bool:
-        table = target.table
+    def _upkeep_of(self, target: Target, table: DeltaTable) -> bool:
+        if self._failed_at.get(table.name, -_PAUSE) + _PAUSE > table.version:
+            return False
+        try:
+            return self._one(target, table)
+        except ApplierReplaced:
+            raise  # the next commit would go on top of what the other one did
+        except PenstockError as error:
+            # What is wrong with the rows says the batch that needs them.
+            self._failed_at[table.name] = table.version
+            table.discard()
+            log.warning('upkeep of table "%s": %s', table.name, error.message)
+            return False
+
+    def _one(self, target: Target, table: DeltaTable) -> bool:
         if needs_compaction(table, self._options.compact):
             try:
                 compact(self._spark, table, self._options.compact)
@@ -82,7 +89,8 @@ class Upkeep:
                 return True
             log.info('compacted table "%s" to %d files', table.name, len(table.files))
             return True
-        if table.version - self._checkpointed[table.name] >= self._options.checkpoint_commits:
+        due = self._checkpointed[table.name] + self._options.checkpoint_commits
+        if table.version >= due:
             self._checkpointed[table.name] = table.version
             table.checkpoint()
             return True

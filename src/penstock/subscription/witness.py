@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
-from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, check_identity
 from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
@@ -95,6 +95,7 @@ class Witness:
                 refuse(target.rel, error)
                 targets.close(target)
         tables = [self._state(target) for target in targets]
+        tables += [state for target in targets for state in self._ahead(target)]
         check_publisher(self._subscription.name, self._known, self._server, self._cut_lsn, tables)
         if self._known != self._server.identity:
             name, identity = self._subscription.name, self._server.identity
@@ -107,7 +108,48 @@ class Witness:
         lead to another server each time. Raises StateMismatch."""
         check_identity(self._subscription.name, self._known, server_identity(connection))
 
+    def _ahead(self, target: Target) -> list[TableState]:
+        """Partitions that have a batch which others may not have: it is to come again."""
+        leaves = () if target.partitions is None else target.partitions.leaves
+        return [
+            TableState(
+                name=leaf.newest.name,
+                state=SubscriptionRelState.READY,
+                joined=None,
+                marker=leaf.ahead,
+                version=leaf.newest.version,
+                id=leaf.newest.id,
+                cut=None,
+            )
+            for leaf in leaves
+            if leaf.ahead is not None
+        ]
+
+    def _check_partitions(self, target: Target) -> None:
+        """Those that the last cut names are as new as it says. One that was dropped and made again
+        is another table, and one that has joined since is in no cut."""
+        leaves = () if target.partitions is None else target.partitions.leaves
+        for leaf in leaves:
+            table = leaf.newest
+            pinned = None if self.last_cut is None else self.last_cut.tables.get(leaf.name)
+            if pinned is None or pinned.id != table.id or not target.ready:
+                continue
+            marker = table.transaction_version(self._subscription.app_id)
+            state = TableState(
+                name=table.name,
+                state=target.rel.state,
+                joined=None,
+                marker=None if marker is None else Lsn(marker),
+                version=table.version,
+                id=table.id,
+                cut=pinned,
+            )
+            check_table(self._subscription.name, state, self._cut_lsn)
+            if marker is not None:
+                table.check_restored(pinned.version, self._subscription.app_id)
+
     def _check_table(self, target: Target) -> None:
+        self._check_partitions(target)
         state, table = self._state(target), target.table
         check_table(self._subscription.name, state, self._cut_lsn)
         if target.marker is None:

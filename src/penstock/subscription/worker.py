@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -24,13 +25,15 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
 from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import Streaming, StreamOptions
-from penstock.subscription.tablesync import ensure_table
 from penstock.subscription.targets import Target, Targets
+from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.publisher import Publisher
@@ -51,6 +54,8 @@ class CatalogAccess:
     generation: Callable[[], int]
     """Grows with every change; cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
+    subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
+    """As they are now, of one state; None: it is gone."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
@@ -59,10 +64,13 @@ class CatalogAccess:
     copy_again: Callable[[SubscriptionRel, int | None], object]
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
-        [SubscriptionRel],
+        [SubscriptionRel, Subscription],
         AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
     ]
-    """Keep a table in the subscription until the block is left; yields what sets its state."""
+    """Keep a table in the subscription, and that as it is, until the block is left; yields what
+    sets the table's state."""
+    partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
+    """A partitioned table of the node with all its partitions, root first; () for others."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     record_stop: Callable[[BaseException, str | None], None]
@@ -95,6 +103,7 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._failures = 0
+        self._unanswered = Unanswered()
         self._stopped_by: SubscriptionRel | None = None
         """The table whose error has ended the session."""
         self._copies = Copies(
@@ -207,7 +216,12 @@ class ApplyWorker:
             parking = Parking(
                 self.subscription, self._warehouse, self._catalog.park, self._stops_by
             )
-            members = Membership(self._catalog.generation, self._catalog.rels)
+            members = Membership(
+                self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
+            )
+            if members.altered:
+                self._end_altered()
+                return
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
             self._copies.start(members.sync_ids)
@@ -262,9 +276,17 @@ class ApplyWorker:
         """Where they do not, the session ends, with what it has not put into a cut."""
         if members.holds():
             return True
-        log.info('subscription "%s" has other tables now', self.subscription.name)
-        self._changed.set()
+        if members.altered:
+            self._end_altered()
+        else:
+            log.info('subscription "%s" has other tables now', self.subscription.name)
+            self._changed.set()
         return False
+
+    def _end_altered(self) -> None:
+        """The launcher starts another worker, which has what was altered."""
+        log.info('subscription "%s" was altered, its worker ends', self.subscription.name)
+        self._stopping.set()
 
     def _open_targets(
         self, publisher: Publisher, rels: Sequence[SubscriptionRel], parking: Parking
@@ -276,6 +298,8 @@ class ApplyWorker:
             subscription.name,
             self._catalog,
             self._columns_with_values,
+            None if self._witness.last_cut is None else self._witness.last_cut.lsn,
+            self._unanswered,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)

@@ -22,6 +22,7 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
+from penstock.sql.quoting import quote_identifier
 
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"
@@ -134,9 +135,12 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
     if context:
         detail = f"{detail} ({context})" if detail else context
     kind = _kind(sqlstate)
-    if hint is None and re.match(r'publication ".*" does not exist', primary or ""):
-        hint = _PUBLICATION_GONE
-    return kind(message, detail=detail, hint=hint or hint_for(sqlstate), sqlstate=sqlstate)
+    alter = None
+    gone = re.match(r'publication "(.*)" does not exist', primary or "")
+    if hint is None and gone is not None:
+        hint, alter = _PUBLICATION_GONE, f"DROP PUBLICATION {quote_identifier(gone[1])}"
+    hint = hint or hint_for(sqlstate)
+    return kind(message, detail=detail, hint=hint, sqlstate=sqlstate, alter=alter)
 
 
 def hint_for(sqlstate: str | None) -> str | None:
@@ -171,7 +175,9 @@ _CLASSES: Final[dict[str, type[PenstockError]]] = {
 
 _PUBLICATION_GONE: Final = (
     "Create the publication on the publisher. Servers before 18 look it up as it was at the time "
-    "of each change: if the error stays, drop the subscription and create it again."
+    "of each change. If the error stays, and it is the subscription's only one, drop the "
+    "subscription and create it again. If there are others, leave it out until the subscription "
+    "has caught up, and then ADD PUBLICATION again."
 )
 
 _HINTS: Final = {

@@ -19,7 +19,7 @@ from penstock.lsn import Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.text_output import text_output
 from penstock.sql.array_literals import join_array
-from penstock.sql.builtin import types
+from penstock.sql.type_cache import is_enum, types
 from penstock.walsender.binary_results import CHARACTER_TYPES, no_function
 
 _HEADER: Final = struct.Struct("!iiI")
@@ -68,6 +68,8 @@ def _text(value: bytes, type_oid: int) -> bytes:
         text = text_output(family.binary_column(cells, -1), type_oid)[0].as_py()
         assert isinstance(text, bytes)
         return text
+    if is_enum(type_oid):
+        return value
     known = types().get(type_oid)
     if known is not None and known.category == "A" and known.element:
         return _array(value, known.element)

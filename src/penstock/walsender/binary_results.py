@@ -22,11 +22,12 @@ from penstock.pgtypes.binary_output import binary_output
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.sql.array_literals import split_array
-from penstock.sql.builtin import types
+from penstock.sql.type_cache import ENUM, is_enum, types
 from penstock.walsender.answers import Cells
 
 CHARACTER_TYPES: Final = frozenset((18, 19, 25, 114, 194, 705, 1042, 1043, 2275))
 """Types whose binary format is their text, in the client's encoding."""
+_TEXT: Final = 25
 _VECTORS: Final[Mapping[int, int]] = {22: 21, 30: 26}
 """int2vector and oidvector: arrays that begin at 0, and their elements."""
 _ROWS: Final = 1000
@@ -99,9 +100,16 @@ def _send(type_oid: int) -> _Send | None:
         element = _VECTORS[type_oid]
         return lambda cell: _array(list(cell.decode().split()), element, first=0)
     known = types().get(type_oid)
-    if known is not None and known.element in _SEND and known.category == "A":
+    if known is not None and known.kind == ENUM:
+        return _SEND[_TEXT]
+    if known is not None and _send_own(known.element) and known.category == "A":
         return lambda cell: _array(split_array(cell.decode()), known.element)
     return None
+
+
+def _send_own(type_oid: int) -> _Send | None:
+    """Of what an array may hold here."""
+    return _SEND[_TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
 
 
 def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
@@ -113,7 +121,9 @@ def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
         if item is None:
             out.append(_NULL)
         else:
-            value = _SEND[element](item.encode())
+            send = _send_own(element)
+            assert send is not None
+            value = send(item.encode())
             out += (struct.pack("!i", len(value)), value)
     return b"".join(out)
 

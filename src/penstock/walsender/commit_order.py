@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.catalog import Member
+from penstock.lakehouse.row_moves import Arrivals
 from penstock.lsn import Lsn
 
 
@@ -25,7 +26,8 @@ from penstock.lsn import Lsn
 class Found:
     """A transaction that is not in the log yet. ``moment``: where it stands among others,
     ``time``: when it was committed; microseconds since the Unix epoch. ``of_cut``: over all tables
-    of a subscription; any other is one commit of one table, or of those of its ``group``."""
+    of a subscription; any other is one commit of one table, or of those of its ``group``.
+    ``arrivals``: rows that it took to other tables, whose commits may be lacking."""
 
     members: tuple[Member, ...]
     moment: int
@@ -36,6 +38,7 @@ class Found:
     origin_lsn: Lsn | None = None
     of_cut: bool = False
     group: str | None = None
+    arrivals: tuple[Arrivals, ...] = ()
 
 
 def in_order(
@@ -53,26 +56,63 @@ def in_order(
 
 
 def together(found: Sequence[Found]) -> list[Found]:
-    """``found`` with the commits of each group as one transaction, in the place of the last.
+    """``found`` with the commits of each group as one transaction, in the place of the last, else
+    of the first.
 
-    Where another commit of one of the tables stands between them, they stay apart: a table's
-    commits do not change places.
+    Where other commits of the tables stand in both ways they stay apart: a table's commits do not
+    change places.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(found):
         if item.group is not None:
             places[item.group].append(place)
-    left_out: set[int] = set()
-    joined: dict[int, Found] = {}
+    # One group after the other, in the order that those before have left.
+    order: list[Found | None] = list(found)
     for group, own in places.items():
-        members = tuple(member for place in own for member in found[place].members)
-        relations = {member.relation for member in members}
-        between = (item for item in found[own[0] : own[-1]] if item.group != group)
-        if len(relations) < len(members) or any(
-            member.relation in relations for item in between for member in item.members
-        ):
+        span = [item for item in order[own[0] : own[-1] + 1] if item is not None]
+        if not _would_pass(span, group):
+            place = own[-1]
+        elif not _would_pass(span[::-1], group):
+            place = own[0]
+        else:
             continue
-        left_out |= set(own[:-1])
-        size = sum(found[place].size for place in own)
-        joined[own[-1]] = replace(found[own[-1]], members=members, size=size)
-    return [joined.get(n, item) for n, item in enumerate(found) if n not in left_out]
+        members = _by_relation(member for other in own for member in found[other].members)
+        size = sum(found[other].size for other in own)
+        for other in own:
+            order[other] = None
+        order[place] = replace(found[place], members=members, size=size)
+    return [item for item in order if item is not None]
+
+
+def follows(found: Sequence[Found], versions: Mapping[int, int]) -> bool:
+    """Whether each table's part of ``found`` begins where the log ends. ``versions``: by table oid,
+    how far the log goes; a table that is not there was dropped, and its part does not count."""
+    at = dict(versions)
+    for member in (member for item in found for member in item.members):
+        if at.get(member.relation, member.from_version) != member.from_version:
+            return False
+        if member.relation in at:
+            at[member.relation] = member.to_version
+    return True
+
+
+def _would_pass(span: Sequence[Found], group: str) -> bool:
+    """Whether a commit of the group, moved to the end of ``span``, passes another one of its
+    table."""
+    moved: set[int] = set()
+    for item in span:
+        relations = {member.relation for member in item.members}
+        if item.group == group:
+            moved |= relations
+        elif moved & relations:
+            return True
+    return False
+
+
+def _by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
+    """One for each table: several commits of it follow one another."""
+    whole: dict[int, Member] = {}
+    for member in members:
+        first = whole.get(member.relation, member)
+        whole[member.relation] = replace(member, from_version=first.from_version)
+    return tuple(whole.values())

@@ -25,6 +25,10 @@ class CommitTimes:
         self._latest = max(self._latest, min(moment, now()))
         return self._latest
 
+    def look_again(self) -> None:
+        """Another process has written to the log: what it gave out counts as well."""
+        self._latest = None
+
 
 def now() -> int:
     """Microseconds since the Unix epoch."""

@@ -14,8 +14,10 @@ from typing import Any, Final
 from penstock.catalog.pg_subscription import is_app_id
 from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
+from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import group_of, is_truncate
+from penstock.lakehouse.truncate import is_truncate
+from penstock.lakehouse.user_metadata import group_of
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
@@ -30,7 +32,8 @@ class TableCommit:
     ``size``: bytes of WAL that it stands for. ``changes``: False for OPTIMIZE, VACUUM and the like.
     ``table_id``: the id that it gives the table, None: the one before. ``applied``: the appId and
     LSN of the subscription that wrote it, None: somebody else did. ``group``: what commits of one
-    transaction have in common, None for one by itself.
+    transaction have in common, None for one by itself. ``arrivals``: rows that it took out of the
+    table, and where they go.
     """
 
     version: int
@@ -40,6 +43,7 @@ class TableCommit:
     table_id: str | None = None
     applied: tuple[str, Lsn] | None = None
     group: str | None = None
+    arrivals: tuple[Arrivals, ...] = ()
 
 
 def newest_version(storage: Storage, uri: str) -> int | None:
@@ -94,7 +98,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
             size += _BYTES_OF_AN_ACTION
             if kind == "add" and body["path"] not in removed:
                 size += int(body.get("size") or 0)
-    return TableCommit(version, time, size, changes, table_id, applied, group_of(actions))
+    group, arrivals = group_of(actions), arrivals_of(actions)
+    return TableCommit(version, time, size, changes, table_id, applied, group, arrivals)
 
 
 def _position(version: object) -> Lsn:

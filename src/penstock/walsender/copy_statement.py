@@ -36,7 +36,8 @@ def copy_request(statement: Copy) -> CopyRequest:
             "COPY of this query is not supported",
             hint="COPY (SELECT columns FROM table [WHERE condition]) TO STDOUT is.",
         )
-    return CopyRequest(query.relation, query.columns, query.where, binary, query.relation.only)
+    relation = query.relation
+    return CopyRequest(relation, query.columns, query.where, binary, relation.only, query=True)
 
 
 def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.catalog import Member, Subscription, SubscriptionRel
+from penstock.catalog import LakeTable, Member, Subscription, SubscriptionRel
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.commit_order import Found
@@ -22,10 +22,24 @@ from penstock.walsender.commits import newest_version
 from penstock.walsender.own_commits import CutMember, Owned, Owners, origin_name
 
 
-def owners(subscriptions: Sequence[Subscription], rels: Sequence[SubscriptionRel]) -> Owners:
-    """Who maintains what."""
+def owners(
+    subscriptions: Sequence[Subscription],
+    rels: Sequence[SubscriptionRel],
+    tables: Sequence[LakeTable],
+) -> Owners:
+    """Who maintains what: a partition, who maintains the table that it is of."""
     oids = {subscription.oid for subscription in subscriptions}
-    return {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
+    found = {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
+    by_oid = {table.oid: table for table in tables}
+    for table in tables:
+        above: LakeTable | None = table
+        while above is not None:
+            owner = found.get((above.schema, above.name))
+            if owner is not None:
+                found[table.schema, table.name] = owner
+                break
+            above = None if above.parent is None else by_oid.get(above.parent)
+    return found
 
 
 class CutCommits:

@@ -37,7 +37,7 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
 from penstock.publication.members import Action
 from penstock.relation import Relation
-from penstock.walsender.feed import Begun, Changes, Ended, Piece
+from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.published import Publishing
 from penstock.walsender.published_table import columns_at, published_table, scan_file
@@ -77,6 +77,7 @@ class _Plan:
     emptied: Piece | None
     relations: Mapping[int, Relation]
     items: Sequence[ChangeItem]
+    types: Mapping[int, TypeName]
 
 
 class Decoding:
@@ -125,7 +126,7 @@ class Decoding:
                     if isinstance(waiting, Failed):
                         raise _translated(waiting.error)
                     relation = plan.relations[waiting.work]
-                    yield Piece((relation,), waiting.data, waiting.changes)
+                    yield Piece((relation,), waiting.data, waiting.changes, plan.types)
                     waiting = next(portions, None)
                 yield Ended(plan.transaction)
             if waiting is not None:
@@ -159,17 +160,26 @@ class Decoding:
         sent_at = time.time_ns() // 1000
         header = XLogDataHeader(transaction.begin, sent_at)
         numbered = {next(numbers): work for work in works}
+        types = self._types() if works else {}
         return _Plan(
             transaction,
             xid,
-            _truncates([work.table.relation for work in works if work.truncated], header, xid),
+            _truncates(
+                [work.table.relation for work in works if work.truncated], header, xid, types
+            ),
             {number: work.table.relation for number, work in numbered.items()},
             [
                 item
                 for number, work in numbered.items()
                 for item in self._items(number, work, header, xid)
             ],
+            types,
         )
+
+    def _types(self) -> dict[int, TypeName]:
+        """The node's own; one that is gone has no name any more."""
+        with self._catalog.read() as t:
+            return {type_.oid: (type_.schema, type_.name) for type_ in t.types.all()}
 
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Whether it is sent in blocks, as the subscriber wants large ones."""
@@ -257,6 +267,8 @@ class Decoding:
         item = ChangeItem(
             number, work.table, work.uri, removed, added, header, self._options.binary, xid
         )
+        if removed and added:
+            item = replace(item, pairs=changes.pairs)
         if removed:
             yield item
         else:
@@ -264,14 +276,17 @@ class Decoding:
 
 
 def _truncates(
-    relations: Sequence[Relation], header: XLogDataHeader, xid: int | None
+    relations: Sequence[Relation],
+    header: XLogDataHeader,
+    xid: int | None,
+    types: Mapping[int, TypeName],
 ) -> Piece | None:
     if not relations:
         return None
     relations = list({relation.oid: relation for relation in relations}.values())  # several leaves
     message = Truncate(tuple(relation.oid for relation in relations), xid=xid)
     data = xlog_data(header.lsn, header.send_time, encode(message))
-    return Piece(tuple(relations), data, len(relations))
+    return Piece(tuple(relations), data, len(relations), types)
 
 
 def _translated(error: PenstockError) -> PenstockError:

@@ -12,10 +12,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
@@ -35,6 +35,9 @@ _BUNDLE_BYTES: Final = 4 << 20
 of what waits are few, so that a client has work soon, then each time twice as many."""
 _WAIT_S: Final = 0.5
 
+TypeName = tuple[str, str]
+"""Schema and name of a type."""
+
 log = logging.getLogger(__name__)
 
 
@@ -42,12 +45,14 @@ log = logging.getLogger(__name__)
 class Piece:
     """Changes of ``relations`` in a row: whole messages, each a CopyData message with its header.
 
-    ``data`` goes to the client as it is. ``relations``: one, but for TRUNCATE.
+    ``data`` goes to the client as it is. ``relations``: one, but for TRUNCATE. ``types``: schema
+    and name of the node's own types by oid, those of the relations' columns among them.
     """
 
     relations: tuple[Relation, ...]
     data: bytes
     changes: int
+    types: Mapping[int, TypeName] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ class Following:
         elif newest > at.version and not self.logs.has_entry(table, at.version + 1):
             self._gap(table, at, newest)
         elif at.table_id is None:
+            found = self.logs.id_at(table, at.version)
             with self._catalog.write() as t:
-                if t.tables.find_oid(table.oid) is not None:
-                    found = self.logs.id_at(table, at.version)
+                if _still(t, table, at):
                     t.transactions.advance(table.oid, at.version, found)
 
     def _replaced(self, table: LakeTable, at: Sequenced) -> None:
@@ -125,7 +125,7 @@ class Following:
         )
         found = self.logs.id_at(table, newest)
         with self._catalog.write() as t:
-            if t.tables.find_oid(table.oid) is not None:
+            if _still(t, table, at):
                 self._append_lost(t, table, at, Sequenced(newest, found))
                 t.transactions.advance(table.oid, newest, found)
         self.logs.forget(table.oid)
@@ -198,9 +198,11 @@ class Following:
         """What is followed now."""
         with self._catalog.read() as t:
             at = t.transactions.sequenced()
-            tables = tuple(table for table in t.tables.all() if table.uri and table.oid in at)
+            known = t.tables.all()
+            tables = tuple(table for table in known if table.uri and table.oid in at)
             subscriptions = t.subscriptions.all()
-            return Followed(tables, at, subscriptions, owners(subscriptions, t.relations.all()))
+            maintained = owners(subscriptions, t.relations.all(), known)
+            return Followed(tables, at, subscriptions, maintained)
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
         """Whether what was read is of the table that is followed; another one takes its place."""
@@ -209,3 +211,9 @@ class Following:
                 return True
             self._replaced(table, at)
         return False
+
+
+def _still(t: CatalogTransaction, table: LakeTable, at: Sequenced) -> bool:
+    """Whether the table is there and followed up to ``at``: no other process has moved it on."""
+    there = t.tables.find_oid(table.oid) is not None
+    return there and t.transactions.sequenced().get(table.oid) == at

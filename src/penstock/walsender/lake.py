@@ -29,7 +29,7 @@ from penstock.sql.copy_query import CopyTarget, Form
 from penstock.walsender.answers import CopyOut, Rows
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.lake_changes import LakeChanges
-from penstock.walsender.lake_columns import LakeColumn, column_type, filter_column
+from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
 from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Position, Sequencer
@@ -61,7 +61,7 @@ class SparkLake:
         sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
         columns = self._tables.columns(*sources[0]) if sources else self._tables.columns(table)
         targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
-        _check_names(targets, columns)
+        _check_names(targets, columns, request)
         predicate, used = self._predicate(request, columns, table)
         tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
         chunks = copy_to(
@@ -96,7 +96,7 @@ class SparkLake:
             tuple(
                 CopyColumn(
                     ScanColumn(name, by_name[name].stored, by_name[name].type),
-                    *column_type(by_name[name]),
+                    *sent_type(by_name[name]),
                     sent,
                     _PRINTERS[form],
                 )
@@ -125,11 +125,20 @@ class SparkLake:
             return self._changes.truncate(relations, role)
 
 
-def _check_names(targets: Iterable[CopyTarget], columns: Iterable[LakeColumn]) -> None:
-    known = {column.name for column in columns}
+def _check_names(
+    targets: Iterable[CopyTarget], columns: Iterable[LakeColumn], request: CopyRequest
+) -> None:
+    """CopyGetAttnums"""
+    known = {column.name: column for column in columns}
     for target in targets:
         if target.name not in known:
             raise UndefinedObject(f'column "{target.name}" does not exist', sqlstate="42703")
+        if known[target.name].generated and not request.query:
+            raise PenstockError(
+                f'column "{target.name}" is a generated column',
+                detail="Generated columns cannot be used in COPY.",
+                sqlstate="42P10",
+            )
 
 
 @contextmanager

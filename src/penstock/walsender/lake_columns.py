@@ -10,23 +10,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
-from penstock.lakehouse.schema import DEFAULT, GENERATION, PHYSICAL_NAME, SOURCE, TYPE
+from penstock.lakehouse.schema import (
+    DEFAULT,
+    GENERATED,
+    PHYSICAL_NAME,
+    SOURCE,
+    is_generated,
+    recorded_type,
+)
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.type_cache import is_enum
+
+_TEXT: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
     """``delta``: name in the table; ``stored``: in its files (they differ where columns have been
-    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``.
+    renamed); ``name``: in PostgreSQL. ``type_oid`` 0: follows ``type``. ``generation``: the
+    expression where the node generates it; Delta's own are not PostgreSQL's.
     """
 
     name: str
@@ -38,6 +49,7 @@ class LakeColumn:
     not_null: bool
     generated: bool
     default: str | None = None
+    generation: str | None = None
 
 
 def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
@@ -50,17 +62,18 @@ def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
 
 def _column(field: Mapping[str, Any]) -> LakeColumn:
     metadata = field.get("metadata") or {}
-    oid, _, typmod = str(metadata.get(TYPE, "0,-1")).partition(",")
+    oid, typmod = recorded_type(metadata)
     return LakeColumn(
         name=metadata.get(SOURCE, field["name"]),
         delta=field["name"],
         stored=metadata.get(PHYSICAL_NAME, field["name"]),
         type=arrow_type(field["type"]),
-        type_oid=int(oid),
-        typmod=int(typmod or -1),
+        type_oid=oid,
+        typmod=typmod,
         not_null=field.get("nullable") is False,
-        generated=GENERATION in metadata,
+        generated=is_generated(metadata),
         default=metadata.get(DEFAULT),
+        generation=metadata.get(GENERATED),
     )
 
 
@@ -79,6 +92,12 @@ def column_type(column: LakeColumn) -> tuple[int, int]:
     return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
 
 
+def sent_type(column: LakeColumn) -> tuple[int, int]:
+    """Whose output and send functions print its values: an enum's are those of text."""
+    oid, typmod = column_type(column)
+    return (_TEXT, -1) if is_enum(oid) else (oid, typmod)
+
+
 def output_column(column: LakeColumn) -> OutputColumn:
     """As queries and changes see it."""
-    return OutputColumn(column.name, *column_type(column), column.default)
+    return OutputColumn(column.name, *column_type(column), column.default, column.generation)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.of_arrow import pg_type
+from penstock.pipeline.routing import check_comparable
 from penstock.sql.partition_bound import (
     Limit,
     PartitionBound,
@@ -23,10 +23,6 @@ from penstock.sql.partition_bound import (
     strategy_of,
 )
 from penstock.walsender.lake_columns import LakeColumn, spark_type
-
-_BY_TEXT: Final = frozenset({19, 25, 1043, 2950})
-"""Types that are kept as strings and compare as strings."""
-_STRING: Final = "string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,8 @@ class Partitions:
             )
         key = self.key(parent)
         for column in key:
-            _check_comparable(column)
+            oid = column.type_oid or pg_type(column.type)[0]
+            check_comparable(column.name, oid, column.type)
         if bound.strategy is Strategy.LIST:
             return _in_list(key[0], bound.values)
         known = " AND ".join(f"{_name(column)} IS NOT NULL" for column in key)
@@ -156,13 +153,3 @@ def _name(column: LakeColumn) -> str:
 def _constant(column: LakeColumn, value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"CAST('{escaped}' AS {spark_type(column.type)})"
-
-
-def _check_comparable(column: LakeColumn) -> None:
-    oid = column.type_oid or pg_type(column.type)[0]
-    if spark_type(column.type) == _STRING and oid not in _BY_TEXT:
-        raise FeatureNotSupported(
-            f'writing to tables that are partitioned by a column like "{column.name}" is not '
-            "supported",
-            detail="Its type is kept as text, whose order is another one.",
-        )

@@ -58,26 +58,27 @@ class Change:
     settings: tuple[tuple[str, str], ...] = ()
     where: str = ""
 
+    @property
+    def condition(self) -> str:
+        """What stands behind a table's name."""
+        return f" WHERE {self.where}" if self.where else ""
+
     def on(self, table: str) -> str:
         """The statement; ``table``: as Spark SQL writes it."""
-        where = f" WHERE {self.where}" if self.where else ""
         match self.kind:
             case "insert":
                 names = ", ".join(map(quoted, self.columns))
                 return f"INSERT INTO {table} ({names}) {self.rows}"
             case "update":
                 values = ", ".join(f"{quoted(name)} = {value}" for name, value in self.settings)
-                return f"UPDATE {table} SET {values}{where}"
-        return f"DELETE FROM {table}{where}"
+                return f"UPDATE {table} SET {values}{self.condition}"
+        return f"DELETE FROM {table}{self.condition}"
 
 
 class LakeRows:
     """For every session."""
 
-    def __init__(
-        self, spark: SparkSession, warehouse: Warehouse, tables: LakeTables, select: LakeSelect
-    ) -> None:
-        self._spark = spark
+    def __init__(self, warehouse: Warehouse, tables: LakeTables, select: LakeSelect) -> None:
         self._warehouse = warehouse
         self._tables = tables
         self._select = select
@@ -120,8 +121,9 @@ class LakeRows:
         at: Position,
         role: LoginRole,
         interrupts: Interrupts,
+        session: SparkSession,
     ) -> Iterator[Change]:
-        """Its functions are there while inside. Raises PenstockError."""
+        """Its functions are there while inside, for ``session``. Raises PenstockError."""
         columns = {column.name: column for column in self._tables.columns(table)}
         plan = analyze_change(
             statement, _output(columns.values()), self._select.find_table(at, role)
@@ -133,7 +135,10 @@ class LakeRows:
                 plan, node, None if column is None else output_column(column)
             )
             tables = self._shipped(compiled, at, role, interrupts)
-            return self._function(compiled, columns, column, tables, functions)
+            name = self._function(compiled, column, tables, session)
+            functions.append(name)
+            arguments = (quoted(columns[item.name].delta) for _, item in compiled.columns)
+            return f"{name}({', '.join(arguments)})"
 
         try:
             settings = tuple(
@@ -144,25 +149,22 @@ class LakeRows:
             yield Change(kind, settings=settings, where=where)
         finally:
             for name in functions:
-                self._spark.sql(f"DROP TEMPORARY FUNCTION {name}")
+                session.sql(f"DROP TEMPORARY FUNCTION {name}")
 
+    @staticmethod
     def _function(
-        self,
         compiled: CompiledExpression,
-        columns: dict[str, LakeColumn],
         column: LakeColumn | None,
         tables: dict[str, pa.Table],
-        functions: list[str],
+        session: SparkSession,
     ) -> str:
-        """A call of a new function of Spark's."""
+        """The name of a new function of Spark's."""
         type_ = pa.bool_() if column is None else column.type
         names = tuple(name for name, _ in compiled.columns)
         evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
         name = f"penstock_{uuid.uuid4().hex}"
-        self._spark.udf.register(name, arrow_udf(evaluation.function(), spark_type(type_)))
-        functions.append(name)
-        arguments = ", ".join(quoted(columns[item.name].delta) for _, item in compiled.columns)
-        return f"{name}({arguments})"
+        session.udf.register(name, arrow_udf(evaluation.function(), spark_type(type_)))
+        return name
 
     def _shipped(
         self,
@@ -223,3 +225,8 @@ def _with_time(columns: Iterable[OutputColumn], now: datetime) -> tuple[OutputCo
 def quoted(name: str) -> str:
     """A name as Spark SQL writes it."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def delta_table(table: LakeTable) -> str:
+    """A table of the lake as Spark SQL writes it."""
+    return f"delta.`{table.uri}`"

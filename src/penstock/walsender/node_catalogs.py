@@ -126,6 +126,7 @@ class NodeCatalogs:
                 schemas=tuple(namespace.name for namespace in t.namespaces.all()),
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
+                types=t.types.all(),
                 views={
                     "pg_stat_lake_tables": self._stat_lake_tables(
                         facts, tables, t.transactions.sequenced()

@@ -126,7 +126,18 @@ def walk(
             table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id
         )
         origin, lsn = origin_of(commit.applied, subscriptions)
-        others.append(Found((member,), moment, moment, commit.size, commit.changes, origin, lsn))
+        others.append(
+            Found(
+                (member,),
+                moment,
+                moment,
+                commit.size,
+                commit.changes,
+                origin,
+                lsn,
+                arrivals=commit.arrivals,
+            )
+        )
         at = Sequenced(commit.version, commit.table_id or at.table_id)
     return OwnedTable(table, owner.oid, tuple(others), at, mixed)
 

@@ -36,6 +36,7 @@ from penstock.sql import (
     parse,
     parse_script,
 )
+from penstock.sql.enum_types import remember_enums
 from penstock.sql.parameters import with_values
 from penstock.sql.table_statements import CreateTableAs
 from penstock.walsender.answers import Answer, Description, Done, Empty, Notice, Prepared, Rows
@@ -99,6 +100,7 @@ class SessionRunner:
         description = Description(tuple(types), None)
         if not text.strip():
             return Prepared(text, description)
+        self._learn_types()
         statement = parse(text)
         if not isinstance(statement, Transaction):
             self._block.check()
@@ -121,6 +123,7 @@ class SessionRunner:
         text = statement.text
         if not text.strip():
             return [Empty()]
+        self._learn_types()
         given = Parameters(parameters, statement.description.parameters)
         if parameters and not self._services.catalog_queries.reads_catalog_only(text):
             text, given = with_values(text, given.values, given.types), Parameters()
@@ -159,6 +162,7 @@ class SessionRunner:
             return
         self._block.check()
         self._services.snapshots.withdraw(self._context.pid)
+        self._learn_types()
         yield from self._in_session(statement, text, parameters)
 
     def _in_session(
@@ -336,6 +340,11 @@ class SessionRunner:
                 "cannot execute SQL commands in WAL sender for physical replication",
                 sqlstate="0A000",
             )
+
+    def _learn_types(self) -> None:
+        """The node's own types, as the statement that begins finds them."""
+        with self._services.catalog.read() as t:
+            remember_enums(t.types.all())
 
     def _role(self) -> LoginRole:
         """Looked up for every statement: what was revoked since is gone."""

@@ -28,16 +28,19 @@ from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, in_order, together
+from penstock.walsender.commit_order import Found, follows, in_order, together
 from penstock.walsender.commit_times import CommitTimes
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
+from penstock.walsender.moves import finish_moves
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
+_TRIES: Final = 10
+"""Looks in one step that another process was quicker than; the rest is left to the next step."""
 _CUTS: Final = -1
 """The source of what subscriptions wrote, beside the oids of tables."""
 
@@ -54,7 +57,7 @@ class Position:
 
 
 class Sequencer:
-    """The only writer of the log. ``step`` may be called by any thread."""
+    """Writes the log. ``step`` may be called by any thread, and in other processes too."""
 
     def __init__(self, catalog: Catalog, warehouse: Warehouse) -> None:
         self._catalog = catalog
@@ -81,11 +84,13 @@ class Sequencer:
                 self._following.has_changed = False
                 self._following.discover()
                 self._discovered = time.monotonic()
-            while found := together(self._find()):
+            stale = 0
+            while stale < _TRIES and (found := together(self._found_whole())):
                 failpoint(BEFORE_SEQUENCE)
-                self._append(found)
+                appended = self._append(found)
                 failpoint(AFTER_SEQUENCE)
-                if not (self._mixed and any(item.of_cut for item in found)):
+                stale += not appended
+                if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
             end = t.transactions.end()
@@ -135,6 +140,19 @@ class Sequencer:
         """Look for logs with gaps, and for other logs in their places (``following``)."""
         with self._lock:
             self._following.check_logs()
+
+    def _found_whole(self) -> list[Found]:
+        """What there is. Whoever moves rows between tables commits all of it in one go, under our
+        lock: what lacks its second commit was stopped, and is finished here."""
+        while True:
+            found = self._find()
+            if not any(item.arrivals for item in found):
+                return found
+            with self._catalog.read() as t:
+                tables = {table.oid: table for table in t.tables.all()}
+            arrived, whole = finish_moves(self._warehouse, tables, found, self.troubles)
+            if not arrived:
+                return whole
 
     def _find(self) -> list[Found]:
         followed = self._following.followed()
@@ -192,6 +210,7 @@ class Sequencer:
                             origin,
                             lsn,
                             group=commit.group,
+                            arrivals=commit.arrivals,
                         )
                     )
             found[table.oid] = commits
@@ -244,9 +263,15 @@ class Sequencer:
         member = Member(table.oid, table.uri or "", at.version, moved.to_version, table_id)
         return member, size
 
-    def _append(self, found: Sequence[Found]) -> None:
+    def _append(self, found: Sequence[Found]) -> bool:
+        """Whether it was done: else another process has put commits of these tables into the log
+        meanwhile, and what there is has to be found again."""
         with self._catalog.write() as t:
-            ids = {oid: at.table_id for oid, at in t.transactions.sequenced().items()}
+            sequenced = t.transactions.sequenced()
+            if not follows(found, {oid: at.version for oid, at in sequenced.items()}):
+                self._times.look_again()
+                return False
+            ids = {oid: at.table_id for oid, at in sequenced.items()}
             for item in found:
                 members = tuple(
                     replace(member, table_id=member.table_id or ids[member.relation])
@@ -267,3 +292,4 @@ class Sequencer:
                     origin=item.origin,
                     origin_lsn=item.origin_lsn,
                 )
+        return True

@@ -57,13 +57,15 @@ class CommandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it."""
+    """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it.
+    ``query``: it is COPY of a query, which may read generated columns."""
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
     predicate: str | None
     binary: bool
     only: bool = False
+    query: bool = False
 
 
 class CatalogQueries(Protocol):

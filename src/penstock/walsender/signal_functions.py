@@ -6,12 +6,13 @@ may do it is looked up now; a session of a superuser is a superuser's to end.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import Catalog
-from penstock.errors import InsufficientPrivilege, ValueNotRepresentable
+from penstock.errors import InsufficientPrivilege, PenstockError, ValueNotRepresentable
 from penstock.sql.catalog_functions import Function
 from penstock.walsender.pg_catalog import PythonFunction
 from penstock.walsender.services import SessionFacts
@@ -22,6 +23,7 @@ _TERMINATE: Final = "pg_terminate_backend"
 _DETAILS_SINCE: Final = 16
 _BACKEND_SINCE: Final = 15
 _MS: Final = 1000
+_TICK_S: Final = 0.1
 
 SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE})
 
@@ -90,12 +92,22 @@ class SignalFunctions:
             return False
         self._check(session, _WORDS[_TERMINATE])
         session.terminate()
-        if not timeout_ms or pid == self._facts.pid or session.ended.wait(timeout_ms / _MS):
+        if not timeout_ms or pid == self._facts.pid or self._ends(session, timeout_ms / _MS):
             return True
         plural = "" if timeout_ms == 1 else "s"
         self._facts.warn(
             f"backend with PID {pid} did not terminate within {timeout_ms} millisecond{plural}"
         )
+        return False
+
+    def _ends(self, session: Session, timeout_s: float) -> bool:
+        """Raises PenstockError (57014) where the query that waits is cancelled."""
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            if session.ended.wait(min(_TICK_S, left)):
+                return True
+            if self._facts.cancelled():
+                raise PenstockError("canceling statement due to user request", sqlstate="57014")
         return False
 
     def _found(self, pid: int) -> Session | None:

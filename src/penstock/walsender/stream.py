@@ -27,6 +27,7 @@ from penstock.pgoutput.messages import (
     StreamCommit,
     StreamStart,
     StreamStop,
+    TypeMessage,
 )
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import (
@@ -137,6 +138,7 @@ class Stream:
         for relation in piece.relations:
             if known.get(relation.oid) != relation:
                 known[relation.oid] = relation
+                self._send_types(relation, piece, transaction)
                 self._send(RelationMessage(relation, xid), transaction.begin)
         self._put(piece.data)
         failpoint(INSIDE_TRANSACTION)
@@ -146,6 +148,14 @@ class Stream:
             self.state.streamed_bytes += len(piece.data)
             if self._block >= _BLOCK_BYTES:
                 self._close_block(transaction)
+
+    def _send_types(self, relation: Relation, piece: Piece, transaction: LakeTransaction) -> None:
+        """send_relation_and_attrs: a Type message for each column of a type of the node's own."""
+        xid = transaction.xid if self._streamed else None
+        for attribute in relation.attributes:
+            name = piece.types.get(attribute.type_oid)
+            if name is not None:
+                self._send(TypeMessage(attribute.type_oid, *name, xid), transaction.begin)
 
     def _begin(self, transaction: LakeTransaction) -> None:
         self._begun = True

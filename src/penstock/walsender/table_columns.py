@@ -69,6 +69,7 @@ def _columns(state: TableState) -> _Columns:
                     *column_type(column),
                     column.not_null,
                     "s" if column.generated else "",
+                    column.generation,
                 )
                 for column in columns_of(state)
             )

@@ -93,7 +93,7 @@ _COLUMNS: dict[str, tuple[CatalogColumn, ...]] = {
     "shop.Odd Table": (CatalogColumn("id", _INT8),),
     "public.gen": (
         CatalogColumn("a", _INT4),
-        CatalogColumn("g", _INT4, generated="s", default="a * 2"),
+        CatalogColumn("g", _INT4, generated="s", default="(a * 2)"),
         CatalogColumn("b", _TEXT),
     ),
     "public.part": (CatalogColumn("a", _INT4), CatalogColumn("b", _TEXT)),

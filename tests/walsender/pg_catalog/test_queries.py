@@ -161,7 +161,7 @@ VIEWS = [
         f" ORDER BY {key}"
         for view, column, key in (
             ("tables", "table_schema", "table_schema, table_name"),
-            ("columns", "is_generated = 'NEVER' AND table_schema", _IN_ORDER),
+            ("columns", "table_schema", _IN_ORDER),
             ("schemata", "schema_name <> 'public' AND schema_name", "schema_name"),
             ("key_column_usage", "table_schema", _IN_ORDER),
             ("constraint_table_usage", "table_schema", "table_schema, table_name"),

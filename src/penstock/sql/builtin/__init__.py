@@ -17,7 +17,10 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A row of pg_type. ``sql_name``: as format_type prints it; ``element``: of a true array."""
+    """A row of pg_type. ``sql_name``: as format_type prints it; ``element``: of a true array.
+
+    ``schema`` and ``labels``: of a type that is not PostgreSQL's own, the latter of an enum.
+    """
 
     oid: int
     name: str
@@ -28,6 +31,8 @@ class Type:
     element: int
     array: int
     collation: int
+    schema: str = "pg_catalog"
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

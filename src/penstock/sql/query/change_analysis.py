@@ -24,6 +24,13 @@ from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
 from penstock.sql.query.expression import QueryExpressions
 from penstock.sql.query.from_analysis import FindTable
+from penstock.sql.query.generated_changes import (
+    check_inserted,
+    check_updated,
+    is_values_list,
+    with_generated_rows,
+    with_generated_settings,
+)
 from penstock.sql.query.parsenodes import (
     Alias,
     Default,
@@ -67,16 +74,21 @@ def analyze_insert(
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
     wanted = _wanted(raw, target)
     with limited_depth():
-        return _with_defaults(_given(raw, wanted, find_table), target)
+        analysis = SelectAnalysis(find_table)
+        given = _given(raw, wanted, analysis)
+        check_inserted(raw, wanted[: len(given.columns)])
+        plan = _with_defaults(given, target)
+        rows = SubqueryScan(analysis.relations.name(), plan.query.columns, plan.query)
+        made = with_generated_rows(plan.columns, rows, target, raw.relation.name)
+        return plan if made is None else InsertPlan(tuple(c.name for c in made.columns), made)
 
 
-def _given(raw: InsertStmt, wanted: list[OutputColumn], find_table: FindTable) -> InsertPlan:
+def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis) -> InsertPlan:
     assert raw.query is not None
-    analysis = SelectAnalysis(find_table)
     sets = as_select(raw.query)
     if sets is not None:
         query = _rows(sets, wanted, analysis, named=raw.columns is not None)
-    elif raw.query.values and not (raw.query.order or raw.query.limit or raw.query.offset):
+    elif is_values_list(raw.query):
         query = _values(raw.query, wanted, analysis, named=raw.columns is not None)
     else:
         query = _rows(raw.query, wanted, analysis, named=raw.columns is not None)
@@ -229,7 +241,8 @@ def _settings(
             raise SqlSyntaxError(f'multiple assignments to same column "{name}"')
         assert not isinstance(target.value, Star)
         settings[name] = _assigned_raw(target.value, known[name], expressions)
-    return tuple(settings.items())
+    check_updated(raw, known)
+    return tuple(with_generated_settings(settings, scan, raw.relation.name).items())
 
 
 def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpressions) -> Node:

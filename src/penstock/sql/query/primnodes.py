@@ -16,12 +16,14 @@ from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
     """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
-    ``default``: of a table's column, a constant as SQL writes it."""
+    ``default``: of a table's column, a constant as SQL writes it; ``generation``: the expression
+    over the table's columns that makes the values of a stored generated column."""
 
     name: str
     type: int
     typmod: int = -1
     default: str | None = field(default=None, compare=False)
+    generation: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.walsender.pg_catalog.definitions import types
 from penstock.walsender.pg_catalog.format_type import format_type, type_oid
@@ -38,6 +39,9 @@ class NameFunctions:
         self._relations: dict[int, tuple[str, str]] = {
             table.oid: (table.lake.schema, table.lake.name) for table in snapshot.tables
         } | {index.oid: (index.table.lake.schema, index.name) for index in self._indexes.values()}
+        self._enums = {enum.oid: enum for enum in snapshot.types} | {
+            enum.array_oid: enum for enum in snapshot.types
+        }
         self._coming = coming_tables(snapshot)
         self._relations |= {oid: (_CATALOG, name) for name, oid in CATALOG_OIDS.items()}
 
@@ -67,7 +71,41 @@ class NameFunctions:
         named = list(self._facts.search_path)
         return named if _CATALOG in named else [_CATALOG, *named]
 
+    # Types
+
+    def _type_name(self, oid: int | None, typmod: int | None) -> str | None:
+        """format_type, of the node's own types, too."""
+        enum = self._enums.get(oid or 0)
+        if enum is None:
+            return format_type(oid, typmod)
+        name = quote_identifier(enum.name)
+        if not self._is_visible_type(enum):
+            name = f"{quote_identifier(enum.schema)}.{name}"
+        return f"{name}[]" if oid == enum.array_oid else name
+
+    def _is_visible_type(self, enum: EnumType) -> bool:
+        """Whether no schema before it in the path has a type of the name."""
+        taken = {(each.schema, each.name) for each in self._enums.values()}
+        taken |= {(_CATALOG, row.typname) for row in types().values()}
+        found = next((s for s in self._path() if (s, enum.name) in taken), None)
+        return found == enum.schema
+
+    def _own_type(self, text: str) -> int | None:
+        """The oid of one of the node's own types by its name, arrays with ``[]``."""
+        try:
+            *schema, name = split_qualified(text.removesuffix("[]"))
+        except PenstockError:
+            return None
+        for each in schema[-1:] or self._path():
+            for enum in self._enums.values():
+                if (enum.schema, enum.name) == (each, name):
+                    return enum.array_oid if text.endswith("[]") else enum.oid
+        return None
+
     def pg_type_is_visible(self, oid: int) -> bool | None:
+        enum = self._enums.get(oid)
+        if enum is not None:
+            return self._is_visible_type(enum)
         return None if format_type(oid, None) == "???" else True
 
     def pg_function_is_visible(self, _: int) -> bool | None:
@@ -121,10 +159,12 @@ class NameFunctions:
         return oid
 
     def to_regtype(self, text: str) -> int | None:
-        return int(text) if text.strip().isdigit() else type_oid(text)
+        if text.strip().isdigit():
+            return int(text)
+        return type_oid(text) or (self._own_type(text.strip()) if self._enums else None)
 
     def regtypeout(self, oid: int) -> str:
-        shown = format_type(oid, None) or "-"
+        shown = self._type_name(oid, None) or "-"
         return str(oid) if shown == "???" else shown
 
     def regnamespacein(self, text: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.walsender.pg_catalog.format_type import format_type
+from penstock.sql.expression_text import without_parentheses
 from penstock.walsender.pg_catalog.identifiers import quote_identifier
 from penstock.walsender.pg_catalog.name_functions import NameFunctions
 from penstock.walsender.pg_catalog.privileges import has_privilege
@@ -28,10 +28,10 @@ class RelationFunctions(NameFunctions):
     # Definitions
 
     def format_type(self, oid: int | None, typmod: int | None) -> str | None:
-        return format_type(oid, typmod)
+        return self._type_name(oid, typmod)
 
-    def pg_get_expr(self, node: str, _relation: int, _pretty: bool | None) -> str:
-        return node
+    def pg_get_expr(self, node: str, _relation: int, pretty: bool | None) -> str:
+        return without_parentheses(node) if pretty else node
 
     def pg_relation_is_publishable(self, oid: int) -> bool | None:
         if oid in self._indexes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.definitions import TypeRow
+from penstock.walsender.pg_catalog.enum_rows import all_types
 from penstock.walsender.pg_catalog.privileges import access_list
 from penstock.walsender.pg_catalog.relations import (
     Index,
@@ -19,7 +20,12 @@ from penstock.walsender.pg_catalog.relations import (
     not_null_columns,
     schema_oids,
 )
-from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
+from penstock.walsender.pg_catalog.snapshot import (
+    NODE_OWNER,
+    CatalogColumn,
+    CatalogSnapshot,
+    CatalogTable,
+)
 
 Row = dict[str, object]
 
@@ -85,10 +91,11 @@ def _index_class(index: Index, schema: int) -> Row:
 
 def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Columns of tables and of the indexes for their keys."""
+    kinds = all_types(snapshot)
     for table in snapshot.tables:
         missing = not_null_columns(table)
         for number, column in enumerate(table.columns, 1):
-            row = _attribute(table.oid, number, column.name, column.type_oid, column.typmod)
+            row = _attribute(table.oid, number, column, kinds.get(column.type_oid))
             yield row | {
                 "attnotnull": column.name in missing,
                 "attgenerated": column.generated,
@@ -97,7 +104,7 @@ def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
         for index in indexes(table):
             for position, number in enumerate(index.numbers, 1):
                 column = table.columns[number - 1]
-                yield _attribute(index.oid, position, column.name, column.type_oid, column.typmod)
+                yield _attribute(index.oid, position, column, kinds.get(column.type_oid))
 
 
 def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
@@ -109,16 +116,15 @@ def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
                 yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": column.default}
 
 
-def _attribute(relation: int, number: int, name: str, type_oid: int, typmod: int) -> Row:
-    kind = types().get(type_oid)
+def _attribute(relation: int, number: int, column: CatalogColumn, kind: TypeRow | None) -> Row:
     return {
         "attrelid": relation,
-        "attname": name,
-        "atttypid": type_oid,
+        "attname": column.name,
+        "atttypid": column.type_oid,
         "attlen": kind.typlen if kind else -1,
         "attnum": number,
         "attcacheoff": -1,
-        "atttypmod": typmod,
+        "atttypmod": column.typmod,
         "attndims": 1 if kind and kind.typcategory == "A" else 0,
         "attbyval": bool(kind and kind.typbyval),
         "attalign": kind.typalign if kind else "i",

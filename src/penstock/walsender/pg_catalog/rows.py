@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from penstock.lsn import Lsn
 from penstock.sql.catalog_types import catalog_type
-from penstock.walsender.pg_catalog import publication_rows, relation_rows, role_rows, type_rows
+from penstock.walsender.pg_catalog import (
+    enum_rows,
+    publication_rows,
+    relation_rows,
+    role_rows,
+    type_rows,
+)
 from penstock.walsender.pg_catalog.definitions import Columns
 from penstock.walsender.pg_catalog.relation_rows import Row
 from penstock.walsender.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
@@ -27,6 +33,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_inherits": relation_rows.pg_inherits,
     "pg_partitioned_table": relation_rows.pg_partitioned_table,
     "pg_type": type_rows.pg_type,
+    "pg_enum": enum_rows.pg_enum,
     "pg_am": type_rows.pg_am,
     "penstock_keywords": type_rows.keywords,
     "pg_collation": type_rows.pg_collation,

@@ -17,6 +17,7 @@ from penstock.catalog.pg_publication import Publication, PublicationNamespace, P
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.enum_type import EnumType
 from penstock.lsn import INVALID, Lsn
 
 NODE_OWNER: Final = 10
@@ -69,6 +70,7 @@ class CatalogSnapshot:
     though no table is in them. ``views``: rows of system views that only the running node knows
     (pg_stat_replication, pg_stat_activity ...), by column name; columns left out are NULL.
     ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: where the node's WAL ends.
+    ``types``: the node's own.
     """
 
     database: str
@@ -86,6 +88,7 @@ class CatalogSnapshot:
     database_oid: int = 5
     select_grants: frozenset[tuple[int, int]] = frozenset()
     current_lsn: Lsn = INVALID
+    types: tuple[EnumType, ...] = ()
 
     @cached_property
     def all_roles(self) -> tuple[Role, ...]:

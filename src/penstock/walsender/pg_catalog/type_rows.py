@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.sql.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
-from penstock.walsender.pg_catalog.definitions import types
+from penstock.walsender.pg_catalog.definitions import TypeRow, types
+from penstock.walsender.pg_catalog.enum_rows import type_rows
 from penstock.walsender.pg_catalog.relation_rows import BTREE, DELTA, Row
-from penstock.walsender.pg_catalog.relations import PG_CATALOG
+from penstock.walsender.pg_catalog.relations import PG_CATALOG, schema_oids
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
 
 ARRAY_INPUT: Final = 750
@@ -27,30 +28,39 @@ _CATEGORIES: Final = {
 }
 
 
-def pg_type(_: CatalogSnapshot) -> Iterator[Row]:
-    """PostgreSQL's own types."""
+def pg_type(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """PostgreSQL's own types, and the node's enums with the types of their arrays."""
     for row in types().values():
-        yield {
-            "oid": row.oid,
-            "typname": row.typname,
-            "typnamespace": PG_CATALOG,
-            "typowner": NODE_OWNER,
-            "typlen": row.typlen,
-            "typbyval": row.typbyval,
-            "typtype": row.typtype,
-            "typcategory": row.typcategory,
-            "typispreferred": row.typispreferred,
-            "typisdefined": True,
-            "typdelim": row.typdelim,
-            "typelem": row.typelem,
-            "typarray": row.typarray,
-            "typinput": ARRAY_INPUT if row.typinput == "array_in" else 0,
-            "typreceive": row.typreceive_oid,
-            "typalign": row.typalign,
-            "typstorage": row.typstorage,
-            "typtypmod": -1,
-            "typcollation": row.typcollation,
-        }
+        yield _type(row, PG_CATALOG, NODE_OWNER)
+    schemas = schema_oids(snapshot)
+    for enum in snapshot.types:
+        owner = NODE_OWNER if enum.owner is None else enum.owner
+        for row in type_rows(enum):
+            yield _type(row, schemas[enum.schema], owner)
+
+
+def _type(row: TypeRow, namespace: int, owner: int) -> Row:
+    return {
+        "oid": row.oid,
+        "typname": row.typname,
+        "typnamespace": namespace,
+        "typowner": owner,
+        "typlen": row.typlen,
+        "typbyval": row.typbyval,
+        "typtype": row.typtype,
+        "typcategory": row.typcategory,
+        "typispreferred": row.typispreferred,
+        "typisdefined": True,
+        "typdelim": row.typdelim,
+        "typelem": row.typelem,
+        "typarray": row.typarray,
+        "typinput": ARRAY_INPUT if row.typinput == "array_in" else 0,
+        "typreceive": row.typreceive_oid,
+        "typalign": row.typalign,
+        "typstorage": row.typstorage,
+        "typtypmod": -1,
+        "typcollation": row.typcollation,
+    }
 
 
 def keywords(_: CatalogSnapshot) -> Iterator[Row]:

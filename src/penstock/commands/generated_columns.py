@@ -1,0 +1,104 @@
+"""GENERATED ALWAYS AS (...) STORED of columns that are defined (tablecmds.c, heap.c).
+
+In: columns of a table to be, with expressions as they were written. Out: the same with expressions
+as the catalog shows them, which is how they are kept, or PostgreSQL's error. What the node could
+not compute is refused here (0A000), not at the first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.commands.scope import TableColumn
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
+from penstock.executor.duckdb_change import compile_generation
+from penstock.sql import ColumnDef
+from penstock.sql.deparse import deparse
+from penstock.sql.primnodes import column_names
+from penstock.sql.query.generated_column import analyze_generation
+from penstock.sql.query.primnodes import OutputColumn
+
+_INVALID_COLUMN_DEFINITION = "42611"
+_INVALID_OBJECT_DEFINITION = "42P17"
+_DATATYPE_MISMATCH = "42804"
+
+
+def check_generations(item: ColumnDef, table: str) -> None:
+    """transformColumnDefinition. Raises SqlSyntaxError."""
+    if len(item.generations) > 1:
+        raise SqlSyntaxError(
+            f'multiple generation clauses specified for column "{item.name}" of table "{table}"'
+        )
+    if item.generations and item.default is not None:
+        raise SqlSyntaxError(
+            f'both default and generation expression specified for column "{item.name}" of table '
+            f'"{table}"'
+        )
+
+
+def with_expressions(columns: Sequence[TableColumn], table: str) -> tuple[TableColumn, ...]:
+    """All columns of a new table. Raises PenstockError (42P17, 42703, 42804, 0A000, ...)."""
+    return tuple(with_expression(column, columns, table) for column in columns)
+
+
+def with_expression(column: TableColumn, columns: Sequence[TableColumn], table: str) -> TableColumn:
+    """One of the ``columns`` of a table. Raises as ``with_expressions``."""
+    if column.generation is None:
+        return column
+    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
+    own = known[columns.index(column)]
+    node = analyze_generation(own, known, table)
+    compile_generation(own, known, table)
+    return replace(column, generation=deparse(node))
+
+
+def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tuple[str, ...]:
+    """The generated columns that are made of a column."""
+    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
+    return tuple(
+        column.name
+        for column in known
+        if column.generation is not None
+        and name in column_names(analyze_generation(column, known, table))
+    )
+
+
+def check_own_default(column: TableColumn) -> None:
+    """MergeChildAttribute: of a partition's column. Raises InvalidParameterValue (42611)."""
+    if column.generated:
+        raise InvalidParameterValue(
+            f'column "{column.name}" inherits from generated column but specifies default',
+            sqlstate=_INVALID_COLUMN_DEFINITION,
+        )
+
+
+def check_not_in_partition_key(column: TableColumn) -> None:
+    """ComputePartitionAttrs. Raises InvalidParameterValue (42P17)."""
+    if column.generated:
+        raise InvalidParameterValue(
+            "cannot use generated column in partition key",
+            detail=f'Column "{column.name}" is a generated column.',
+            sqlstate=_INVALID_OBJECT_DEFINITION,
+        )
+
+
+def check_same_generation(child: TableColumn, parent: TableColumn) -> None:
+    """MergeAttributesIntoExisting. Raises PenstockError (42804), FeatureNotSupported."""
+    if child.generated != parent.generated:
+        must = "must be" if parent.generated else "must not be"
+        raise PenstockError(
+            f'column "{parent.name}" in child table {must} a generated column',
+            sqlstate=_DATATYPE_MISMATCH,
+        )
+    if child.generation != parent.generation:
+        raise FeatureNotSupported(
+            f'a partition whose generated column "{parent.name}" has another expression is not '
+            "supported",
+            hint=f"Make the partition with that of the partitioned table: {parent.generation}.",
+        )

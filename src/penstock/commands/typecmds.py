@@ -1,0 +1,209 @@
+"""CREATE TYPE ... AS ENUM, ALTER TYPE ... ADD VALUE, DROP TYPE (typecmds.c, pg_enum.c).
+
+In: a parsed statement, the catalog, the scope. Out: rows in the catalog. Values of columns are
+labels; where they are checked is ``sql.literals``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable
+from penstock.commands.aclchk import check_create_in_schema, check_owner
+from penstock.commands.column_types import columns_of_types, find_enum, shown_type
+from penstock.commands.namespace import creation_schema, find_schema, register
+from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.scope import Scope
+from penstock.enum_type import EnumType
+from penstock.errors import (
+    DuplicateObject,
+    FeatureNotSupported,
+    InvalidParameterValue,
+    NotInPrerequisiteState,
+    PenstockError,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
+from penstock.sql.builtin import types_by_name
+from penstock.sql.enum_types import enum_name
+from penstock.sql.quoting import quote_identifier, type_name
+
+_MAX_LABEL_BYTES: Final = 63
+"""NAMEDATALEN - 1"""
+_INVALID_NAME: Final = "42602"
+_UNIQUE_VIOLATION: Final = "23505"
+_DEPENDENT_OBJECTS: Final = "2BP01"
+
+
+def create_type(statement: CreateEnum, catalog: Catalog, scope: Scope) -> CommandResult:
+    """DefineEnum"""
+    with catalog.write() as transaction:
+        namespace = creation_schema(transaction, scope, statement.name)
+        check_create_in_schema(scope, namespace.owner, namespace.name)
+        schema, name = namespace.name, statement.name.name
+        taken = transaction.types.find(schema, name) or register(transaction, scope, schema, name)
+        if taken is not None:
+            raise DuplicateObject(f'type "{name}" already exists')
+        for label in statement.labels:
+            _check_label(label)
+        made = transaction.types.create(
+            schema, name, tuple(dict.fromkeys(statement.labels)), scope.role.oid
+        )
+        _check_once(made, statement.labels)
+    return CommandResult("CREATE TYPE")
+
+
+def _check_label(label: str) -> None:
+    if len(label.encode()) > _MAX_LABEL_BYTES:
+        raise PenstockError(
+            f'invalid enum label "{label}"',
+            detail=f"Labels must be {_MAX_LABEL_BYTES} bytes or less.",
+            sqlstate=_INVALID_NAME,
+        )
+
+
+def _check_once(made: EnumType, labels: Sequence[str]) -> None:
+    """The unique index of pg_enum."""
+    for position, label in enumerate(labels):
+        if label in labels[:position]:
+            raise DuplicateObject(
+                'duplicate key value violates unique constraint "pg_enum_typid_label_index"',
+                detail=f"Key (enumtypid, enumlabel)=({made.oid}, {label}) already exists.",
+                sqlstate=_UNIQUE_VIOLATION,
+            )
+
+
+def add_value(statement: AddEnumValue, catalog: Catalog, scope: Scope) -> CommandResult:
+    """AlterEnum"""
+    written = ColumnType(statement.name.name, statement.name.schema)
+    with catalog.write() as transaction:
+        enum = _get_enum(transaction, scope, written)
+        check_owner(scope.role, enum.owner, "type", enum_name(enum))
+        _check_label(statement.label)
+        if statement.label in enum.texts:
+            message = f'enum label "{statement.label}" already exists'
+            if not statement.missing_ok:
+                raise DuplicateObject(message)
+            skipped = notice(f"{message}, skipping", sqlstate=DuplicateObject.default_sqlstate)
+            return CommandResult("ALTER TYPE", (skipped,))
+        transaction.types.add_label(enum, statement.label, _place(enum, statement))
+    return CommandResult("ALTER TYPE")
+
+
+def _place(enum: EnumType, statement: AddEnumValue) -> int:
+    """In front of which label, counted from 0."""
+    if statement.neighbor is None:
+        return len(enum.labels)
+    if statement.neighbor not in enum.texts:
+        raise InvalidParameterValue(f'"{statement.neighbor}" is not an existing enum label')
+    return enum.texts.index(statement.neighbor) + statement.after
+
+
+def _get_enum(transaction: CatalogTransaction, scope: Scope, written: ColumnType) -> EnumType:
+    found = find_enum(transaction, scope, written)
+    if found is None and written.schema is None and written.name in types_by_name():
+        raise WrongObjectType(f"{types_by_name()[written.name].sql_name} is not an enum")
+    if found is None:
+        raise UndefinedObject(f'type "{shown_type(written)}" does not exist')
+    return found
+
+
+def drop_type(statement: DropType, catalog: Catalog, scope: Scope) -> CommandResult:
+    """RemoveObjects for types, all of them or none. Columns do not go with their type."""
+    notices: list[Notice] = []
+    with catalog.write() as transaction:
+        dropped: dict[int, EnumType] = {}
+        for written in statement.types:
+            enum = _type_to_drop(transaction, scope, written, statement.missing_ok, notices)
+            if enum is not None:
+                check_owner(scope.role, enum.owner, "type", enum_name(enum))
+                dropped[enum.oid] = enum
+        for written in statement.types:
+            _check_no_array(transaction, scope, written, dropped)
+        check_unused(transaction, scope, tuple(dropped.values()), cascade=statement.cascade)
+        for oid in dropped:
+            transaction.types.delete(oid)
+    return CommandResult("DROP TYPE", tuple(notices))
+
+
+def _type_to_drop(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    written: ColumnType,
+    missing_ok: bool,
+    notices: list[Notice],
+) -> EnumType | None:
+    missing_schema = written.schema and find_schema(transaction, scope, written.schema) is None
+    if missing_schema and missing_ok:
+        notices.append(notice(f'schema "{written.schema}" does not exist, skipping'))
+        return None
+    found = find_enum(transaction, scope, written)
+    builtin = types_by_name().get(written.name) if written.schema is None else None
+    if found is None and builtin is not None:
+        oid = builtin.array if written.array else builtin.oid
+        check_owner(scope.role, None, "type", type_name(oid))
+        raise NotInPrerequisiteState(
+            f"cannot drop type {type_name(oid)} because it is required by the database system",
+            sqlstate=_DEPENDENT_OBJECTS,
+        )
+    if found is None and missing_ok:
+        notices.append(notice(f'type "{shown_type(written)}" does not exist, skipping'))
+    elif found is None:
+        raise UndefinedObject(f'type "{shown_type(written)}" does not exist')
+    return found
+
+
+def _check_no_array(
+    transaction: CatalogTransaction, scope: Scope, written: ColumnType, dropped: dict[int, EnumType]
+) -> None:
+    """The type of an enum's arrays goes with the enum only."""
+    enum = find_enum(transaction, scope, written) if written.array else None
+    if enum is not None:
+        name = enum_name(enum)
+        raise NotInPrerequisiteState(
+            f"cannot drop type {name}[] because type {name} requires it",
+            hint=f"You can drop type {name} instead.",
+            sqlstate=_DEPENDENT_OBJECTS,
+        )
+
+
+def check_unused(
+    transaction: CatalogTransaction, scope: Scope, enums: Sequence[EnumType], *, cascade: bool
+) -> None:
+    """No column is of one of these types. Raises NotInPrerequisiteState (2BP01), with ``cascade``
+    FeatureNotSupported."""
+    used = columns_of_types(transaction, scope, enums)
+    if not used:
+        return
+    detail = "\n".join(shown_user(scope, *user) for user in used)
+    if cascade:
+        tables = {table.oid: table for table, _, _ in used}.values()
+        names = ", ".join(f"{_quoted(t.schema)}.{_quoted(t.name)}" for t in tables)
+        raise FeatureNotSupported(
+            "DROP TYPE ... CASCADE is not supported where columns are of the type",
+            detail=detail,
+            hint=f"Drop the tables first: DROP TABLE {names};",
+        )
+    what = f"type {enum_name(enums[0])} because other objects depend on it"
+    if len(enums) > 1:
+        what = "desired object(s) because other objects depend on them"
+    raise NotInPrerequisiteState(
+        f"cannot drop {what}",
+        detail=detail,
+        hint="Use DROP ... CASCADE to drop the dependent objects too.",
+        sqlstate=_DEPENDENT_OBJECTS,
+    )
+
+
+def shown_user(scope: Scope, table: LakeTable, column: str, enum: EnumType) -> str:
+    """``column c of table t depends on type color``"""
+    name = quote_identifier(table.name)
+    if table.schema not in scope.search_path:
+        name = f"{quote_identifier(table.schema)}.{name}"
+    return f"column {quote_identifier(column)} of table {name} depends on type {enum_name(enum)}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

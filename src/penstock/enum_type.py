@@ -1,0 +1,39 @@
+"""An enum type of the node (pg_type.h, pg_enum.h).
+
+In: nothing. Out: frozen values that every room knows. Where they are kept is ``catalog``, what they
+mean in a statement is ``sql.enum_types``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EnumLabel:
+    """A row of pg_enum: a value of the type. ``order``: enumsortorder."""
+
+    oid: int
+    order: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """A row of pg_type. ``array_oid``: of the type of its arrays, which bears ``array_name``.
+
+    ``labels``: in the type's order. ``owner``: oid of a role, None: the node's own.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    array_oid: int
+    array_name: str
+    labels: tuple[EnumLabel, ...] = ()
+    owner: int | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The labels themselves."""
+        return tuple(label.text for label in self.labels)

@@ -1,0 +1,80 @@
+"""Rows of a relation written to the tables that hold them, leaf by leaf. Runs inside tasks.
+
+In: batches in the relation's columns. Out: files of each table. Memory: a row group in all, however
+many leaves there are: the fullest is written first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+import pyarrow as pa
+
+from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter, WrittenFile
+from penstock.pipeline.routing import Level, by_leaf
+from penstock.pipeline.write import Destination
+
+
+class RoutedWriter:
+    """A context manager; left by an exception it removes what it wrote. ``routing`` None: there is
+    one destination."""
+
+    def __init__(
+        self, destinations: Sequence[Destination], routing: Level | None, target_file_bytes: int
+    ) -> None:
+        self._destinations = destinations
+        self._routing = routing
+        self._target = target_file_bytes
+        self._writers: dict[int, FileWriter] = {}
+
+    def __enter__(self) -> RoutedWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abort()
+            return
+        try:
+            for writer in self._writers.values():
+                writer.close()
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def files(self) -> list[tuple[int, WrittenFile]]:
+        """The finished files with the numbers of their destinations."""
+        return [(at, file) for at, writer in self._writers.items() for file in writer.files]
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Raises ReplicationConflict (23514) for a row without a partition, StorageError."""
+        if self._routing is None:
+            self._write(0, pa.Table.from_batches([rows]))
+            return
+        table = pa.Table.from_batches([rows])
+        for at, positions in by_leaf(self._routing.leaves(table)).items():
+            self._write(at, table.take(pa.array(positions)))
+        while sum(writer.held_bytes for writer in self._writers.values()) > ROW_GROUP_BYTES:
+            max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
+
+    def abort(self) -> None:
+        """Remove everything that was written."""
+        for writer in self._writers.values():
+            writer.abort()
+
+    def _write(self, at: int, rows: pa.Table) -> None:
+        destination = self._destinations[at]
+        if at not in self._writers:
+            self._writers[at] = FileWriter(
+                destination.storage,
+                destination.table_uri,
+                destination.schema,
+                target_file_bytes=self._target,
+            )
+        self._writers[at].add(destination.of(rows))

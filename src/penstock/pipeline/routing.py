@@ -1,0 +1,244 @@
+"""Which partition a row belongs to (execPartition.c, ExecFindPartition; get_partition_for_tuple).
+
+In: rows as Arrow, a ``Level``: a partitioned table with the bounds of its partitions, which may be
+levels themselves. Out: for each row the number of its leaf, or an error with PostgreSQL's words.
+Runs in the driver and in tasks. Values compare as in PostgreSQL: NaN is the greatest number, 0 is
+-0, text is bytes (collation C). What may be a partition key is left to whoever makes the levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import FeatureNotSupported, ReplicationConflict
+from penstock.pgtypes.hash_functions import Hashes, row_hashes
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.columns import Integers, Mask
+
+CHECK_VIOLATION: Final = "23514"
+_BY_TEXT: Final = frozenset({19, 25, 1043, 2950})
+"""Types that are kept as strings and compare as strings."""
+_SHOWN: Final = 64
+"""Characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
+
+
+class Limit(Enum):
+    """An end of a range that is no value."""
+
+    MINVALUE = "MINVALUE"
+    MAXVALUE = "MAXVALUE"
+
+
+End: TypeAlias = "pa.Scalar | Limit"
+
+
+@dataclass(frozen=True)
+class ListBound:
+    """``values``: those that are not NULL; ``null``: whether NULL is one of them."""
+
+    values: pa.Array
+    null: bool
+
+
+@dataclass(frozen=True)
+class RangeBound:
+    """Rows from ``lower`` up to ``upper``, without the latter; none with a NULL."""
+
+    lower: tuple[End, ...]
+    upper: tuple[End, ...]
+
+
+@dataclass(frozen=True)
+class HashBound:
+    """Rows whose hash leaves ``remainder``."""
+
+    modulus: int
+    remainder: int
+
+
+Bound = ListBound | RangeBound | HashBound
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of a partition key: its name, its name in the rows, its type in PostgreSQL."""
+
+    name: str
+    delta: str
+    type_oid: int
+
+
+@dataclass(frozen=True)
+class Level:
+    """A partitioned table. ``partitions``: bounds with leaves' numbers or further levels;
+    ``default``: where rows go that none of them takes; None: nowhere."""
+
+    relation: str
+    key: tuple[KeyColumn, ...]
+    partitions: tuple[tuple[Bound, int | Level], ...]
+    default: int | Level | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Names in the rows of all columns that routing looks at, here and below."""
+        found = {column.delta for column in self.key}
+        for below in (*(to for _, to in self.partitions), self.default):
+            if isinstance(below, Level):
+                found |= below.columns
+        return frozenset(found)
+
+    def leaves(self, rows: pa.Table) -> Integers:
+        """For each row the number of its leaf. Raises ReplicationConflict (23514) for one that
+        belongs nowhere, in PostgreSQL's words."""
+        found: Integers = np.full(rows.num_rows, -1, np.int64)
+        self._assign(_Rows(rows), np.ones(rows.num_rows, bool), found)
+        return found
+
+    def _assign(self, rows: _Rows, mine: Mask, found: Integers) -> None:
+        left = mine
+        hashes = self._hashes(rows) if _hashed(self.partitions) else None
+        for bound, to in self.partitions:
+            if not left.any():
+                return
+            taken = left & self._takes(rows, bound, hashes)
+            left = left & ~taken
+            _go(to, rows, taken, found)
+        if left.any():
+            if self.default is None:
+                raise self._nowhere(rows, int(np.flatnonzero(left)[0]))
+            _go(self.default, rows, left, found)
+
+    def _hashes(self, rows: _Rows) -> Hashes:
+        return row_hashes([(rows.plain(column), column.type_oid) for column in self.key])
+
+    def _takes(self, rows: _Rows, bound: Bound, hashes: Hashes | None) -> Mask:
+        match bound:
+            case HashBound(modulus, remainder):
+                assert hashes is not None
+                hit: Mask = hashes % np.uint64(modulus) == np.uint64(remainder)
+                return hit
+            case ListBound(values, null):
+                column = rows.comparable(self.key[0])
+                known = _mask(pc.is_in(column, value_set=comparable(values)))
+                valid = rows.valid(self.key[0])
+                belongs: Mask = np.where(valid, known, null)
+                return belongs
+        known = np.logical_and.reduce([rows.valid(column) for column in self.key])
+        columns = [rows.comparable(column) for column in self.key]
+        within: Mask = known & _at_least(columns, bound.lower)
+        return within & ~_at_least(columns, bound.upper)
+
+    def _nowhere(self, rows: _Rows, row: int) -> ReplicationConflict:
+        cells = [text_output(rows.plain(column).slice(row, 1))[0].as_py() for column in self.key]
+        values = ["null" if cell is None else cell.decode() for cell in cells]
+        message, detail = no_partition(self.relation, [c.name for c in self.key], values)
+        return ReplicationConflict(
+            message,
+            detail=detail,
+            hint="Make a partition for it: CREATE TABLE ... PARTITION OF, or ALTER TABLE ... "
+            "ATTACH PARTITION.",
+            sqlstate=CHECK_VIOLATION,
+        )
+
+
+class _Rows:
+    """Columns of the rows by name, each prepared once."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._plain: dict[str, pa.Array] = {}
+        self._comparable: dict[str, pa.Array] = {}
+
+    def plain(self, column: KeyColumn) -> pa.Array:
+        if column.delta not in self._plain:
+            found = self._rows.column(column.delta)
+            joined = found.combine_chunks()
+            if isinstance(joined, pa.ChunkedArray):  # older Arrow, and no chunk at all
+                joined = pa.concat_arrays(joined.chunks or [pa.array([], found.type)])
+            self._plain[column.delta] = joined
+        return self._plain[column.delta]
+
+    def comparable(self, column: KeyColumn) -> pa.Array:
+        if column.delta not in self._comparable:
+            self._comparable[column.delta] = comparable(self.plain(column))
+        return self._comparable[column.delta]
+
+    def valid(self, column: KeyColumn) -> Mask:
+        return _mask(pc.is_valid(self.plain(column)))
+
+
+def no_partition(relation: str, columns: Sequence[str], values: Sequence[str]) -> tuple[str, str]:
+    """Message and detail of the error for a row without a partition; ``values``: as text."""
+    shown = [value if len(value) <= _SHOWN else value[:_SHOWN] + "..." for value in values]
+    return (
+        f'no partition of relation "{relation}" found for row',
+        f"Partition key of the failing row contains ({', '.join(columns)}) = ({', '.join(shown)}).",
+    )
+
+
+def check_comparable(column: str, type_oid: int, kind: pa.DataType) -> None:
+    """Raises FeatureNotSupported for a column whose values have another order than PostgreSQL's."""
+    if pa.types.is_string(kind) and type_oid not in _BY_TEXT:
+        raise FeatureNotSupported(
+            f'writing to tables that are partitioned by a column like "{column}" is not supported',
+            detail="Its type is kept as text, whose order is another one.",
+        )
+
+
+def comparable(array: pa.Array) -> pa.Array:
+    """The same values in a type whose order and equality in Arrow are PostgreSQL's."""
+    if pa.types.is_boolean(array.type):
+        return array.cast(pa.int8())
+    if not pa.types.is_floating(array.type):
+        return array
+    numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    numbers[np.isnan(numbers)] = np.nan  # one of them, with a positive sign
+    bits = numbers.view(np.int64)
+    ordered = np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
+    return pa.array(ordered, mask=~_mask(pc.is_valid(array)))
+
+
+def _at_least(columns: Sequence[pa.Array], side: Sequence[End]) -> Mask:
+    """Rows at a bound or above it, column by column."""
+    above = np.zeros(len(columns[0]), bool)
+    equal = np.ones(len(columns[0]), bool)
+    for column, end in zip(columns, side, strict=True):
+        if end is Limit.MINVALUE:
+            return above | equal
+        if end is Limit.MAXVALUE:
+            return above
+        value = comparable(pa.array([end.as_py()], end.type))[0]
+        above = above | (equal & _mask(pc.greater(column, value)))
+        equal = equal & _mask(pc.equal(column, value))
+    return above | equal
+
+
+def _go(to: int | Level, rows: _Rows, taken: Mask, found: Integers) -> None:
+    if isinstance(to, Level):
+        to._assign(rows, taken, found)
+    else:
+        found[taken] = to
+
+
+def _hashed(partitions: Sequence[tuple[Bound, int | Level]]) -> bool:
+    return any(isinstance(bound, HashBound) for bound, _ in partitions)
+
+
+def _mask(array: pa.Array) -> Mask:
+    return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), bool)
+
+
+def by_leaf(numbers: Integers) -> Mapping[int, Integers]:
+    """Positions of the rows of each leaf that has any."""
+    if not len(numbers):
+        return {}
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))

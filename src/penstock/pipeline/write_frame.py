@@ -1,0 +1,42 @@
+"""Rows of a query of Spark's as data files, written by the tasks that compute them.
+
+In: a frame. Out: WrittenFiles, which no log entry names yet. Memory: as ``lakehouse.files``, in
+each task. What of a job that fails stays goes with the next VACUUM.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import arrow_udf, col, collect_list, struct
+
+from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.storage import Storage
+
+
+def write_frame(
+    frame: DataFrame, storage: Storage, folder: str, schema: pa.Schema
+) -> list[WrittenFile]:
+    """``frame``: with the columns of ``schema``, in any order. Raises PySparkException."""
+    storage.create_folder(folder)
+
+    def write(rows: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """A task's rows; what it has written in the place of the last one."""
+        waiting = 0
+        with FileWriter(storage, folder, schema) as writer:
+            for part in rows:
+                if waiting:
+                    yield pa.nulls(waiting, pa.binary())
+                waiting = len(part)
+                writer.add(pa.RecordBatch.from_struct_array(part).cast(schema))
+        if waiting:
+            told = [None] * (waiting - 1) + [pickle.dumps(writer.files)]
+            yield pa.array(told, pa.binary())
+
+    columns = struct(*("`" + name.replace("`", "``") + "`" for name in schema.names))
+    written = frame.select(arrow_udf(write, "binary")(columns).alias("written"))
+    ((tasks,),) = written.agg(collect_list(col("written"))).collect()
+    return [file for task in tasks for file in pickle.loads(task)]

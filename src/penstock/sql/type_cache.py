@@ -1,0 +1,75 @@
+"""The types that oids and names mean in the running statement (typcache.c).
+
+In: the rows of types that the node has beside PostgreSQL's own, said by ``enum_types`` when a
+statement begins. Out: all types by oid and by name. They hold for the thread, as a backend's caches
+do, so that what analyzes a statement need not hand them through every function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from penstock.sql import builtin
+from penstock.sql.builtin import Type
+
+SEARCH_PATH: Final = ("public",)
+"""Schemas in which names without one are looked for, behind PostgreSQL's own."""
+ENUM: Final = "e"
+"""pg_type.typtype"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    by_oid: Mapping[int, Type]
+    by_name: Mapping[tuple[str, str], Type]
+
+
+_CURRENT: ContextVar[_Known | None] = ContextVar("types", default=None)
+
+
+def remember(own: Sequence[Type]) -> None:
+    """From here on the node's own types are these, in this thread."""
+    _CURRENT.set(_known(tuple(own)) if own else None)
+
+
+@contextmanager
+def remembered(own: Sequence[Type]) -> Iterator[None]:
+    """They are these within."""
+    token = _CURRENT.set(_known(tuple(own)) if own else None)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@lru_cache(maxsize=16)
+def _known(own: tuple[Type, ...]) -> _Known:
+    by_oid = {**builtin.types(), **{type_.oid: type_ for type_ in own}}
+    return _Known(by_oid, {(type_.schema, type_.name): type_ for type_ in own})
+
+
+def types() -> Mapping[int, Type]:
+    """All types by oid."""
+    known = _CURRENT.get()
+    return builtin.types() if known is None else known.by_oid
+
+
+def named_type(name: str, schema: str | None = None) -> Type | None:
+    """The type of that name; without a schema PostgreSQL's own comes first."""
+    known = _CURRENT.get()
+    own = {} if known is None else known.by_name
+    if schema is not None:
+        return own.get((schema, name))
+    found = builtin.types_by_name().get(name)
+    return found or next((own[s, name] for s in SEARCH_PATH if (s, name) in own), None)
+
+
+def is_enum(oid: int) -> bool:
+    """Whether it is one of the node's enum types."""
+    type_ = types().get(oid)
+    return type_ is not None and type_.kind == ENUM

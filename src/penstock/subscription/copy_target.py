@@ -1,0 +1,187 @@
+"""Where a copy goes: the Delta table of a published one, new, empty, or with an earlier copy.
+
+In: what the publisher says of a table, its row of pg_subscription_rel, the warehouse. Out: an open
+Delta table, and those of its partitions where it is partitioned on the node, prepared so that one
+commit of each replaces what an earlier copy has left. Rows that are not the subscription's own are
+never replaced. When a copy is made, and what is committed with it, is ``tablesync``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.catalog import LakeTable
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.parts import Leaves
+from penstock.relation import Relation, ReplicaIdentity
+from penstock.subscription.parking import is_own
+from penstock.subscription.partitions import check_columns, check_key, open_leaf, routing_of
+from penstock.subscription.shards import check_alone
+from penstock.walreceiver.table_info import PublishedTable
+
+log = logging.getLogger(__name__)
+
+_MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
+
+
+def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
+    """The transaction marker's name that tells a copy of this membership from an older one's."""
+    return f"{app_id}/copy/{rel.sync_id}"
+
+
+def target_key(info: PublishedTable) -> tuple[str, ...]:
+    """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
+    match info.relation.replica_identity:
+        case ReplicaIdentity.FULL:
+            return info.primary_key
+        case ReplicaIdentity.NOTHING:
+            return ()
+        case _:
+            return info.relation.key
+
+
+def copy_target(
+    warehouse: Warehouse,
+    info: PublishedTable,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
+) -> DeltaTable:
+    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
+    in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
+    ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
+    written."""
+    relation = info.relation
+    table = _replaceable(warehouse, relation, rel, app_id, name_of)
+    if table is None:
+        return ensure_table(warehouse, info, must_be_empty=True)
+    log.info(
+        'table "%s" is copied again: %d rows of version %d at %s are replaced',
+        table.name,
+        table.rows,
+        table.version,
+        table.uri,
+    )
+    wanted = TableSchema.of_relation(relation, target_key(info))
+    table.replace(table.schema.copied_again(wanted, table=table.name))
+    return table
+
+
+def _replaceable(
+    warehouse: Warehouse,
+    relation: Relation,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
+) -> DeltaTable | None:
+    uri = warehouse.table_uri(relation.schema, relation.name)
+    try:
+        table = warehouse.open(relation.schema, relation.name)
+        if table is None or table.id != rel.table_id:
+            return None
+        check_alone(table, app_id, name_of)
+        return table if _is_ours(table, relation, rel, app_id) else None
+    except PenstockError as error:
+        if not is_own(error):
+            raise
+        mended = "" if error.hint is None else f"{error.hint.rstrip('.')}. Or: "
+        raise error.changed(hint=f"{mended}{_MOVE_AWAY.format(uri=uri)}") from None
+
+
+def _is_ours(table: DeltaTable, relation: Relation, rel: SubscriptionRel, app_id: str) -> bool:
+    """Whether it holds this row's earlier copy. While a table is out of the subscription
+    its rows are its readers': with rows that they have changed since, it is theirs; and where
+    another relation has the name now, it may be all that is left of the old one."""
+    if table.transaction_version(app_id) is None:
+        return False
+    if not rel.returned:
+        return True
+    return rel.relid == relation.oid and not table.changed_by_others(app_id)
+
+
+def copy_leaves(
+    warehouse: Warehouse,
+    tree: Sequence[LakeTable],
+    root: DeltaTable,
+    rel: SubscriptionRel,
+    app_id: str,
+    name_of: Callable[[str], str | None],
+) -> Leaves | None:
+    """The partitions that a copy goes to; None where the table has its rows itself.
+
+    ``root``: prepared for the copy. Rows of this row's earlier copy, whole or not, are replaced.
+    Raises NotInPrerequisiteState where a partition holds others; as ``open_partitions``.
+    """
+    if not tree:
+        return None
+    routing, tables = routing_of(tree, root.schema)
+    check_key(tree[0], routing, root.schema)
+    leaves = tuple(open_leaf(warehouse, table) for table in tables)
+    earlier = root.id == rel.table_id and root.transaction_version(app_id) is not None
+    changed = rel.returned and any(leaf.changed_by_others(app_id) for leaf in leaves)
+    for leaf in leaves:
+        begun = leaf.transaction_version(copy_marker(rel, app_id)) is not None
+        if leaf.rows and not begun and (changed or not earlier):
+            raise _not_empty(leaf)
+        if leaf.rows:
+            check_alone(leaf, app_id, name_of)
+            leaf.replace(leaf.schema)
+        leaf.add_columns(leaf.schema.lacking(root.schema.columns))
+        check_columns(leaf, root.schema)
+    return Leaves(leaves, routing)
+
+
+def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
+    return NotInPrerequisiteState(
+        f'target table "{table.name}" is not empty',
+        detail=f"It holds {table.rows} rows at {table.uri}.",
+        hint="Remove or rename it, or subscribe WITH (copy_data = false).",
+    )
+
+
+def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
+    """Open the target of a published table, or create it.
+
+    Raises NotInPrerequisiteState when rows would be copied into a table that has some,
+    RelationChanged when its columns do not fit.
+    """
+    relation = info.relation
+    wanted = TableSchema.of_relation(relation, target_key(info))
+    table = warehouse.open(relation.schema, relation.name)
+    if table is None:
+        for source, name in wanted.renamed:
+            log.warning(
+                'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
+            )
+        return warehouse.create(relation.schema, relation.name, wanted)
+    if must_be_empty and table.rows:
+        raise _not_empty(table)
+    if must_be_empty:
+        _take_key(table, wanted)
+    try:
+        whole_rows = relation.replica_identity is ReplicaIdentity.FULL
+        added = table.schema.columns_added(wanted, table=table.name, whole_rows=whole_rows)
+    except RelationChanged as error:
+        if must_be_empty:
+            error.hint = _MOVE_AWAY.format(uri=table.uri)
+        raise
+    if added:
+        table.add_columns(added)
+    return table
+
+
+def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
+    """An empty table that CREATE TABLE has made on the node gets the publisher's key: rows of the
+    stream are found by it."""
+    schema, own = table.schema, table.schema.by_source
+    made_here = all(column.local for column in schema.columns)
+    known = all(source in own for source in wanted.source_key)
+    if made_here and known and schema.source_key != wanted.source_key:
+        key = tuple(own[source].name for source in wanted.source_key)
+        table.replace(TableSchema(schema.columns, key))

@@ -1,0 +1,267 @@
+"""A target that is partitioned on the node: its leaves, and which of them have a batch already.
+
+In: the tables of the catalog that make up the partitioned one, the root's columns, the LSN up to
+which all leaves are the same. Out: open leaves with how rows are routed to them.
+
+The root's own Delta table has columns and no rows. A batch is committed to the leaves that it is
+about, and then to the root: the root's marker is where all leaves are. After a crash in between
+some leaves have the batch and others have not. Those that have it are ``ahead``: the batch is made
+again with the same end and worked from the state before it, which all had in common, and is
+committed to the others alone. So a row that moved from a leaf which has the batch is found there,
+with the values that the publisher did not send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+import penstock.pgtypes as pgtypes
+from penstock.catalog import LakeTable
+from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged, UndefinedObject
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.pgtypes.hash_functions import hashable
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.pipeline.parts import Leaves
+from penstock.pipeline.routing import (
+    Bound,
+    End,
+    HashBound,
+    KeyColumn,
+    Level,
+    Limit,
+    ListBound,
+    RangeBound,
+    check_comparable,
+)
+from penstock.relation import TableName, qualified
+from penstock.sql import partition_bound
+from penstock.sql.partition_bound import (
+    PartitionBound,
+    Strategy,
+    key_columns,
+    parse_partition_bound,
+    strategy_of,
+)
+
+_BOOL = 16
+
+
+@dataclass(slots=True)
+class Leaf:
+    """``newest``: the table; ``table``: what a batch is worked on, the same but for a leaf that is
+    ``ahead``: the LSN of a batch that it has and others may not have."""
+
+    name: TableName
+    newest: DeltaTable
+    table: DeltaTable
+    ahead: Lsn | None = None
+
+
+@dataclass(slots=True)
+class Partitions:
+    """``tree``: what they were made of; ``touched``: numbers of the leaves that the batch under way
+    is about."""
+
+    tree: tuple[LakeTable, ...]
+    routing: Level
+    leaves: tuple[Leaf, ...]
+    touched: set[int] = field(default_factory=set)
+
+    @property
+    def work(self) -> Leaves:
+        """For ``pipeline``."""
+        return Leaves(tuple(leaf.table for leaf in self.leaves), self.routing)
+
+    @property
+    def ahead(self) -> Lsn | None:
+        """The end of the batch that only some of them have."""
+        return max((leaf.ahead for leaf in self.leaves if leaf.ahead is not None), default=None)
+
+    def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
+        """Those that a batch with that end is committed to."""
+        return [
+            leaf.table
+            for number, leaf in enumerate(self.leaves)
+            if leaf.ahead != end_lsn and (number in self.touched or leaf.table.has_staged)
+        ]
+
+    def together(self) -> None:
+        """All of them have the batch now."""
+        for leaf in self.leaves:
+            if leaf.ahead is not None:
+                leaf.table.discard()
+                leaf.table, leaf.ahead = leaf.newest, None
+        self.touched.clear()
+
+    def discard(self) -> None:
+        """Forget what is staged."""
+        for leaf in self.leaves:
+            leaf.table.discard()
+        self.touched.clear()
+
+
+def open_partitions(
+    warehouse: Warehouse,
+    tree: Sequence[LakeTable],
+    root: TableSchema,
+    app_id: str,
+    common: Lsn,
+) -> Partitions:
+    """``tree``: root first. ``common``: where all leaves were together for certain.
+
+    Raises UndefinedObject for a leaf that is gone, RelationChanged for one with other columns,
+    FeatureNotSupported for what rows cannot be routed by, StateMismatch and VersionGone for one
+    that is ahead and whose state before is lost.
+    """
+    routing, tables = routing_of(tree, root)
+    check_key(tree[0], routing, root)
+    leaves = tuple(_open(warehouse, table, root, app_id, common) for table in tables)
+    return Partitions(tuple(tree), routing, leaves)
+
+
+def open_leaf(warehouse: Warehouse, table: LakeTable) -> DeltaTable:
+    """Raises UndefinedObject; what ``Warehouse.open`` raises."""
+    found = warehouse.open(table.schema, table.name)
+    if found is None:
+        raise UndefinedObject(
+            f'Delta table of relation "{qualified(table.schema, table.name)}" does not exist',
+            detail=f'It is a partition; there is none at "{table.uri}".',
+            hint="Put it back, or drop the partition.",
+        )
+    return found
+
+
+def check_columns(leaf: DeltaTable, root: TableSchema) -> None:
+    """Raises RelationChanged for a leaf with other columns than its root."""
+    types = {column.source: column.type for column in root.columns}
+    if types != {column.source: column.type for column in leaf.schema.columns}:
+        raise RelationChanged(
+            f'partition "{leaf.name}" has other columns than the table that it is a partition of',
+            detail=f"It has ({', '.join(sorted(leaf.schema.by_source))}).",
+        )
+
+
+def _open(
+    warehouse: Warehouse, table: LakeTable, root: TableSchema, app_id: str, common: Lsn
+) -> Leaf:
+    name, newest = (table.schema, table.name), open_leaf(warehouse, table)
+    marker = newest.transaction_version(app_id)
+    ahead = None if marker is None or marker <= common else Lsn(marker)
+    worked = newest if ahead is None else newest.before(app_id, ahead)
+    check_columns(worked, root)
+    return Leaf(name, newest, worked, ahead)
+
+
+def check_key(table: LakeTable, routing: Level, root: TableSchema) -> None:
+    """An old row is known by its key, and must be routed by it. Raises FeatureNotSupported."""
+    lacking = sorted(routing.columns - set(root.key)) if root.key else []
+    if lacking:
+        raise FeatureNotSupported(
+            f'cannot use relation "{table.qualified_name}" as logical replication target',
+            detail=f'It is partitioned by column "{lacking[0]}", which is not part of the '
+            f"published relation's key ({', '.join(root.source_key)}).",
+            hint="Partition the table by columns of the key, or replicate into a table without "
+            "partitions.",
+        )
+
+
+def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tuple[LakeTable, ...]]:
+    """How rows of the root find their leaf, and the leaves by their numbers.
+
+    Raises FeatureNotSupported for columns that values are not compared of here.
+    """
+    leaves: list[LakeTable] = []
+
+    def below(table: LakeTable) -> int | Level:
+        if table.partition_key is not None:
+            return level(table)
+        leaves.append(table)
+        return len(leaves) - 1
+
+    def level(table: LakeTable) -> Level:
+        key = _key(table, root)
+        bounds = [
+            (child, parse_partition_bound(child.bound or "DEFAULT"))
+            for child in tree
+            if child.parent == table.oid
+        ]
+        default: int | Level | None = None
+        partitions: list[tuple[Bound, int | Level]] = []
+        for child, bound in bounds:
+            if bound.strategy is Strategy.DEFAULT:
+                default = below(child)
+            else:
+                partitions.append(
+                    (_bound(bound, [root.by_source[c.name] for c in key]), below(child))
+                )
+        return Level(table.name, key, tuple(partitions), default)
+
+    return level(tree[0]), tuple(leaves)
+
+
+def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:
+    assert table.partition_key is not None
+    hashed = strategy_of(table.partition_key) is Strategy.HASH
+    found = []
+    for name in key_columns(table.partition_key):
+        column = root.by_source[name]
+        oid = _type_oid(column)
+        if not hashed:
+            check_comparable(name, oid, column.type)
+        elif not hashable(oid):
+            raise FeatureNotSupported(
+                f'writing to tables that are partitioned by a hash of a column like "{name}" is '
+                "not supported",
+                detail="The hash function of its type is not known here.",
+                hint="Partition by RANGE or LIST.",
+            )
+        found.append(KeyColumn(name, column.name, oid))
+    return tuple(found)
+
+
+def _bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
+    match bound.strategy:
+        case Strategy.HASH:
+            return HashBound(bound.modulus, bound.remainder)
+        case Strategy.LIST:
+            values = [_constant(key[0], value) for value in bound.values if value is not None]
+            array = pa.array([value.as_py() for value in values], key[0].type)
+            return ListBound(array, None in bound.values)
+    return RangeBound(_side(key, bound.lower), _side(key, bound.upper))
+
+
+def _side(
+    key: Sequence[Column], side: Sequence[str | partition_bound.Limit | None]
+) -> tuple[End, ...]:
+    return tuple(
+        Limit(value.value)
+        if isinstance(value, partition_bound.Limit)
+        else _constant(column, value or "")
+        for column, value in zip(key, side, strict=True)
+    )
+
+
+def _constant(column: Column, text: str) -> pa.Scalar:
+    """As the type's input function reads it; what was written shorter, as Arrow does."""
+    oid = _type_oid(column)
+    try:
+        raw = text[:1] if oid == _BOOL else text
+        value = pgtypes.find(oid).text_value(raw.encode(), column.typmod)
+        return pa.scalar(value, column.type)
+    except (PenstockError, pa.ArrowException, ValueError):
+        try:
+            return pa.scalar(text, pa.string()).cast(column.type)
+        except pa.ArrowException:
+            raise FeatureNotSupported(
+                f'the bound "{text}" of a partition is not supported for column "{column.source}"'
+            ) from None
+
+
+def _type_oid(column: Column) -> int:
+    return column.type_oid or pg_type(column.type)[0]

@@ -1,0 +1,37 @@
+"""Commits of a worker that failed, and may have taken effect all the same, or arrive later.
+
+In: a table with staged changes. Out: its commit; afterwards whether a marker that is found in a
+table is such a commit of our own. One for a worker, as a commit may arrive after its session.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.errors import StorageError
+from penstock.lakehouse.table import DeltaTable
+from penstock.lsn import Lsn
+
+log = logging.getLogger(__name__)
+
+
+class Unanswered:
+    """By the table's own id and the LSN. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._commits: set[tuple[str, int]] = set()
+
+    def commit(self, table: DeltaTable, app_id: str, lsn: Lsn, operation: str) -> None:
+        """Commit what is staged, up to an LSN. Raises what ``DeltaTable.commit`` raises."""
+        try:
+            table.commit(app_id=app_id, version_marker=lsn, operation=operation)
+        except StorageError:
+            self._commits.add((table.id, lsn))
+            raise
+
+    def has(self, table: DeltaTable, marker: int) -> bool:
+        """Whether it is one of them that has arrived."""
+        if (table.id, marker) not in self._commits:
+            return False
+        log.info('a commit to table "%s" at %s has arrived late', table.name, Lsn(marker))
+        return True

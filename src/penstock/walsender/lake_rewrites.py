@@ -1,0 +1,130 @@
+"""UPDATE and DELETE on tables of the lake.
+
+In: a change whose expressions Spark can name, and its table. Out: one Delta commit of each table
+that has rows to change, and the number of rows. What a commit cannot say by its files goes with it:
+which new row was which old one (``lake_pairs``). Rows that leave their partition are left to
+``lake_moves``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.publication.members import Action, Members
+from penstock.publication.rules import check_identity
+from penstock.walsender.lake_checks import check_partition
+from penstock.walsender.lake_columns import LakeColumn, filter_column
+from penstock.walsender.lake_moves import LakeMoves
+from penstock.walsender.lake_pairs import paired_columns, write_pairs
+from penstock.walsender.lake_partitions import Partitions
+from penstock.walsender.lake_rows import Change, delta_table, quoted
+from penstock.walsender.lake_tables import LakeTables
+from penstock.walsender.sequencer import Sequencer
+
+USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+"""Setting of a session: user metadata of its commits."""
+
+
+class LakeRewrites:
+    """For every session."""
+
+    def __init__(
+        self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer, tables: LakeTables
+    ) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._moves = LakeMoves(warehouse, sequencer)
+
+    def run(self, table: LakeTable, change: Change, session: SparkSession) -> int:
+        """``session``: has the change's functions. Raises PenstockError, PySparkException."""
+        leaves = self._tables.leaves(table)
+        self._check_identity(leaves, Action(change.kind))
+        columns = self._tables.columns(table)
+        with self._catalog.read() as t:
+            partitions = Partitions(t.tables.all(), columns)
+        changed = {name for name, _ in change.settings}
+        if any(changed & partitions.keys_above(leaf) for leaf in leaves):
+            constraint = partitions.constraint(table)
+            for leaf in leaves if constraint is not None else ():
+                check_partition(
+                    self._changed(leaf, change, session), constraint or "", table, columns
+                )
+            if table.partition_key is not None:
+                count = self._moves.run(table, change, columns, partitions, session)
+                if count is not None:
+                    return count
+        if len(leaves) > 1:  # what fails for one partition fails before any is changed
+            leaves = [leaf for leaf in leaves if self._touches(leaf, change, session)]
+        return sum(self._commit(leaf, change, session) for leaf in leaves)
+
+    def _check_identity(self, leaves: Sequence[LakeTable], command: Action) -> None:
+        """CheckCmdReplicaIdentity: what could not be published is not done."""
+        with self._catalog.read() as t:
+            publications = t.publications
+            members = Members(
+                publications.all(),
+                publications.relations(),
+                publications.namespaces(),
+                t.tables.all(),
+            )
+        for leaf in leaves:
+            columns = tuple(map(filter_column, self._tables.columns(leaf)))
+            check_identity(members, leaf, columns, command)
+
+    def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
+        """Whether there are rows to change; all their new values are computed for it."""
+        rows = self._changed(leaf, change, session)
+        return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
+
+    def _changed(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
+        """The rows that are changed, with their new values."""
+        settings = dict(change.settings)
+        values = ", ".join(
+            f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
+            for c in self._tables.columns(leaf)
+        )
+        return session.sql(f"SELECT {values} FROM {delta_table(leaf)}{change.condition}")
+
+    def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
+        """The change of one table, which keeps all its rows."""
+        columns = self._paired(leaf, change)
+        if not columns:
+            return _run(leaf, change, session, {})
+        storage = self._warehouse.storage
+        version, files = write_pairs(session, storage, leaf, columns, change)
+        try:
+            return _run(leaf, change, session, pairs_mark(version, files))
+        except BaseException:
+            self._remove(leaf, files)
+            raise
+
+    def _paired(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
+        if not change.settings or leaf.identity is None:
+            return ()
+        changed = {name for name, _ in change.settings}
+        return paired_columns(leaf, self._tables.columns(leaf), changed)
+
+    def _remove(self, leaf: LakeTable, files: Sequence[WrittenFile]) -> None:
+        """Best effort: what stays goes with the next VACUUM."""
+        folder = pairs_folder(leaf.uri or "")
+        for file in files:
+            self._warehouse.storage.remove(f"{folder}/{file.path}")
+
+
+def _run(
+    leaf: LakeTable, change: Change, session: SparkSession, metadata: Mapping[str, object]
+) -> int:
+    session.conf.unset(USER_METADATA)
+    if metadata:
+        session.conf.set(USER_METADATA, json.dumps(metadata))
+    counts: list[Any] = session.sql(change.on(delta_table(leaf))).collect()
+    return int(counts[0][0]) if counts else 0

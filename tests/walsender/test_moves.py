@@ -1,0 +1,165 @@
+"""A move of rows that was stopped between its two commits: the sequencer finishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as DeltaRs
+from deltalake import QueryBuilder
+from pyroaring import BitMap
+
+from penstock.catalog import Catalog, LakeTable, LakeTransaction
+from penstock.errors import PenstockError
+from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.row_moves import Arrivals, departure_mark
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.storage import local_path
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.walsender.lake_moves import Departures, LakeMoves
+from penstock.walsender.sequencer import Sequencer
+
+_SCHEMA = TableSchema((Column("id", "id", pa.int64(), 20),), ("id",))
+
+
+class World:
+    """Tables a and b with the rows 1 and 2, and what was sequenced since."""
+
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        self.catalog = catalog
+        self.warehouse = Warehouse(str(folder), fsync=False)
+        self.sequencer = Sequencer(catalog, self.warehouse)
+        for name, number in (("a", 1), ("b", 2)):
+            table = self.warehouse.create("public", name, _SCHEMA)
+            table.stage(written=self.write(table, number))
+            self.commit(table)
+        self.at = self.sequencer.position(discover=True).lsn
+
+    def write(self, table: DeltaTable, *ids: int) -> list[WrittenFile]:
+        rows = pa.table({"id": pa.array(ids, pa.int64())})
+        return FileWriter(self.warehouse.storage, table.uri, table.schema.arrow()).write([rows])
+
+    def table(self, name: str) -> DeltaTable:
+        table = self.warehouse.open("public", name)
+        assert table is not None
+        return table
+
+    def commit(self, table: DeltaTable, **metadata: object) -> None:
+        table.commit(
+            app_id="test",
+            version_marker=table.version + 1,
+            operation="WRITE",
+            user_metadata=metadata,
+        )
+
+    def depart(self) -> None:
+        """Row 1 of a has left for b, as 10."""
+        a, b = self.table("a"), self.table("b")
+        with self.catalog.read() as t:
+            oid = t.tables.get("public", "b").oid
+        coming = Arrivals.of_written("g", oid, b.version, self.write(b, 10))
+        a.stage(deleted={path: BitMap([0]) for path in a.files})
+        self.commit(a, **departure_mark("g", [coming]))
+
+    def leaf(self, name: str) -> LakeTable:
+        with self.catalog.read() as t:
+            return t.tables.get("public", name)
+
+    def exchange(self) -> list[Departures]:
+        """All of a has become 10 of b, and all of b 20 of a."""
+        tables = {name: self.table(name) for name in "ab"}
+        found = []
+        for source, target, number in (("a", "b", 10), ("b", "a", 20)):
+            files = self.write(tables[target], number)
+            coming = Arrivals.of_written("g", self.leaf(target).oid, tables[target].version, files)
+            gone = {path: BitMap([0]) for path in tables[source].files}
+            found.append(Departures(tables[source], {}, gone, (), [coming]))
+        return found
+
+    def rows(self, name: str) -> list[int]:
+        table = DeltaRs(self.warehouse.table_uri("public", name))
+        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id")
+        return [row for batch in found.read_all().to_batches() for row in batch[0].to_pylist()]
+
+    def new(self) -> list[LakeTransaction]:
+        """What goes into the log now."""
+        self.sequencer.step()
+        with self.catalog.read() as t:
+            found = list(t.transactions.after(self.at, 100))
+            self.at = t.transactions.end()
+        return found
+
+    def names(self, transaction: LakeTransaction) -> list[tuple[str, int, int]]:
+        with self.catalog.read() as t:
+            tables = {table.oid: table.name for table in t.tables.all()}
+        return sorted(
+            (tables[m.relation], m.from_version, m.to_version) for m in transaction.members
+        )
+
+
+@pytest.fixture
+def world(catalog: Catalog, tmp_path: Path) -> Iterator[World]:
+    yield World(catalog, tmp_path / "warehouse")
+
+
+def test_it_is_finished_and_one_transaction(world: World) -> None:
+    world.depart()
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 2), ("b", 1, 2)]
+    assert (world.rows("a"), world.rows("b")) == ([], [2, 10])
+    assert world.new() == []
+    assert world.table("b").version == 2
+
+
+def test_another_commit_to_where_the_rows_go(world: World) -> None:
+    world.depart()
+    b = world.table("b")
+    b.stage(written=world.write(b, 3))
+    world.commit(b)
+    found = [world.names(transaction) for transaction in world.new()]
+    assert found == [[("b", 1, 2)], [("a", 1, 2), ("b", 2, 3)]]
+    assert world.rows("b") == [2, 3, 10]
+
+
+def test_nobody_is_told_that_rows_have_gone_before_they_come(world: World) -> None:
+    world.depart()
+    a, torn = world.table("a"), entry_uri(world.table("b").uri, 2)
+    Path(local_path(torn)).write_text("{")
+    a.stage(written=world.write(a, 4))
+    world.commit(a)
+    assert world.new() == []
+    assert {trouble.name for trouble in world.sequencer.troubles.all()} == {"public.b"}
+    Path(local_path(torn)).unlink()
+    found = [world.names(transaction) for transaction in world.new()]
+    assert found == [[("a", 1, 2), ("b", 1, 2)], [("a", 2, 3)]]
+    assert (world.rows("a"), world.rows("b")) == ([4], [2, 10])
+    assert world.sequencer.troubles.all() == ()
+
+
+def test_rows_change_places(world: World) -> None:
+    """Two commits of each table, one step of each in one transaction."""
+    leaves = (world.leaf("a"), world.leaf("b"))
+    LakeMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 3), ("b", 1, 3)]
+    assert (world.rows("a"), world.rows("b")) == ([20], [10])
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
+    """The statement fails; what has left has arrived, and nothing else has."""
+    departures = world.exchange()
+    other = world.table(name)
+    other.stage(written=world.write(other, 7))
+    world.commit(other)
+    leaves = (world.leaf("a"), world.leaf("b"))
+    with pytest.raises(PenstockError, match="could not serialize access") as refused:
+        LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
+    assert refused.value.sqlstate == "40001"
+    world.new()
+    after = ([1, 7], [2]) if name == "a" else ([], [2, 7, 10])
+    assert (world.rows("a"), world.rows("b")) == after
