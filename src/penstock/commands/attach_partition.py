@@ -21,6 +21,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.sql import PartitionBound
+from penstock.sql.quoting import quote_identifier
 
 _MISMATCH = "42804"
 
@@ -45,6 +46,7 @@ def attach(
     _check_columns(scope, parent, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     _check_empty(scope, child)
+    _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
     transaction.tables.save(
         replace(
@@ -80,6 +82,21 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
                 sqlstate=_MISMATCH,
             )
         check_same_generation(mine, column)
+
+
+def _check_stored_names(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
+    """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
+    where two of those differ in case only."""
+    warehouse = warehouse_of(scope)
+    tables = [warehouse.open(table.schema, table.name) for table in (parent, child)]
+    theirs, own = ({} if t is None else dict(t.schema.renamed) for t in tables)
+    if theirs != own:
+        raise FeatureNotSupported(
+            f'ATTACH PARTITION of table "{child.name}" is not supported, whose columns are stored '
+            "under other names",
+            hint="Make the partition from its parent: CREATE TABLE ... PARTITION OF "
+            f"{quote_identifier(parent.name)}.",
+        )
 
 
 def _check_empty(scope: Scope, child: LakeTable) -> None:
