@@ -87,7 +87,8 @@ def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> Comman
         if added:
             opened = [_open(scope, member, added) for member in _family(transaction, table)]
             _check_no_rows(opened, added)
-            for delta in opened:
+            check_between_batches(transaction, scope, table)
+            for delta in reversed(opened):  # the table last: until then it can be run again
                 _add_to_delta(delta, added)
     return CommandResult("ALTER TABLE", tuple(notices))
 
@@ -306,5 +307,7 @@ def _add_to_delta(delta: DeltaTable, added: Sequence[TableColumn]) -> None:
         for c in added
         if c.name not in known
     ]
+    if not new:
+        return
     delta.add_columns(new)
     delta.commit(app_id=_APP_ID, version_marker=delta.version + 1, operation="ADD COLUMNS")

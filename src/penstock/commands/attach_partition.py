@@ -13,7 +13,7 @@ from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, table_columns, warehouse_of
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
-from penstock.commands.subscription_targets import check_between_batches
+from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -48,6 +48,7 @@ def attach(
     _check_empty(scope, child)
     _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
+    check_joins(transaction, scope, parent, (child.schema, child.name))
     transaction.tables.save(
         replace(
             child,

@@ -36,7 +36,11 @@ from penstock.commands.namespace import (
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
-from penstock.commands.subscription_targets import check_between_batches, check_detached
+from penstock.commands.subscription_targets import (
+    check_between_batches,
+    check_detached,
+    check_joins,
+)
 from penstock.commands.typecmds import check_unused, shown_user
 from penstock.enum_type import EnumType
 from penstock.errors import (
@@ -80,6 +84,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
                 transaction, scope, definition.parent, statement.relation.name, definition.bound
             )
             check_between_batches(transaction, scope, definition.parent)
+            check_joins(transaction, scope, definition.parent, (namespace.name, name))
         schema = table_schema(namespace.name, name, definition)
         warehouse.create(namespace.name, name, schema)
         transaction.tables.create(
