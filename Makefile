@@ -78,10 +78,15 @@ tap: setup $(STAMPS)/classes
 tap-page: $(STAMPS)/python
 	PYTHONPATH=tests $(BIN)/python -m tap.page
 
+# What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
+HEAVY := tests/faults tests/pipeline/test_attempts.py tests/publishing/test_updates.py \
+	tests/end_to_end/test_cluster.py tests/end_to_end/test_partitioned_targets.py \
+	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stopping.py \
+	tests/pipeline/test_published_writers.py tests/pipeline/test_large_commit.py
 faults: setup $(STAMPS)/classes
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \
 		PENSTOCK_FUZZ_SECONDS=$(or $(FUZZ),300) \
-		$(BIN)/python -m pytest tests/faults $(ARGS)
+		$(BIN)/python -m pytest $(HEAVY) $(ARGS)
 
 bench: bench-subscribing bench-publishing
 

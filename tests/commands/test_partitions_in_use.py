@@ -30,6 +30,7 @@ CHANGES = (
     "ALTER TABLE t_10 ATTACH PARTITION loose FOR VALUES IN (13)",
     "ALTER TABLE t DETACH PARTITION t_0",
     "DROP TABLE t_11",
+    "ALTER TABLE t ADD COLUMN b int",
 )
 
 
@@ -100,3 +101,24 @@ def test_a_partition_and_its_table_in_one_subscription(world: World) -> None:
         for partition in ("t_0", "t_10", "t_11"):
             with pytest.raises(FeatureNotSupported, match=f"public.{partition}"):
                 check_targets(t, [("public", partition), ("public", "t")])
+
+
+def test_a_target_of_its_own_is_no_partition(world: World) -> None:
+    """Its own changes would be taken for those of a batch that the others lack."""
+    with world.catalog.write() as t:
+        tables = {("public", "loose"): 2, ("public", "t_20"): 3}
+        t.relations.add(world.subscription.oid, tables, SubscriptionRelState.INIT)
+    for change in (CHANGES[0], CHANGES[2]):
+        with pytest.raises(FeatureNotSupported, match="a partition of") as refused:
+            world.run(change)
+        assert refused.value.detail == 'Subscription "s" fills both.'
+    assert world.warehouse.open("public", "t_20") is None
+
+
+def test_changes_that_come_later_in_the_table_are_waited_for(world: World) -> None:
+    world.commit("t", 50)
+    world.commit("loose", 90)
+    with pytest.raises(ObjectInUse, match="come later there"):
+        world.run(CHANGES[2])
+    world.commit("t", 90)
+    world.run(CHANGES[2])

@@ -15,11 +15,12 @@ import pyspark
 import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock.embedded import free_port
 
-pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [part_of_make_faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _MASTER = "org.apache.spark.deploy.master.Master"

@@ -12,6 +12,7 @@ import pytest
 
 from end_to_end.compare import Row, delta_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -167,6 +168,7 @@ def test_copy_and_stream(
         assert seen > 100
 
 
+@part_of_make_faults
 def test_partitions_come_and_go(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

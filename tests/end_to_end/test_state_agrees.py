@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable as DeltaRs
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from fix_proxy import Proxy
 from penstock import Node
@@ -284,6 +285,7 @@ def test_a_warehouse_that_is_not_mounted(tmp_path: Path, spark: Any, database: D
         node.node.sql("DROP SUBSCRIPTION s")
 
 
+@part_of_make_faults
 def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Database) -> None:
     with following(tmp_path / "node", spark, database) as node:
         insert(database, 1, 2)

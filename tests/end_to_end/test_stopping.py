@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
@@ -100,6 +101,7 @@ def test_a_run_that_is_stopped_says_how_far_it_came(node: NodeProcess, database:
     assert_equal(node, database)
 
 
+@part_of_make_faults
 def test_the_second_signal_ends_it_at_once(node: NodeProcess, database: Database) -> None:
     subscribe(node, database, "slow")
     for first, second in (

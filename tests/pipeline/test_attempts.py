@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.errors import PenstockError, StorageError
 from penstock.pipeline.change_item import Operation
 from penstock.pipeline.job import Answer, checked
@@ -18,6 +19,7 @@ from penstock.pipeline.publish_changes import _read, _Stored
 _PROGRAM = Path(__file__).with_name("attempts.py")
 
 
+@part_of_make_faults
 @pytest.mark.spark
 def test_every_task_fails_after_its_work_and_runs_again(tmp_path: Path) -> None:
     done = subprocess.run(

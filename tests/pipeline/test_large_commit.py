@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.pipeline import publish_changes
 from pipeline.published import PublishedTable, PublishingLake
 
@@ -39,6 +40,7 @@ def test_shares_hold_whole_keys(published: PublishingLake) -> None:
     assert subscriber.catch_up()
 
 
+@part_of_make_faults
 @pytest.mark.usefixtures("small_memory")
 def test_what_is_read_grows_with_the_bytes(
     published: PublishingLake, caplog: pytest.LogCaptureFixture, monkeypatch: Any

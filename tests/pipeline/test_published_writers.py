@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.heavy import part_of_make_faults
 from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -121,6 +122,7 @@ _OPERATION = st.one_of(
 )
 
 
+@part_of_make_faults
 @settings(
     max_examples=3,
     deadline=None,

@@ -60,10 +60,21 @@ _STATEMENTS = (
     "CREATE PUBLICATION defined FOR TABLE keyed, no_columns",
     "UPDATE keyed SET a = 2",
     "SELECT generate_series(1, 3) AS g, count(*) FROM low GROUP BY 1",
+    "CREATE TABLE timed (a int, at timestamptz DEFAULT now())",
+    "INSERT INTO timed VALUES (1, NULL), (2, NULL)",
+    "UPDATE timed SET at = DEFAULT",
+    "DELETE FROM timed WHERE at > '2020-01-01'",
+    'CREATE TABLE pair (a int, "A" int) PARTITION BY RANGE (a)',
+    'CREATE TABLE alike (a int, "A" int)',
+    'CREATE TABLE turned ("A" int, a int)',
+    "ALTER TABLE pair ATTACH PARTITION alike FOR VALUES FROM (0) TO (10)",
+    "ALTER TABLE pair ATTACH PARTITION turned FOR VALUES FROM (10) TO (20)",
 )
 _OURS = {
     # PostgreSQL groups the rows first; here the two are not seen together.
     "SELECT generate_series(1, 3) AS g, count(*) FROM low GROUP BY 1": "0A000",
+    # The two are stored under each other's names.
+    "ALTER TABLE pair ATTACH PARTITION turned FOR VALUES FROM (10) TO (20)": "0A000",
 }
 _TABLES = ("plain", "made", "named", "empty", "copy", "root", "low", "high", "keyed")
 

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from pipeline.published import vacuum
 from publishing.heard import heard, listen
@@ -168,6 +169,7 @@ def test_keys_that_go_from_row_to_row(lake: LakeNode, subscriber: Callable[..., 
     assert sorted(target.rows("SELECT id, v FROM round")) == rows
 
 
+@part_of_make_faults
 def test_a_slot_that_lags(lake: LakeNode, subscriber: Callable[..., Database], spark: Any) -> None:
     """The files have been compacted, changed again and vacuumed as their retention says, and the
     node was started again."""
@@ -248,6 +250,7 @@ _MOVES = (
 )
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("via_root", [False, True])
 def test_rows_that_move_between_partitions(publishers: Publishers, via_root: bool) -> None:
     name = "as_root" if via_root else "as_leaves"

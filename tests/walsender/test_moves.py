@@ -33,10 +33,13 @@ class World:
         self.catalog = catalog
         self.warehouse = Warehouse(str(folder), fsync=False)
         self.sequencer = Sequencer(catalog, self.warehouse)
-        for name, number in (("a", 1), ("b", 2)):
-            table = self.warehouse.create("public", name, _SCHEMA)
-            table.stage(written=self.write(table, number))
-            self.commit(table)
+        self.add("a", 1)
+        self.add("b", 2)
+
+    def add(self, name: str, number: int) -> None:
+        table = self.warehouse.create("public", name, _SCHEMA)
+        table.stage(written=self.write(table, number))
+        self.commit(table)
         self.at = self.sequencer.position(discover=True).lsn
 
     def write(self, table: DeltaTable, *ids: int) -> list[WrittenFile]:
@@ -56,14 +59,16 @@ class World:
             user_metadata=metadata,
         )
 
-    def depart(self) -> None:
-        """Row 1 of a has left for b, as 10."""
-        a, b = self.table("a"), self.table("b")
-        with self.catalog.read() as t:
-            oid = t.tables.get("public", "b").oid
-        coming = Arrivals.of_written("g", oid, b.version, self.write(b, 10))
-        a.stage(deleted={path: BitMap([0]) for path in a.files})
-        self.commit(a, **departure_mark("g", [coming]))
+    def depart(self, name: str = "a", *to: tuple[str, int]) -> None:
+        """The row of a table has left for others; by default for b, as 10."""
+        table = self.table(name)
+        coming = []
+        for target, number in to or (("b", 10),):
+            other = self.table(target)
+            files = self.write(other, number)
+            coming.append(Arrivals.of_written("g", self.leaf(target).oid, other.version, files))
+        table.stage(deleted={path: BitMap([0]) for path in table.files})
+        self.commit(table, **departure_mark("g", coming))
 
     def leaf(self, name: str) -> LakeTable:
         with self.catalog.read() as t:
@@ -138,6 +143,32 @@ def test_nobody_is_told_that_rows_have_gone_before_they_come(world: World) -> No
     assert found == [[("a", 1, 2), ("b", 1, 2)], [("a", 2, 3)]]
     assert (world.rows("a"), world.rows("b")) == ([4], [2, 10])
     assert world.sequencer.troubles.all() == ()
+
+
+def test_two_tables_leave_for_one(world: World) -> None:
+    """Rows of one have arrived when those of the other are looked for."""
+    world.add("c", 3)
+    world.depart("a", ("b", 10))
+    world.depart("c", ("b", 30))
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 2), ("b", 1, 3), ("c", 1, 2)]
+    assert [world.rows(name) for name in "abc"] == [[], [2, 10, 30], []]
+    assert world.new() == []
+
+
+def test_rows_that_came_wait_for_those_that_did_not(world: World) -> None:
+    """The row has left for b and c, and c cannot be written: nobody is told of b either."""
+    world.add("c", 3)
+    world.depart("a", ("b", 10), ("c", 11))
+    torn = Path(local_path(entry_uri(world.table("c").uri, 2)))
+    torn.write_text("{")
+    assert world.new() == []
+    assert world.rows("b") == [2, 10]
+    assert world.new() == []
+    torn.unlink()
+    (transaction,) = world.new()
+    assert world.names(transaction) == [("a", 1, 2), ("b", 1, 2), ("c", 1, 2)]
+    assert world.rows("c") == [3, 11]
 
 
 def test_rows_change_places(world: World) -> None:

@@ -468,6 +468,30 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         assert b"57P01" in silent.recv(1000)
 
 
+def test_clients_that_arrive_while_it_stops() -> None:
+    for _ in range(40):
+        node = Node()
+        node.start()
+        assert node.server is not None
+        port, over = node.port, threading.Event()
+
+        def knock(port: int = port, over: threading.Event = over) -> None:
+            while not over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    pass
+
+        guests = [threading.Thread(target=knock) for _ in range(3)]
+        for guest in guests:
+            guest.start()
+        try:
+            node.server.stop()
+        finally:
+            over.set()
+            for guest in guests:
+                guest.join()
+        wait_for(lambda server=node.server: server.sessions == 0)
+
+
 def test_a_port_in_use_is_a_clear_error(node: Node) -> None:
     with pytest.raises(ConfigurationError, match="could not listen") as error:
         Server(

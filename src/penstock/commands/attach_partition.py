@@ -13,7 +13,7 @@ from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
-from penstock.commands.subscription_targets import check_between_batches
+from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
     FeatureNotSupported,
@@ -22,6 +22,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.sql import PartitionBound
+from penstock.sql.quoting import quote_identifier
 
 _MISMATCH = "42804"
 
@@ -46,7 +47,9 @@ def attach(
     _check_columns(scope, parent, child)
     check_new_partition(transaction, scope, parent, child.name, bound)
     _check_empty(scope, child)
+    _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
+    check_joins(transaction, scope, parent, (child.schema, child.name))
     partition = replace(
         child,
         parent=parent.oid,
@@ -81,6 +84,20 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
                 sqlstate=_MISMATCH,
             )
         check_same_generation(mine, column)
+
+
+def _check_stored_names(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
+    """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
+    where two of those differ in case only."""
+    tables = [open_delta(scope, table) for table in (parent, child)]
+    theirs, own = ({} if t is None else dict(t.schema.renamed) for t in tables)
+    if theirs != own:
+        raise FeatureNotSupported(
+            f'ATTACH PARTITION of table "{child.name}" is not supported, whose columns are stored '
+            "under other names",
+            hint="Make the partition from its parent: CREATE TABLE ... PARTITION OF "
+            f"{quote_identifier(parent.name)}.",
+        )
 
 
 def _check_empty(scope: Scope, child: LakeTable) -> None:

@@ -74,6 +74,8 @@ def change_columns(
         raise FilesFirst(incomplete)
     operation = "DROP COLUMNS" if changes.dropped else "ADD COLUMNS"
     for change in reversed(staged):
+        if not change.dropped and not change.constants:
+            continue  # an earlier attempt has changed it
         delta = change.table
         try:
             rewrites.stage(change)

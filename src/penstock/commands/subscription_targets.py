@@ -21,6 +21,8 @@ from penstock.commands.scope import Scope
 from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.rewind import common_point
+from penstock.lsn import Lsn
+from penstock.relation import TableName
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
@@ -51,13 +53,7 @@ def check_between_batches(transaction: CatalogTransaction, scope: Scope, parent:
 
     Raises ObjectInUse while there is one, StorageError.
     """
-    above = [parent]
-    while (up := above[-1].parent) is not None:
-        found = transaction.tables.find_oid(up)
-        if found is None:
-            break
-        above.append(found)
-    roots = {(table.schema, table.name): table for table in above}
+    roots = _roots(transaction, parent)
     for subscription in transaction.subscriptions.all():
         for rel in transaction.relations.all(subscription.oid):
             root = roots.get(rel.table_name)
@@ -71,11 +67,50 @@ def check_between_batches(transaction: CatalogTransaction, scope: Scope, parent:
                 )
 
 
+def check_joins(
+    transaction: CatalogTransaction, scope: Scope, parent: LakeTable, child: TableName
+) -> None:
+    """Before a table becomes a partition of one that a subscription fills. It is no target itself,
+    and has nothing that the others would take for a batch that they lack.
+
+    Raises FeatureNotSupported, ObjectInUse, StorageError.
+    """
+    roots = _roots(transaction, parent)
+    for subscription in transaction.subscriptions.all():
+        rels = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
+        for name in roots.keys() & rels.keys():
+            if child in rels:
+                raise FeatureNotSupported(
+                    f'cannot make "{child[1]}" a partition of "{parent.name}"',
+                    detail=f'Subscription "{subscription.name}" fills both.',
+                    hint="Take one of the two out of its publications, and refresh it, first.",
+                )
+            _check_folder(transaction, *child)
+            common = _common(scope, subscription, rels[name], roots[name])
+            if _marker(scope, child, subscription.app_id) > common:
+                raise ObjectInUse(
+                    f'cannot make "{child[1]}" a partition of "{parent.name}" because it has '
+                    f'changes of subscription "{subscription.name}" that come later there',
+                    hint="Try again when the subscription has gone on, or make a new table.",
+                )
+
+
 def check_detached(transaction: CatalogTransaction, scope: Scope, table: LakeTable) -> None:
     """The same for a table that may be a partition, and is to be none."""
     parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
     if parent is not None:
         check_between_batches(transaction, scope, parent)
+
+
+def _roots(transaction: CatalogTransaction, parent: LakeTable) -> dict[TableName, LakeTable]:
+    """A partitioned table and those that it is a partition of."""
+    above = [parent]
+    while (up := above[-1].parent) is not None:
+        found = transaction.tables.find_oid(up)
+        if found is None:
+            break
+        above.append(found)
+    return {(table.schema, table.name): table for table in above}
 
 
 def _half_applied(
@@ -85,17 +120,24 @@ def _half_applied(
     rel: SubscriptionRel,
     root: LakeTable,
 ) -> bool:
-    warehouse, app_id = warehouse_of(scope), subscription.app_id
-
-    def marker(table: LakeTable) -> int:
-        delta = warehouse.open(table.schema, table.name)
-        return 0 if delta is None else delta.transaction_version(app_id) or 0
-
-    ready = rel.state is SubscriptionRelState.READY
-    cut = warehouse.cuts.last(CutOwner(subscription.name, app_id)) if ready else None
-    common = common_point(marker(root), None if cut is None else cut.lsn)
+    common = _common(scope, subscription, rel, root)
     leaves = [t for t in transaction.tables.family(root) if t.partition_key is None]
-    return any(marker(leaf) > common for leaf in leaves)
+    names = [(leaf.schema, leaf.name) for leaf in leaves]
+    return any(_marker(scope, name, subscription.app_id) > common for name in names)
+
+
+def _common(scope: Scope, subscription: Subscription, rel: SubscriptionRel, root: LakeTable) -> Lsn:
+    """Where the partitions are together for certain."""
+    owner = CutOwner(subscription.name, subscription.app_id)
+    ready = rel.state is SubscriptionRelState.READY
+    cut = warehouse_of(scope).cuts.last(owner) if ready else None
+    marker = Lsn(_marker(scope, (root.schema, root.name), subscription.app_id))
+    return common_point(marker, None if cut is None else cut.lsn)
+
+
+def _marker(scope: Scope, table: TableName, app_id: str) -> int:
+    delta = warehouse_of(scope).open(*table)
+    return 0 if delta is None else delta.transaction_version(app_id) or 0
 
 
 def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:

@@ -44,7 +44,11 @@ from penstock.commands.namespace import (
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.scope import Scope
-from penstock.commands.subscription_targets import check_between_batches, check_detached
+from penstock.commands.subscription_targets import (
+    check_between_batches,
+    check_detached,
+    check_joins,
+)
 from penstock.commands.typecmds import check_unused, shown_user
 from penstock.commands.unique_indexes import add_constraints, inherit_indexes
 from penstock.enum_type import EnumType
@@ -91,6 +95,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
                 transaction, scope, definition.parent, statement.relation.name, definition.bound
             )
             check_between_batches(transaction, scope, definition.parent)
+            check_joins(transaction, scope, definition.parent, (namespace.name, name))
         table = transaction.tables.create(
             namespace.name,
             name,

@@ -78,40 +78,48 @@ def by_table(arrivals: Iterable[Arrivals]) -> list[Arrivals]:
 
 
 def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals) -> bool:
-    """Put the commit that brings rows to a table; False where it is there already.
+    """Put the commit that brings rows to a table; False where all of them are there already. Of
+    several tables that rows leave, some may have arrived: a file is known by its path.
 
     Durable on return. Raises StorageError.
     """
     looked_at = arrivals.version
+    missing = {str(body["path"]): body for body in arrivals.adds}
     while True:
         listing = list_log(storage, table_uri)
         newest = max((*listing.entries, *listing.checkpoints), default=None)
         if newest is None:
             raise StorageError(f'there is no Delta table at "{table_uri}"', sqlstate="58P01")
         for version in range(looked_at + 1, newest + 1):
-            if _is_arrival(read_entry(storage, table_uri, version) or (), arrivals.group):
-                return False
+            for path in _arrived(read_entry(storage, table_uri, version) or (), arrivals.group):
+                missing.pop(path, None)
+        if not missing:
+            return False
         looked_at = newest
+        entry = _entry(newest, arrivals.group, missing.values())
         try:
-            store.put(table_uri, newest + 1, log_actions.lines(_entry(newest, arrivals)))
+            store.put(table_uri, newest + 1, log_actions.lines(entry))
         except CommitConflict:
             continue  # of others, or our own: a put that seems to have failed
         return True
 
 
-def _entry(read_version: int, arrivals: Arrivals) -> list[Action]:
+def _entry(read_version: int, group: str, adds: Iterable[Mapping[str, Any]]) -> list[Action]:
     info = log_actions.commit_info(
         _OPERATION,
         now=log_actions.now_ms(),
-        user_metadata={**group_mark(arrivals.group), _ARRIVED: True},
+        user_metadata={**group_mark(group), _ARRIVED: True},
         blind_append=True,
         read_version=read_version,
     )
-    return [info, *({"add": dict(body)} for body in arrivals.adds)]
+    return [info, *({"add": dict(body)} for body in adds)]
 
 
-def _is_arrival(actions: Sequence[Mapping[str, Any]], group: str) -> bool:
-    return group_of(actions) == group and user_metadata(actions).get(_ARRIVED) is True
+def _arrived(actions: Sequence[Mapping[str, Any]], group: str) -> list[str]:
+    """Paths of files that a commit has brought for a group."""
+    if group_of(actions) != group or user_metadata(actions).get(_ARRIVED) is not True:
+        return []
+    return [str(action["add"]["path"]) for action in actions if "add" in action]
 
 
 def _is_described(item: object) -> bool:

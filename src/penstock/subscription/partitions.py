@@ -21,6 +21,7 @@ import pyarrow as pa
 import penstock.pgtypes as pgtypes
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged, UndefinedObject
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -151,6 +152,8 @@ def _open(
     warehouse: Warehouse, table: LakeTable, root: TableSchema, app_id: str, common: Lsn
 ) -> Leaf:
     name, newest = (table.schema, table.name), open_leaf(warehouse, table)
+    # As of any target: an entry that is read here is acknowledged later (law 1).
+    warehouse.storage.sync_folder(log_folder(newest.uri))
     marker = newest.transaction_version(app_id)
     ahead = None if marker is None or marker <= common else Lsn(marker)
     worked = newest if ahead is None else newest.before(app_id, ahead)

@@ -232,12 +232,12 @@ def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Ls
     """One Delta commit holds the copy, the table's LSN and the proof of this copy. A partitioned
     table's is its own, after those of the partitions, which alone have rows."""
     app_id = work.subscription.app_id
-    if work.states.partition_tree(rel.table_name) != source.tree:
-        raise NotInPrerequisiteState(
-            f'partitions of table "{source.table.name}" were attached or detached while it was '
-            "copied"
-        )
     with work.states.member(rel, work.subscription) as record:
+        if work.states.partition_tree(rel.table_name) != source.tree:
+            raise NotInPrerequisiteState(
+                f'partitions of table "{source.table.name}" were attached or detached while it was '
+                "copied"
+            )
         for table in source.tables:
             table.commit(
                 app_id=app_id,

@@ -72,8 +72,11 @@ class LakeMoves:
         columns: Sequence[LakeColumn],
         partitions: Partitions,
         session: SparkSession,
+        *,
+        filled: bool,
     ) -> int | None:
-        """The number of changed rows; None where none moves, and nothing was done.
+        """The number of changed rows; None where none moves, and nothing was done. ``filled``: by a
+        subscription, whose cuts may come between the two commits of a row that moves.
 
         Raises PenstockError (23514, 40001), FeatureNotSupported, PySparkException.
         """
@@ -87,8 +90,16 @@ class LakeMoves:
             found = rows.groupBy(_SOURCE, ROUTE).count().collect()
             counts: dict[tuple[int, int], int] = {(row[0], row[1]): row[2] for row in found}
             check_found(rows, (route for _, route in counts), routing, partitions)
+            if not counts:
+                return 0
             if all(source == route for source, route in counts):
                 return None
+            if filled:
+                raise FeatureNotSupported(
+                    "moving a row to another partition by UPDATE is not supported for tables that "
+                    "a subscription fills",
+                    hint="Make the change at the publisher.",
+                )
             departures = job.departures(rows, counts)
         finally:
             rows.unpersist()
@@ -203,6 +214,13 @@ class _Job:
             table = opened[target]
             part = rows.where(f"{_SOURCE} = {source} AND {ROUTE} = {target}")
             files = write_frame(part, self._warehouse.storage, table.uri, table.schema.arrow())
+            written = sum(file.rows for file in files)
+            if written != counts[source, target]:
+                raise PenstockError(
+                    f'{written} rows were written for table "{table.name}" of '
+                    f"{counts[source, target]} that were found",
+                    hint="Run the statement again: nothing was changed.",
+                )
             leaf = found[source]
             if source == target:
                 leaf.stays, leaf.pairs = files, self._pairs(part, source)

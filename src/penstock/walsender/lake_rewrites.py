@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.catalog import Catalog, LakeTable
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.warehouse import Warehouse
@@ -51,6 +51,7 @@ class LakeRewrites:
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
             partitions = Partitions(t.tables.all(), columns)
+            filled = _is_filled(t, table, leaves)
         changed = {name for name, _ in change.settings}
         if any(changed & partitions.keys_above(leaf) for leaf in leaves):
             constraint = partitions.constraint(table)
@@ -59,7 +60,7 @@ class LakeRewrites:
                     self._changed(leaf, change, session), constraint or "", table, columns
                 )
             if table.partition_key is not None:
-                count = self._moves.run(table, change, columns, partitions, session)
+                count = self._moves.run(table, change, columns, partitions, session, filled=filled)
                 if count is not None:
                     return count
         if len(leaves) > 1:  # what fails for one partition fails before any is changed
@@ -128,3 +129,18 @@ def _run(
         session.conf.set(USER_METADATA, json.dumps(metadata))
     counts: list[Any] = session.sql(change.on(delta_table(leaf))).collect()
     return int(counts[0][0]) if counts else 0
+
+
+def _is_filled(t: CatalogTransaction, table: LakeTable, leaves: Sequence[LakeTable]) -> bool:
+    """Whether a subscription fills the table, one of its partitions, or what it is a part of."""
+    names = {(one.schema, one.name) for one in (table, *leaves)}
+    above: LakeTable | None = table
+    while above is not None and above.parent is not None:
+        above = t.tables.find_oid(above.parent)
+        if above is not None:
+            names.add((above.schema, above.name))
+    return any(
+        rel.table_name in names
+        for subscription in t.subscriptions.all()
+        for rel in t.relations.all(subscription.oid)
+    )

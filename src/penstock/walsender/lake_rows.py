@@ -126,7 +126,9 @@ class LakeRows:
         """Its functions are there while inside, for ``session``. Raises PenstockError."""
         columns = {column.name: column for column in self._tables.columns(table)}
         plan = analyze_change(
-            statement, _output(columns.values()), self._select.find_table(at, role)
+            statement,
+            _with_time(_output(columns.values()), datetime.now(UTC)),
+            self._select.find_table(at, role),
         )
         functions: list[str] = []
 

@@ -9,7 +9,7 @@ tables that it has left: nobody is told that rows have gone before they have com
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.catalog import LakeTable
 from penstock.lakehouse.row_moves import arrive
@@ -28,11 +28,8 @@ def finish_moves(
 ) -> tuple[bool, list[Found]]:
     """Whether anything was put, and what of ``found`` is whole. ``tables``: by oid."""
     arrived = False
-    waiting: set[int] = set()
-    whole: list[Found] = []
+    unfinished: set[str | None] = set()
     for item in found:
-        relations = {member.relation for member in item.members}
-        done = not relations & waiting
         for arrivals in item.arrivals:
             table = tables.get(arrivals.relation)
             if table is None or table.uri is None:
@@ -42,9 +39,19 @@ def finish_moves(
             with troubles.kept("moved rows", table.qualified_name):
                 put = arrive(warehouse.storage, warehouse.store, table.uri, arrivals)
                 arrived, here = arrived or put, True
-            done = done and here
-        if done:
-            whole.append(item)
-        else:
+            if not here:
+                unfinished.add(arrivals.group)
+    return arrived, _whole(found, unfinished)
+
+
+def _whole(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
+    """Without what belongs to an unfinished group, and what comes after it in its tables."""
+    waiting: set[int] = set()
+    whole: list[Found] = []
+    for item in found:
+        relations = {member.relation for member in item.members}
+        if relations & waiting or (item.group is not None and item.group in unfinished):
             waiting |= relations
-    return arrived, whole
+        else:
+            whole.append(item)
+    return whole

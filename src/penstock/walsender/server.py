@@ -101,7 +101,8 @@ class Server:
 
         Clients are told (57P01, a fast shutdown); who does not end by itself is cut off.
         """
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()  # no session begins after this
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -153,13 +154,12 @@ class Server:
             target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
         )
         with self._lock:
-            self._backends[pid] = backend, thread
-        try:
+            if self._stopping.is_set():
+                accepted.close()
+                return
+            # Started here too: stop() joins what is in the list.
             thread.start()
-        except RuntimeError:
-            with self._lock:
-                del self._backends[pid]
-            raise
+            self._backends[pid] = backend, thread
 
     def _serve(self, backend: Backend) -> None:
         try:
