@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _TARGET = (
     "CREATE TABLE t (local text DEFAULT 'it''s', id int {key}, v text, big text,"
-    " at timestamptz DEFAULT now(), n numeric(6,2) DEFAULT -1.5, nothing int)"
+    " at timestamptz DEFAULT now(), n numeric(4,1) DEFAULT -1.26, nothing int,"
+    " f char(4) DEFAULT 'a', g int DEFAULT 1.5, h date DEFAULT '2024-1-1', j text DEFAULT true)"
 )
 _CHANGES = (
     "INSERT INTO t VALUES (3, 'new', repeat(md5('3'), 2000))",
@@ -25,7 +26,7 @@ _CHANGES = (
     "UPDATE t SET id = 20 WHERE id = 2",
     "BEGIN; DELETE FROM t WHERE id = 3; INSERT INTO t VALUES (3, 'again', NULL); COMMIT",
 )
-_COLUMNS = ("id", "v", "big", "local", "n", "nothing")
+_COLUMNS = ("id", "v", "big", "local", "n", "nothing", "f", "g", "h", "j")
 _WAIT_SECONDS = 60.0
 
 
