@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -33,16 +33,9 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder
 from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.metadata_change import changed_metadata
 from penstock.lakehouse.rewind import version_before
-from penstock.lakehouse.schema import (
-    DROPPED,
-    KEY,
-    SOURCE,
-    UNFILLED,
-    Column,
-    TableSchema,
-    altered,
-)
+from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
@@ -398,26 +391,8 @@ class DeltaTable:
     def _metadata_actions(self) -> list[Action]:
         if self._staged_schema is None:
             return []
-        found: list[Action] = []
-        if self._staged_schema.needs_timestamp_ntz:
-            wider = protocol.with_timestamp_ntz(self._state.protocol)
-            if wider is not None:
-                found.append({"protocol": wider})
-        metadata: dict[str, Any] = dict(self._state.metadata)
+        dropped = self._staged_dropped
+        kept = sum(column.name not in dropped for column in self._schema.columns)
         told = {UNFILLED: self.unfilled, DROPPED: self.dropped}
-        configuration = {k: v for k, v in self.properties.items() if k not in told}
-        configuration |= {name: json.dumps(columns) for name, columns in told.items() if columns}
-        metadata["configuration"] = configuration
-        if self._replaced or self._staged_schema.key != self._schema.key:
-            configuration[KEY] = json.dumps(self._staged_schema.key)
-        if self._replaced:
-            metadata["schemaString"] = self._staged_schema.delta_json()
-        else:
-            dropped = self._staged_dropped
-            kept = sum(column.name not in dropped for column in self._schema.columns)
-            columns = self._staged_schema.columns
-            metadata["schemaString"] = altered(
-                metadata["schemaString"], columns[:kept], columns[kept:]
-            )
-        found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
-        return found
+        before = None if self._replaced else kept
+        return changed_metadata(self._state, self._staged_schema, told, before)

@@ -32,9 +32,9 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
-from penstock.sql.quoting import quote_identifier, type_text
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
+from penstock.subscription.target_columns import check_dropped, exchanged, unfilled_warning
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
@@ -326,7 +326,7 @@ class Targets:
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation, self._key(target, relation))
         try:
-            _check_dropped(target.table, relation)
+            check_dropped(target.table, relation)
             added = target.table.schema.columns_added(
                 wanted,
                 table=target.table.name,
@@ -369,18 +369,8 @@ class Targets:
         return names
 
     def _check_order(self, target: Target, relation: Relation) -> None:
-        """PostgreSQL never moves a column: where the order of names is another one, columns have
-        exchanged their names, and rows from before would keep the values under the old ones."""
-        if target.followed is None or target.followed == relation:
-            return
-        before = [a.name for a in target.followed.attributes]
-        after = [a.name for a in relation.attributes]
-        kept = set(before) & set(after)
-        if [n for n in before if n in kept] != [n for n in after if n in kept]:
-            error = RelationChanged(
-                f'columns of relation "{target.rel.qualified_name}" have exchanged their names',
-                detail=f"They were ({', '.join(before)}), and are ({', '.join(after)}) now.",
-            )
+        error = exchanged(target.rel, target.followed, relation)
+        if error is not None:
             self.record_conflict(target, error)
             raise error
 
@@ -395,33 +385,3 @@ class Targets:
 
 def _tree(target: Target) -> tuple[LakeTable, ...]:
     return () if target.partitions is None else target.partitions.tree
-
-
-def _check_dropped(table: DeltaTable, relation: Relation) -> None:
-    """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
-    missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
-    dropped = table.dropped
-    missing = [a for a in relation.attributes if a.name in dropped]
-    if not missing:
-        return
-    names = ", ".join(f'"{attribute.name}"' for attribute in missing)
-    columns = ", ".join(
-        f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in missing
-    )
-    name = f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
-    raise RelationChanged(
-        f'logical replication target relation "{relation.qualified_name}" is missing replicated '
-        f"column{'s' if len(missing) > 1 else ''}: {names}",
-        hint=f"Run ALTER TABLE {name} {columns}",
-    )
-
-
-def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
-    """What is said of added columns without the publisher's values, and how they come."""
-    named = ", ".join(f'"{name}"' for name in columns)
-    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
-    return (
-        f'rows of table "{rel.qualified_name}" from before a column was added hold NULL in it, and '
-        f"may have a default or another value at the publisher: {named}. To copy the table again: "
-        f"{alter(subscription)} REFRESH TABLE {table}"
-    )

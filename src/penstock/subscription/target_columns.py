@@ -1,0 +1,63 @@
+"""What is said of a target's columns that are not as the publisher's (relation.c).
+
+In: a target and its relation. Out: an error, or a warning, with the statement that mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.catalog.publisher_identity import alter
+from penstock.errors import RelationChanged
+from penstock.lakehouse.table import DeltaTable
+from penstock.relation import Relation
+from penstock.sql.quoting import quote_identifier, type_text
+
+
+def exchanged(
+    rel: SubscriptionRel, before: Relation | None, relation: Relation
+) -> RelationChanged | None:
+    """PostgreSQL never moves a column: where the order of names is another one, columns have
+    exchanged their names, and rows from before would keep the values under the old ones."""
+    if before is None or before == relation:
+        return None
+    old = [a.name for a in before.attributes]
+    new = [a.name for a in relation.attributes]
+    kept = set(old) & set(new)
+    if [n for n in old if n in kept] == [n for n in new if n in kept]:
+        return None
+    return RelationChanged(
+        f'columns of relation "{rel.qualified_name}" have exchanged their names',
+        detail=f"They were ({', '.join(old)}), and are ({', '.join(new)}) now.",
+    )
+
+
+def check_dropped(table: DeltaTable, relation: Relation) -> None:
+    """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
+    missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
+    dropped = table.dropped
+    missing = [a for a in relation.attributes if a.name in dropped]
+    if not missing:
+        return
+    names = ", ".join(f'"{attribute.name}"' for attribute in missing)
+    columns = ", ".join(
+        f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in missing
+    )
+    name = f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
+    raise RelationChanged(
+        f'logical replication target relation "{relation.qualified_name}" is missing replicated '
+        f"column{'s' if len(missing) > 1 else ''}: {names}",
+        hint=f"Run ALTER TABLE {name} {columns}",
+    )
+
+
+def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[str]) -> str:
+    """What is said of added columns without the publisher's values, and how they come."""
+    named = ", ".join(f'"{name}"' for name in columns)
+    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
+    return (
+        f'rows of table "{rel.qualified_name}" from before a column was added hold NULL in it, and '
+        f"may have a default or another value at the publisher: {named}. To copy the table again: "
+        f"{alter(subscription)} REFRESH TABLE {table}"
+    )
