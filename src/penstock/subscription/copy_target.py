@@ -18,10 +18,11 @@ from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChang
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.partition_tree import routing_of
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
-from penstock.subscription.partitions import check_columns, check_key, open_leaf, routing_of
+from penstock.subscription.partitions import check_columns, check_key, open_leaf
 from penstock.subscription.shards import check_alone
 from penstock.walreceiver.table_info import PublishedTable
 
