@@ -5,8 +5,11 @@ Each script runs on a node and on a real server, and both print the same, errors
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from penstock.walsender.lake_moves import LakeMoves
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -147,3 +150,29 @@ def test_no_row_moves_to_a_table_that_files_would_damage(pair: Pair) -> None:
     assert "f2" in caught.value.diag.message_detail  # type: ignore[attr-defined]
     lake.execute("UPDATE f SET a = a + 2")
     assert lake.rows("SELECT a, b FROM f ORDER BY a") == [(3, 0), (17, 1)]
+
+
+def test_a_row_that_comes_after_an_update_has_looked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays what it was where it would have to move, and never lies in a wrong partition."""
+    lake = pair.lake
+    lake.execute(
+        "CREATE TABLE late (a int, b int) PARTITION BY RANGE (a)",
+        "CREATE TABLE late1 PARTITION OF late FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE late2 PARTITION OF late FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO late VALUES (1, 0), (2, 5)",
+    )
+    looked = LakeMoves.run
+
+    def run(*arguments: Any, **options: Any) -> int | None:
+        found = looked(*arguments, **options)
+        monkeypatch.setattr(LakeMoves, "run", looked)
+        with lake.connect() as other:
+            other.execute("INSERT INTO late VALUES (8, 5), (3, 5), (9, 0)")
+        return found
+
+    monkeypatch.setattr(LakeMoves, "run", run)
+    lake.execute("UPDATE late SET a = a + 10 / b WHERE b > 0")
+    assert sorted(lake.rows("SELECT a, b FROM late1")) == [(1, 0), (4, 5), (5, 5), (8, 5), (9, 0)]
+    assert lake.rows("SELECT a, b FROM late2") == []
