@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.catalog import Catalog, Subscription, SubscriptionRelState
+from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import execute, subscription_targets
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_targets
@@ -190,3 +190,36 @@ def test_no_row_of_the_default_partition_belongs_to_another(world: World) -> Non
         "ALTER TABLE u ATTACH PARTITION u_new FOR VALUES FROM (71) TO (MAXVALUE);"
         "CREATE TABLE u_1 PARTITION OF u_d FOR VALUES IN (7, 16)"
     )
+
+
+def test_what_a_table_was_before_is_sent_first(world: World) -> None:
+    """Rows that came and went would be told to subscribers of the partitioned table."""
+    world.run("CREATE TABLE u (a int) PARTITION BY LIST (a); CREATE TABLE before (a int)")
+    world.commit("before", 1, 7)
+    table = world.warehouse.open("public", "before")
+    assert table is not None
+    table.stage(remove_all=True)
+    table.commit(app_id="x", version_marker=2, operation="DELETE")
+    with world.catalog.write() as t:
+        oid = t.tables.get("public", "before").oid
+        members = [Member(oid, table.uri, number - 1, number) for number in range(3)]
+        ends = [t.transactions.append([m], commit_time=1, size=1).end for m in members]
+        at = ends[0]  # the table was made
+        t.slots.create(Slot("lags", "pgoutput", 5, at, at), 10)
+    attach = "ALTER TABLE u ATTACH PARTITION before FOR VALUES IN (1)"
+    detach = "ALTER TABLE u DETACH PARTITION before"
+    world.run(f"{attach}; {detach}; CREATE PUBLICATION p FOR TABLE u")
+    with pytest.raises(ObjectInUse, match='slot "lags" has not received') as refused:
+        world.run(attach)
+    assert refused.value.sqlstate == "55006"
+    with world.catalog.write() as t:
+        t.slots.confirm("lags", ends[-1], ends[-1])
+    world.run(f"{attach}; {detach}")
+    world.commit("before", 3)
+    world.run(f"{attach}; {detach}")
+    world.commit("before", 4, 7)
+    table.reload()
+    table.stage(remove_all=True)
+    table.commit(app_id="x", version_marker=5, operation="DELETE")
+    with pytest.raises(ObjectInUse, match="lags"):  # the log of transactions lags, too
+        world.run(attach)

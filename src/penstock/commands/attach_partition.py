@@ -16,6 +16,7 @@ from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.commands.unique_indexes import inherit_indexes
+from penstock.commands.unsent_history import check_history_sent
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -53,6 +54,7 @@ def attach(
     _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
     check_joins(transaction, scope, parent, (child.schema, child.name))
+    check_history_sent(transaction, scope, parent, child)
     default_rows.check(transaction, scope, parent, bound)
     partition = replace(
         child,
