@@ -185,8 +185,8 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
-    if added:
-        table.add_columns(added)
+    table.add_columns(added)
+    table.mark_published(wanted.by_source)
     return table
 
 

@@ -355,6 +355,7 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
+        target.table.mark_published(wanted.by_source)
         target.followed = relation
 
     def _check_newest(self, target: Target) -> None:
