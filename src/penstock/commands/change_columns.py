@@ -61,9 +61,9 @@ class FilesFirst(Exception):
 
 def change_columns(
     scope: Scope, members: Sequence[LakeTable], changes: ColumnChanges, rewrites: ColumnRewrites
-) -> None:
+) -> dict[int, int]:
     """Commit the changes to a table and its partitions, the table last: until then the statement
-    may be executed again.
+    may be executed again. By oid, the versions that have the changes.
 
     Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
     StorageError, UndefinedObject (42P01), FeatureNotSupported.
@@ -88,6 +88,7 @@ def change_columns(
         except BaseException:
             delta.discard()
             raise
+    return {table.oid: change.table.version for table, change in zip(members, staged, strict=True)}
 
 
 def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:

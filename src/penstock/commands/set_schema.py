@@ -12,6 +12,7 @@ from dataclasses import replace
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.depend import check_not_subscribed
+from penstock.commands.former_tables import keep_former
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.commands.namespace import find_table, get_schema, get_table, register
 from penstock.commands.result import CommandResult, notice
@@ -34,6 +35,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandR
         if schema.name != table.schema:
             _check_movable(transaction, scope, table, schema.name)
             transaction.tables.save(moved(table, schema.name))
+            keep_former(transaction, scope, [table])
     return CommandResult("ALTER TABLE")
 
 
