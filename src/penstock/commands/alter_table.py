@@ -126,7 +126,8 @@ def _alter(
         transaction.tables.save(table)
     if changes:
         check_between_batches(transaction, scope, table)
-        committed = change_columns(scope, family(transaction, table), changes, rewrites)
+        members = family(transaction, table)
+        committed = change_columns(transaction, scope, members, changes, rewrites)
     keep_former(transaction, scope, before, committed)
     return CommandResult("ALTER TABLE", tuple(notices))
 
