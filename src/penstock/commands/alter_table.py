@@ -125,7 +125,6 @@ def _alter(
             table = _execute(transaction, scope, table, command, changes, notices)
         transaction.tables.save(table)
     if changes:
-        check_between_batches(transaction, scope, table)
         members = family(transaction, table)
         committed = change_columns(transaction, scope, members, changes, rewrites)
     keep_former(transaction, scope, before, committed)

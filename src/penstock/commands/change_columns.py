@@ -21,7 +21,8 @@ from penstock.commands.namespace import (
     warehouse_of,
 )
 from penstock.commands.scope import Scope, TableColumn
-from penstock.errors import FeatureNotSupported, ObjectInUse, UndefinedObject
+from penstock.commands.subscription_targets import check_between_batches
+from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, UndefinedObject
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
@@ -80,10 +81,14 @@ def change_columns(
     StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse.
     """
     staged = [_staged(scope, member, changes) for member in members]
+    check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
     _check_nothing_moves(transaction, scope, members, staged)
     incomplete = [change for change in staged if not rewrites.is_complete(change)]
     if incomplete:
         raise FilesFirst(incomplete)
+    for change in staged:
+        if change.table.is_behind():  # before any of them is changed
+            raise CommitConflict(f'table "{change.table.name}" has another version by now')
     operation = "DROP COLUMNS" if changes.dropped else "ADD COLUMNS"
     for change in reversed(staged):
         if not change.dropped and not change.constants:
