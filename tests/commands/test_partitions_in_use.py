@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
-from penstock.commands import execute, subscription_targets
+from penstock.commands import change_columns, execute, subscription_targets
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
@@ -223,3 +223,28 @@ def test_what_a_table_was_before_is_sent_first(world: World) -> None:
     table.commit(app_id="x", version_marker=5, operation="DELETE")
     with pytest.raises(ObjectInUse, match="lags"):  # the log of transactions lags, too
         world.run(attach)
+
+
+@pytest.mark.parametrize("moment", ["_staged", "_check_nothing_moves"])
+def test_a_batch_that_comes_meanwhile_changes_no_columns(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It would have to go on by the columns that its partitions had."""
+    for name in ("t_0", "t_11", "t"):
+        world.commit(name, 50)
+    found = getattr(change_columns, moment)
+    came: list[str] = []
+
+    def late(*arguments: object) -> object:
+        if not came:
+            came.append("t_0")
+            world.commit("t_0", 60)
+        return found(*arguments)
+
+    monkeypatch.setattr(change_columns, moment, late)
+    with pytest.raises(ObjectInUse, match="is in the middle of a batch"):
+        world.run(CHANGES[-1])
+    for name in ("t", "t_0", "t_10", "t_11"):
+        table = world.warehouse.open("public", name)
+        assert table is not None
+        assert [column.name for column in table.schema.columns] == ["a"]

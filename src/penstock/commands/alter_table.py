@@ -8,7 +8,7 @@ it is relied on, not here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -33,6 +33,7 @@ from penstock.commands.define_relation import (
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
+from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import with_expression
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
@@ -119,7 +120,8 @@ def _alter(
         return CommandResult("ALTER TABLE", (skipped,))
     table = get_table(transaction, scope, statement.relation)
     check_owner(scope.role, table.owner, "table", table.name)
-    changes = ColumnChanges(at=at)
+    changes, before = ColumnChanges(at=at), family(transaction, table)
+    committed: Mapping[int, int] = {}
     for command in sorted(statement.commands, key=_pass_of):
         if isinstance(command, DropColumn):
             only = statement.relation.only
@@ -128,8 +130,9 @@ def _alter(
             table = _execute(transaction, scope, table, command, changes, notices, default_rows)
         transaction.tables.save(table)
     if changes:
-        check_between_batches(transaction, scope, table)
-        change_columns(scope, family(transaction, table), changes, rewrites)
+        members = family(transaction, table)
+        committed = change_columns(transaction, scope, members, changes, rewrites)
+    keep_former(transaction, scope, before, committed)
     return CommandResult("ALTER TABLE", tuple(notices))
 
 

@@ -9,8 +9,10 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.define_relation import UNDEFINED_COLUMN
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
+from penstock.commands.former_tables import keep_former
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken
 from penstock.commands.namespace import (
+    family,
     find_schema,
     get_schema,
     get_table,
@@ -55,7 +57,9 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandR
         for name in statement.names:
             found = _index_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if found is not None:
+                before = family(transaction, found[0])
                 drop(transaction, *found)
+                keep_former(transaction, scope, before)
     return CommandResult("DROP INDEX", tuple(notices))
 
 

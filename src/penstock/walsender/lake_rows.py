@@ -106,6 +106,8 @@ class LakeRows:
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
             count = _write(f"{folder}/rows.parquet", written, batches)
+            if self._tables.columns(table) != tuple(columns.values()):
+                raise _altered(table)  # Spark would leave NULL where a column has a default
             values = ", ".join(
                 f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
                 for number, column in enumerate(written, 1)
@@ -222,6 +224,16 @@ def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch
                 writer.write_batch(batch.cast(schema))
                 count += batch.num_rows
     return count
+
+
+def _altered(table: LakeTable) -> PenstockError:
+    return PenstockError(
+        "could not serialize access due to concurrent update",
+        detail=f'Columns of table "{table.name}" were added or dropped while its new rows were '
+        "made.",
+        hint="Run the statement again.",
+        sqlstate="40001",
+    )
 
 
 def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
