@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
@@ -131,6 +132,12 @@ class Sessions:
         """The session of a pid."""
         with self._lock:
             return self._open.get(pid)
+
+    def transaction_started(self, pid: int) -> datetime:
+        """When a session's transaction began (GetCurrentTransactionStartTimestamp), in UTC."""
+        session = self.find(pid)
+        began = None if session is None else session.activity.transaction_started
+        return datetime.fromtimestamp(time.time() if began is None else began, UTC)
 
     def name(self, pid: int, application_name: str) -> None:
         """A session has another application_name now."""
