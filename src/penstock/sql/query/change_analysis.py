@@ -208,7 +208,13 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
     if not more:
         return plan
     query = plan.query
-    if query.limit is not None or query.sort or query.distinct or query.grouped:
+    if (
+        query.limit is not None
+        or query.sort
+        or query.distinct
+        or query.distinct_on
+        or query.grouped
+    ):
         raise FeatureNotSupported("INSERT of such a query leaves out a column with a default")
     query = replace(
         query,

@@ -36,6 +36,13 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionValue(Node):
+    """What the session says: ``current_user``, ``now``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Aggref(Node):
     """An aggregate. ``arguments``: () of count(*)."""
 
@@ -166,6 +173,7 @@ class Cte:
 @dataclass(frozen=True, slots=True)
 class Query:
     """``columns``: of the result; ``targets``: their values. ``grouped``: one row for each group.
+    ``distinct_on``: the first row of those that have these alike.
 
     ``limit`` None: all rows.
     """
@@ -178,6 +186,7 @@ class Query:
     group: tuple[Node, ...] = ()
     having: Node | None = None
     distinct: bool = False
+    distinct_on: tuple[Node, ...] = ()
     sort: tuple[SortKey, ...] = ()
     limit: int | None = None
     offset: int = 0
