@@ -8,7 +8,7 @@ is being gathered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,10 +96,11 @@ def _conform(batch: pa.RecordBatch, item: RewriteItem) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=item.schema)
 
 
-def _filled(batch: pa.RecordBatch, generated: GeneratedColumns | None) -> Iterable[pa.RecordBatch]:
+def _filled(batch: pa.RecordBatch, generated: GeneratedColumns | None) -> Iterator[pa.RecordBatch]:
     if generated is None:
-        return (batch,)
-    return generated.filled(pa.Table.from_batches([batch])).to_batches()
+        yield batch
+    else:
+        yield from generated.filled(pa.Table.from_batches([batch])).to_batches()
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.Scalar]) -> pa.Array:
