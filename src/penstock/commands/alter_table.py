@@ -34,7 +34,7 @@ from penstock.commands.define_relation import (
 )
 from penstock.commands.drop_column import drop_column
 from penstock.commands.former_tables import keep_former
-from penstock.commands.generated_columns import with_expression
+from penstock.commands.generated_columns import check_not_virtual, with_expression
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
@@ -167,12 +167,15 @@ def _execute(
         case AddPrimaryKey(columns):
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
-            known = names(changes.columns(scope, table))
-            check_columns(table, columns, known)
-            check_key(columns, known)
+            known = changes.columns(scope, table)
+            check_columns(table, columns, names(known))
+            check_key(columns, names(known))
+            check_not_virtual(columns, known, "primary keys")
             return replace(table, primary_key=columns)
         case AddUnique(unique):
-            check_key(unique.columns, names(changes.columns(scope, table)), "unique")
+            known = changes.columns(scope, table)
+            check_key(unique.columns, names(known), "unique")
+            check_not_virtual(unique.columns, known, "unique constraints")
             return add_constraints(transaction, table, [unique])
         case DropConstraint(name, missing_ok):
             return _drop_constraint(transaction, table, name, missing_ok, notices)
@@ -215,6 +218,10 @@ def _add_column(
     if command.column.primary_key and table.primary_key:
         raise multiple_primary_keys(table.name)
     changes.added.append(with_expression(new, [*known, new], table.name))
+    if command.column.primary_key:
+        check_not_virtual((new.name,), [new], "primary keys")
+    if command.column.unique is not None:
+        check_not_virtual((new.name,), [new], "unique constraints")
     return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
 
 
@@ -228,8 +235,9 @@ def _set_identity(
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
     if command.index is not None:
         return _by_index(transaction, table, command.index)
-    known = names(changes.columns(scope, table))
-    check_columns(table, command.key, known)
+    known = changes.columns(scope, table)
+    check_columns(table, command.key, names(known))
+    check_not_virtual(command.key, known, "indexes")
     for position, name in enumerate(command.key):
         if name in command.key[:position]:
             raise InvalidParameterValue(

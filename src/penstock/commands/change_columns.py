@@ -2,7 +2,7 @@
 
 In: which columns a statement drops and adds, the table with its partitions. Out: one commit for
 each Delta table, in which no row changes for a publication: files are rewritten where rows hold
-values of a dropped column, or get the default of an added one.
+values of a dropped column, or get the default of an added one, or its generated values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
-from penstock.relation import qualified
+from penstock.relation import AttGenerated, qualified
 
 _APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
@@ -135,7 +135,6 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
     if dropped:
         delta.drop_columns(dropped)
     new = _new_columns(delta, changes)
-    _check_no_rows(delta, new)
     delta.add_columns(new)
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
@@ -144,17 +143,6 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
         )
     constants = {column.name: default_value(column, changes.at) for column in new}
     return ColumnChange(delta, dropped, constants)
-
-
-def _check_no_rows(delta: DeltaTable, new: Sequence[Column]) -> None:
-    """Generated values are made when a row is written; those that are there would hold NULL."""
-    generated = next((column for column in new if column.generated is not None), None)
-    if generated is not None and delta.rows:
-        raise FeatureNotSupported(
-            "ADD COLUMN with GENERATED ALWAYS is not supported for a table with rows",
-            hint=f'Make a table that has the column "{generated.source}", and INSERT the rows '
-            "there.",
-        )
 
 
 def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
@@ -171,6 +159,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
             local=True,
             default=c.default,
             generated=c.generation,
+            virtual=c.generated is AttGenerated.VIRTUAL,
         )
         for c in changes.added
         if c.name not in known

@@ -63,7 +63,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse.schema import TableSchema
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
 from penstock.sql.enum_types import enum_name
 
@@ -169,6 +169,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
             local=True,
             default=defined[c.source].default,
             generated=defined[c.source].generation,
+            virtual=defined[c.source].generated is AttGenerated.VIRTUAL,
         )
         for c in made.columns
     ]
