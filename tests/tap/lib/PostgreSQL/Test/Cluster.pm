@@ -265,7 +265,7 @@ sub wait_for_log
 	my $log = '';
 	my $try = sub {
 		$log = slurp_file($self->logfile, $offset);
-		return ($log =~ m/$regexp/, substr($log, -300));
+		return (scalar($log =~ m/$regexp/), substr($log, -300));
 	};
 	$self->wait_until('log of ' . $self->name, $try, "$regexp in the log");
 	return $offset + length $log;
