@@ -16,6 +16,7 @@ from penstock.commands.column_types import column_type
 from penstock.commands.generated_columns import (
     check_generations,
     check_not_in_partition_key,
+    check_not_virtual,
     check_own_default,
     with_expressions,
 )
@@ -33,6 +34,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import stored
 from penstock.pgtypes import arrow_type
+from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.column_default import check_default, coerced_default
 from penstock.sql.quoting import type_name
@@ -67,7 +69,12 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
         _check_once(names(columns))
         columns = with_expressions(columns, statement.relation.name)
         uniques = _uniques(statement, columns)
+        check_not_virtual(key, columns, "primary keys")
+        for unique in uniques:
+            check_not_virtual(unique.columns, columns, "unique constraints")
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        referring = [item.name for item in statement.columns if item.references is not None]
+        check_not_virtual(referring, columns, "foreign key constraints")
         definition = Definition(columns, key, notices=notices, uniques=uniques)
     if statement.partition_by is not None:
         check_partition_key(
@@ -100,9 +107,9 @@ def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> Ta
         item.name,
         oid,
         typmod,
-        generated=generation is not None,
+        generated=AttGenerated.NOT if generation is None else generation.kind,
         default=item.default,
-        generation=generation,
+        generation=None if generation is None else generation.expression,
     )
 
 
@@ -155,7 +162,7 @@ def _own_and_liked(
         return tuple(own)
     liked = table_columns(scope, get_table(transaction, scope, statement.like))
     at = statement.like_at
-    plain = (replace(c, default=None, generated=False, generation=None) for c in liked)
+    plain = (replace(c, default=None, generated=AttGenerated.NOT, generation=None) for c in liked)
     return (*own[:at], *plain, *own[at:])
 
 

@@ -22,7 +22,7 @@ import penstock.pgtypes as pgtypes
 from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz, type_text
 from penstock.lakehouse.names import column_names
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import AttGenerated, Relation, ReplicaIdentity
 
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
@@ -40,6 +40,8 @@ DROPPED: Final = "penstock.dropped"
 subscription does not bring them back."""
 GENERATED: Final = "penstock.generated"
 """Metadata: such a column's expression, where its values are made of the others of the row."""
+VIRTUAL: Final = "penstock.virtual"
+"""Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -62,7 +64,8 @@ class Column:
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
     node, so that a publication may lack it; ``published``: one has had it; ``default``: for rows
     without a value then.
-    ``generated``: the expression, in PostgreSQL's words and names, that makes its values.
+    ``generated``: the expression, in PostgreSQL's words and names, that makes its values;
+    ``virtual``: it is VIRTUAL to PostgreSQL.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Column:
     published: bool = False
     default: str | None = None
     generated: str | None = None
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,9 +225,12 @@ class TableSchema:
         )
 
 
-def is_generated(metadata: Mapping[str, Any]) -> bool:
+def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
     """Whether a column's values are made of others, by the node or by Delta's writers."""
-    return GENERATED in metadata or GENERATION in metadata
+    if metadata.get(VIRTUAL) == "true":
+        return AttGenerated.VIRTUAL
+    generated = GENERATED in metadata or GENERATION in metadata
+    return AttGenerated.STORED if generated else AttGenerated.NOT
 
 
 def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
@@ -341,6 +348,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[DEFAULT] = column.default
     if column.generated is not None:
         metadata[GENERATED] = column.generated
+    if column.virtual:
+        metadata[VIRTUAL] = "true"
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -372,4 +381,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         published=metadata.get(PUBLISHED) == "true",
         default=metadata.get(DEFAULT),
         generated=metadata.get(GENERATED),
+        virtual=metadata.get(VIRTUAL) == "true",
     )
