@@ -7,7 +7,7 @@ Virtual columns and identity columns are refused by name (0A000).
 from __future__ import annotations
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
-from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.cursor import Cursor
 from penstock.sql.expression_text import expression_text
 
 
@@ -19,7 +19,11 @@ def generation(cursor: Cursor) -> str:
         cursor.expect("by", "default")
     cursor.expect("as")
     if cursor.accept("identity"):
-        raise not_supported("GENERATED ... AS IDENTITY")
+        raise FeatureNotSupported(
+            "GENERATED ... AS IDENTITY is not supported",
+            hint="A node has no sequences: leave the clause out, and give the column its values in "
+            "INSERT.",
+        )
     text = expression_text(cursor)
     kept = cursor.accept_any("stored", "virtual")
     if not always:
