@@ -8,6 +8,9 @@ ARGS    :=
 # Where tools/setup found or installed Java, for systems that do not put it on the PATH.
 export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME))
 
+# What is compiled once need not be compiled by every process of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
 
@@ -58,8 +61,9 @@ $(STAMPS)/classes: tests/class_archive.py src/penstock/lakehouse/delta.toml $(ST
 	@$(BIN)/python tests/class_archive.py > /dev/null 2>&1 || echo 'no archive of Spark'"'"'s classes'
 	@touch $@
 
-# Two processes, since tests wait more than they compute; each has Spark and servers of its own.
-ALL_TESTS := --numprocesses=2 --dist=loadfile --durations=20
+# Three processes, since tests wait more than they compute; each has Spark and servers of its own.
+# They take files as tests/fix_order.py puts them.
+ALL_TESTS := --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=20
 
 test: setup $(STAMPS)/classes
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
@@ -80,8 +84,10 @@ tap-page: $(STAMPS)/python
 
 # What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
 HEAVY := tests/faults tests/pipeline/test_attempts.py tests/publishing/test_updates.py \
+	tests/publishing/test_subscribe.py \
 	tests/end_to_end/test_cluster.py tests/end_to_end/test_partitioned_targets.py \
 	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stopping.py \
+	tests/end_to_end/test_versions.py tests/end_to_end/test_relation_identity.py \
 	tests/pipeline/test_published_writers.py tests/pipeline/test_large_commit.py
 faults: setup $(STAMPS)/classes
 	PENSTOCK_FAULT_CYCLES=$(or $(CYCLES),30) PENSTOCK_FAULT_SEED=$(or $(SEED),1) \

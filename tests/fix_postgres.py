@@ -18,6 +18,12 @@ from penstock.embedded.installation import pinned_server
 from penstock.errors import ConfigurationError
 
 _FIXTURES = {"postgres", "postgres_version", "database", "database_on"}
+_SHORT_WAITS = {
+    "wal_retrieve_retry_interval": "200ms",
+    "wal_receiver_status_interval": "1s",
+    "wal_writer_delay": "20ms",
+}
+"""What a server that subscribes would wait for with nothing to do meanwhile."""
 _numbers = itertools.count(1)
 
 
@@ -73,7 +79,9 @@ def postgres_version() -> Iterator[Callable[[int], EmbeddedPostgres]]:
                         pinned_server(version)
                     except ConfigurationError as error:
                         pytest.skip(error.message)
-                servers[version] = stack.enter_context(EmbeddedPostgres(version))
+                servers[version] = stack.enter_context(
+                    EmbeddedPostgres(version, settings=_SHORT_WAITS)
+                )
             return servers[version]
 
         yield of

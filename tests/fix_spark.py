@@ -1,13 +1,28 @@
-"""Fixture ``spark``: one Spark session with Delta for the whole test run (a start costs 9 s)."""
+"""Fixture ``spark``: one Spark session with Delta for the whole test run (a start costs 9 s).
+
+Nodes inside the tests' process run on it; what they do at intervals they do more often.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.lakehouse.session import build_session
+from penstock.node import running, slot_watch
+from penstock.subscription import streaming
+
+_INTERVALS: Final[tuple[tuple[ModuleType, str, float], ...]] = (
+    (streaming, "_IDLE_CUT_INTERVAL", 0.1),
+    (running, "_LOOK_INTERVAL", 0.05),
+    (running, "_REPORT_INTERVAL", 0.1),
+    (slot_watch, "_INTERVAL", 0.5),
+)
+"""Seconds. Tests wait for what nodes do so: the cut of a quiet stream, and what a status shows."""
 
 
 @pytest.fixture(scope="session")
@@ -20,5 +35,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={"spark.sql.warehouse.dir": str(folder)},
         app_name="penstock-tests",
     )
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, seconds in _INTERVALS:
+            patch.setattr(module, name, seconds)
+        yield session
     session.stop()

@@ -29,28 +29,13 @@ def _pages_that_run() -> list[str]:
     return [page for page in pages() if any(block.runs for block in blocks(page))]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """An empty folder and an empty publisher."""
-    with shop_server() as server, World(tmp_path, server) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def followed_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A node that follows the guide's shop: where the other pages begin."""
+    """A node that follows the guide's shop: where the other pages begin, and the guide goes on."""
     folder = tmp_path_factory.mktemp("docs")
     with shop_server() as server, World(folder, server) as made:
         made.run(_before(blocks(GUIDE), _READING))
         yield made
-
-
-@pytest.mark.postgres
-@pytest.mark.spark
-@pytest.mark.slow
-def test_guide(world: World) -> None:
-    world.run(blocks(GUIDE))
-    assert _slots(world.server) == "", "the guide ends with nothing left on the publisher"
 
 
 @pytest.mark.postgres
@@ -68,6 +53,8 @@ def test_feed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_object_stores(followed_shop: World, s3: ObjectStore) -> None:
     followed_shop.names = {"my-lake": s3.bucket()}
+    # Its sessions are for its own store.
+    followed_shop.end_python()
     followed_shop.run(blocks(OBJECT_STORES))
     followed_shop.end_python()
 
@@ -78,7 +65,17 @@ def test_object_stores(followed_shop: World, s3: ObjectStore) -> None:
 @pytest.mark.parametrize("page", [p for p in _pages_that_run() if p not in _OWN_TESTS])
 def test_page(page: str, followed_shop: World) -> None:
     followed_shop.run(blocks(page))
-    followed_shop.end_python()
+    followed_shop.new_page()
+
+
+@pytest.mark.postgres
+@pytest.mark.spark
+@pytest.mark.slow
+def test_guide(followed_shop: World) -> None:
+    """The last one: it ends what the others follow."""
+    guide = blocks(GUIDE)
+    followed_shop.run(guide[len(_before(guide, _READING)) :])
+    assert _slots(followed_shop.server) == "", "the guide ends with nothing left on the publisher"
 
 
 def _before(found: list[Block], heading: str) -> list[Block]:

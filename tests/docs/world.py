@@ -23,6 +23,7 @@ from typing import IO
 import psycopg
 
 from docs.blocks import Block, blocks
+from docs.python_blocks import NEW_PAGE
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres
 from penstock.embedded.installation import clients
@@ -89,8 +90,13 @@ class World:
         finally:
             self._log.close()
 
+    def new_page(self) -> None:
+        """The next Python block begins with no names; the process is the same, and its Spark."""
+        if self._python is not None:
+            self._ask_python(NEW_PAGE, "", "a new page")
+
     def end_python(self) -> None:
-        """The next Python block begins with no names."""
+        """The next Python block begins in a new process."""
         if self._python is None:
             return
         assert self._python.stdin is not None
@@ -134,7 +140,8 @@ class World:
             case "sql subscriber":
                 printed = self._psql(self.server.conninfo(REPORTS), text, block)
             case "sql spark" | "python" | "python spark":
-                printed = self._python_block(block.kind, text, block)
+                self._start_python()
+                printed = self._ask_python(block.kind, text, block)
             case _:
                 raise AssertionError(f"{block}: nobody runs {block.kind!r}")
         self._wait_caught_up()
@@ -255,7 +262,7 @@ class World:
         )
         return copied == "t" and all(confirmed for (confirmed,) in slots)
 
-    def _python_block(self, kind: str, text: str, block: Block) -> str:
+    def _start_python(self) -> None:
         if self._python is None:
             self._python = subprocess.Popen(
                 [sys.executable, _PYTHON],
@@ -266,12 +273,15 @@ class World:
                 stderr=self._log,
                 text=True,
             )
+
+    def _ask_python(self, kind: str, text: str, what: object) -> str:
+        assert self._python is not None
         assert self._python.stdin is not None
         assert self._python.stdout is not None
         self._python.stdin.write(json.dumps({"kind": kind, "text": text}) + "\n")
         self._python.stdin.flush()
         answer = json.loads(self._python.stdout.readline() or '{"error": "Python has ended"}')
-        assert "error" not in answer, f"{block}: {answer['error']}\n{self.node_log()}"
+        assert "error" not in answer, f"{what}: {answer['error']}\n{self.node_log()}"
         printed: str = answer["printed"]
         return printed
 

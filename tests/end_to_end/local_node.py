@@ -29,6 +29,7 @@ class LocalNode:
         values = {
             "warehouse": str(folder / "warehouse"),
             "wal_receiver_status_interval": "1s",
+            "wal_retrieve_retry_interval": "200ms",
             **(parameters or {}),
         }
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

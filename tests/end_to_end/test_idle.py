@@ -72,7 +72,7 @@ def test_a_subscription_without_tables_streams_and_acknowledges(
 
     node.wait_for("s", "the acknowledgement", acknowledged)
     assert node.cut().tables == {}
-    assert node.status("s").state == "streaming"
+    node.wait_for("s", "its stream", lambda status: status.state == "streaming")
     database.execute("ALTER PUBLICATION p ADD TABLE t; INSERT INTO t VALUES (1001, 'w')")
     node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
     database.execute("UPDATE t SET v = 'x' WHERE id <= 10")

@@ -10,6 +10,7 @@ import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import ConnectionFailure
 from penstock.failpoint import BEFORE_CUT
@@ -251,7 +252,9 @@ def test_columns_that_exchange_their_names(
     assert sorted(tuple(row) for row in found.select("id", "x", "y").collect()) == sorted(wanted)
 
 
-@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize(
+    "version", [14, *(pytest.param(v, marks=part_of_make_faults) for v in (15, 16, 17)), 18]
+)
 def test_key_columns_are_those_that_the_relation_message_flags(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
 ) -> None:

@@ -347,6 +347,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         node.node.sql("DROP SUBSCRIPTION s")
 
 
+@part_of_make_faults
 def test_compactions_of_a_followed_table(tmp_path: Path, spark: Any, database: Database) -> None:
     """Another program's costs a lost race; one that does not see that another was first doubles
     rows (delta-rs), and the hint of it leads back."""

@@ -113,8 +113,9 @@ def test_while_it_streams(node: LocalNode, publisher: Database) -> None:
     assert told["table_copied_bytes"] == told["table_copy_bytes"] == heap
     assert (told["table_copied_rows"], told["table_state"]) == (5000, 1)
     assert (told["subscription_slot_gone"], told["subscription_lag_seconds"]) == (0, 0)
-    row = node.node.sql("SELECT pid, last_msg_receipt_time, lag_seconds FROM pg_stat_subscription")
-    ((pid, heard, lag),) = row.rows
+    shown = "SELECT pid, last_msg_receipt_time, lag_seconds FROM pg_stat_subscription"
+    node.wait_for("s", "a message", lambda _: node.node.sql(shown).rows[0][1] is not None)
+    ((pid, heard, lag),) = node.node.sql(shown).rows
     assert pid is not None
     assert abs(heard.timestamp() - time.time()) < 60
     assert lag == 0.0

@@ -13,6 +13,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import VERSIONS
 
@@ -26,6 +27,9 @@ _COLUMNS: Final = (
 _AS_TEXT: Final = ("span", "addr", "mood", "any_number")
 _FILTER: Final = "id % 3 <> 0 AND price <> 13"
 
+_QUICK: Final = {(14, True), (15, False), (18, False), (18, True)}
+"""The oldest, the first with filters and lists, and the newest; all others in ``make faults``."""
+
 _HERE: Final = Path(__file__).parent
 
 
@@ -37,8 +41,19 @@ def node(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local
         yield started
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "binary"),
+    [
+        pytest.param(
+            version,
+            binary,
+            id=f"{version}-{'binary' if binary else 'text'}",
+            marks=() if (version, binary) in _QUICK else part_of_make_faults,
+        )
+        for version in VERSIONS
+        for binary in (False, True)
+    ],
+)
 def test_tables_equal_the_filtered_source(
     node: LocalNode, database_on: Callable[..., Database], version: int, binary: bool
 ) -> None:

@@ -1,8 +1,9 @@
 """A node as the user runs it: ``penstock`` in processes of their own, killed at will.
 
 In: a folder, parameters. Out: its life (init, sql, start, kill -9, stop), its log, its status.
-States
-are waited for with a deadline; what a node process prints goes to one file per start.
+States are waited for with a deadline; what a node process prints goes to one file per start.
+``init`` and ``status`` are the commands too, but in the tests' own process: a Python takes two
+seconds of the processor to start, and whoever waits for a state asks many times.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
 from penstock.node.status import Health
 
 _PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
@@ -65,7 +69,7 @@ class NodeProcess:
     def init(self, parameters: Parameters | None = None, **spark: str) -> None:
         """``penstock init``, then ``configure``."""
         state = ["--state", str(parameters["state"])] if "state" in (parameters or {}) else []
-        self.command("init", str(self.folder), "--warehouse", self.warehouse_uri, *state)
+        self._here("init", str(self.folder), "--warehouse", self.warehouse_uri, *state)
         self.configure(parameters, **spark)
 
     def configure(
@@ -107,17 +111,16 @@ class NodeProcess:
 
     def status(self) -> Any:
         """``penstock status --json``."""
-        done = subprocess.run(
-            [*_PENSTOCK, "status", "-D", str(self.folder), "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=_environment(),
+        return json.loads(
+            self._here("status", "-D", str(self.folder), "--json", fine=tuple(Health))
         )
-        if done.returncode not in tuple(Health):
-            raise CommandFailed("status", done.returncode, done.stderr)
-        return json.loads(done.stdout)
+
+    def _here(self, *arguments: str, fine: tuple[int, ...] = (0,)) -> str:
+        """As ``command``, without a process; its standard output."""
+        done = CliRunner().invoke(app, arguments)
+        if done.exit_code not in fine or not isinstance(done.exception, SystemExit | None):
+            raise CommandFailed(arguments[0], done.exit_code, f"{done.output}{done.exception}")
+        return done.stdout
 
     # Life
 

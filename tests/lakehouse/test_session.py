@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -51,3 +52,21 @@ def test_fit_session_gets_utc(spark: SparkSession) -> None:
     assert own.conf.get("spark.sql.session.timeZone") == "UTC"
     zone = spark._jvm.java.util.TimeZone.getDefault().getID()
     assert zone == "UTC", "Delta verifies all files at each commit in other zones"
+
+
+@pytest.mark.spark
+def test_vacuum_of_a_small_table_is_small_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    own = spark.newSession()
+    own.sql(f"CREATE TABLE delta.`{tmp_path}` (id INT) USING delta")
+    context = own.sparkContext
+    context.setJobGroup("vacuum", "")
+    try:
+        own.sql(f"VACUUM delta.`{tmp_path}`")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("vacuum")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    tasks = [stage.numTasks for stage in stages if stage]
+    assert tasks
+    assert max(tasks) < 100

@@ -81,12 +81,18 @@ class LakeNode:
         self, database: Database, name: str, publications: str, options: str = ""
     ) -> None:
         """CREATE SUBSCRIPTION on a test database, and wait for its initial copy."""
+        self.begin_to_subscribe(database, name, publications, options)
+        self.copied(database, name)
+
+    def begin_to_subscribe(
+        self, database: Database, name: str, publications: str, options: str = ""
+    ) -> None:
+        """CREATE SUBSCRIPTION on a test database."""
         conninfo = self.conninfo().replace("'", "''")
         database.execute(
             f"CREATE SUBSCRIPTION {name} CONNECTION '{conninfo}' PUBLICATION {publications}"
             + (f" WITH ({options})" if options else "")
         )
-        self.copied(database, name)
 
     def copied(self, database: Database, name: str) -> None:
         """Wait until every table of a subscription is in state r."""

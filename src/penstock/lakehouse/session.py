@@ -44,6 +44,7 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.scheduler.mode": "FAIR",
@@ -51,7 +52,8 @@ _SETTINGS: Final = {
     "spark.log.level": "ERROR",
 }
 """Small jobs in a row: little planning, few partitions, workers that stay. FAIR: a copy does not
-hold up the stream."""
+hold up the stream. Delta lists the files of a table in as many tasks as Spark may look for
+partitions: 10000 by default, for which VACUUM of a small table takes minutes."""
 
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",

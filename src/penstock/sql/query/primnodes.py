@@ -17,13 +17,15 @@ from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 class OutputColumn:
     """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
     ``default``: of a table's column, a constant as SQL writes it; ``generation``: the expression
-    over the table's columns that makes the values of a stored generated column."""
+    over the table's columns that makes the values of a generated column; ``virtual``: it is made
+    when it is read."""
 
     name: str
     type: int
     typmod: int = -1
     default: str | None = field(default=None, compare=False)
     generation: str | None = field(default=None, compare=False)
+    virtual: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
