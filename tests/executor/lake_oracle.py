@@ -70,7 +70,7 @@ class LakeOracle:
                 "SELECT session_user, current_database(), now()"
             ).fetchall()
             assert isinstance(started, datetime)
-            self._session = SessionValues(str(user), str(database), started.astimezone(UTC))
+            self._session = SessionValues(str(user), 10, str(database), started.astimezone(UTC))
             yield
         self._session = None
 

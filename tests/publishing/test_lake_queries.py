@@ -44,6 +44,11 @@ _QUERIES = [
     "SELECT id FROM goods WHERE id NOT IN (SELECT good FROM stock) ORDER BY id",
     "WITH big AS (SELECT * FROM goods WHERE id > 1) SELECT name FROM big ORDER BY id",
     "SELECT DISTINCT place FROM stock ORDER BY place",
+    "SELECT DISTINCT ON (good) good, place, pieces / 3.0 FROM stock ORDER BY good, place DESC",
+    "SELECT id, round(price / sold, 2) FROM goods WHERE sold <> 0 AND price / sold > 0.1",
+    "SELECT avg(price), sum(price) / count(price) FROM goods",
+    "SELECT current_user = session_user, now() = current_timestamp, now() > '2020-01-01'"
+    " FROM goods WHERE current_date > '2020-01-01'",
     "SELECT id FROM goods UNION SELECT good FROM stock ORDER BY 1",
     "SELECT id FROM goods EXCEPT SELECT good FROM stock ORDER BY 1",
     "SELECT id FROM goods INTERSECT SELECT good FROM stock ORDER BY 1",

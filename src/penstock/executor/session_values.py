@@ -8,21 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from penstock.errors import UndefinedObject
 from penstock.executor.duckdb_values import Value, constant, refused
 from penstock.sql.query.primnodes import SessionValue
 
 
 @dataclass(frozen=True, slots=True)
 class SessionValues:
-    """``user``: "" when the role is gone. ``started``: the transaction, in UTC, which is the time
-    zone of every session."""
+    """``user``: "" when the role ``role_oid`` is gone. ``started``: the transaction, in UTC, which
+    is the time zone of every session."""
 
     user: str
+    role_oid: int
     database: str
     started: datetime
 
     def value(self, node: SessionValue) -> Value:
-        """A constant. Raises FeatureNotSupported."""
+        """A constant. Raises FeatureNotSupported, UndefinedObject."""
         return constant(self._text(node.name), node.type)
 
     def _text(self, name: str) -> str:
@@ -36,5 +38,7 @@ class SessionValues:
             case "current_catalog" | "current_database":
                 return self.database
             case "current_user" | "session_user" | "user" | "current_role":
+                if not self.user:
+                    raise UndefinedObject(f"invalid role OID: {self.role_oid}")
                 return self.user
         raise refused(name.upper())

@@ -6,9 +6,9 @@ stored. Identity columns are refused by name (0A000).
 
 from __future__ import annotations
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.relation import AttGenerated
-from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.cursor import Cursor
 from penstock.sql.expression_text import expression_text
 from penstock.sql.table_statements import Generation
 
@@ -24,7 +24,11 @@ def generation(cursor: Cursor) -> Generation:
         cursor.expect("by", "default")
     cursor.expect("as")
     if cursor.accept("identity"):
-        raise not_supported("GENERATED ... AS IDENTITY")
+        raise FeatureNotSupported(
+            "GENERATED ... AS IDENTITY is not supported",
+            hint="A node has no sequences: leave the clause out, and give the column its values in "
+            "INSERT.",
+        )
     text = expression_text(cursor)
     stored = cursor.accept_any("stored", "virtual") == "stored"
     if not always:

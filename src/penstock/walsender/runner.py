@@ -276,6 +276,7 @@ class SessionRunner:
         role, context = self._role(), self._context
         session = SessionValues(
             "" if role.dropped else role.name,
+            role.oid,
             context.parameters.database,
             self._services.sessions.transaction_started(context.pid),
         )
