@@ -191,6 +191,8 @@ def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
     with pytest.raises(PenstockError, match="could not serialize access") as refused:
         LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
     assert refused.value.sqlstate == "40001"
+    hint = "Run the statement again." if name == "a" else 'The rows of "public.a" are changed'
+    assert str(refused.value.hint).startswith(hint)
     world.new()
     after = ([1, 7], [2]) if name == "a" else ([], [2, 7, 10])
     assert (world.rows("a"), world.rows("b")) == after

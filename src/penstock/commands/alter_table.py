@@ -22,6 +22,7 @@ from penstock.commands.aclchk import (
 )
 from penstock.commands.attach_partition import attach
 from penstock.commands.change_columns import ColumnChanges, FilesFirst, change_columns
+from penstock.commands.default_partition import DefaultRows, RowsFirst
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -82,14 +83,17 @@ _TRIES: Final = 10
 def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> CommandResult:
     """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
     at = datetime.now(UTC)
+    default_rows = DefaultRows(attaches=True)
     with ColumnRewrites() as rewrites:
         for _ in range(_TRIES):
             try:
                 with catalog.write() as transaction:
-                    return _alter(statement, transaction, scope, at, rewrites)
+                    return _alter(statement, transaction, scope, at, rewrites, default_rows)
             except FilesFirst as first:
                 for change in first.changes:
                     rewrites.prepare(change)
+            except RowsFirst as first:
+                default_rows.read(first.unread)
             except CommitConflict as conflict:
                 log.info("%s: altering the table again", conflict.message)
     raise CommitConflict(
@@ -104,6 +108,7 @@ def _alter(
     scope: Scope,
     at: datetime,
     rewrites: ColumnRewrites,
+    default_rows: DefaultRows,
 ) -> CommandResult:
     """Columns of Delta tables are changed last, when nothing else can fail any more."""
     notices: list[Notice] = []
@@ -120,7 +125,7 @@ def _alter(
             only = statement.relation.only
             table = drop_column(transaction, scope, table, command, only, changes, notices)
         else:
-            table = _execute(transaction, scope, table, command, changes, notices)
+            table = _execute(transaction, scope, table, command, changes, notices, default_rows)
         transaction.tables.save(table)
     if changes:
         check_between_batches(transaction, scope, table)
@@ -146,6 +151,7 @@ def _execute(
     command: AlterTableCommand,
     changes: ColumnChanges,
     notices: list[Notice],
+    default_rows: DefaultRows,
 ) -> LakeTable:
     match command:
         case AddColumn():
@@ -182,7 +188,7 @@ def _execute(
         case AttachPartition(relation, bound):
             child = get_table(transaction, scope, relation)
             check_owner(scope.role, child.owner, "table", child.name)
-            attach(transaction, scope, table, child, bound)
+            attach(transaction, scope, table, child, bound, default_rows)
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table

@@ -48,7 +48,8 @@ class Change:
     """A change of a table, without the table. ``kind``: insert, update or delete.
 
     ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
-    ``count`` of them. ``settings``: (column, value) of an UPDATE. ``where``: "" for every row.
+    ``count`` of them. ``settings``: (column, value) of an UPDATE; ``tried``: the same, of rows that
+    may not be meant: NULL instead of an error. ``where``: "" for every row.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Change:
     rows: str = ""
     count: int = 0
     settings: tuple[tuple[str, str], ...] = ()
+    tried: tuple[tuple[str, str], ...] = ()
     where: str = ""
 
     @property
@@ -132,12 +134,12 @@ class LakeRows:
         )
         functions: list[str] = []
 
-        def call(node: Node, column: LakeColumn | None) -> str:
+        def call(node: Node, column: LakeColumn | None, *, tolerant: bool = False) -> str:
             compiled = compile_expression(
                 plan, node, None if column is None else output_column(column)
             )
             tables = self._shipped(compiled, at, role, interrupts)
-            name = self._function(compiled, column, tables, session)
+            name = self._function(compiled, column, tables, session, tolerant)
             functions.append(name)
             arguments = (quoted(columns[item.name].delta) for _, item in compiled.columns)
             return f"{name}({', '.join(arguments)})"
@@ -148,7 +150,11 @@ class LakeRows:
             )
             where = "" if plan.where is None else call(plan.where, None)
             kind = "update" if isinstance(statement, UpdateStmt) else "delete"
-            yield Change(kind, settings=settings, where=where)
+            tried = tuple(
+                (columns[name].delta, call(node, columns[name], tolerant=True))
+                for name, node in (plan.settings if _is_partitioned(table) else ())
+            )
+            yield Change(kind, settings=settings, tried=tried, where=where)
         finally:
             for name in functions:
                 session.sql(f"DROP TEMPORARY FUNCTION {name}")
@@ -159,13 +165,15 @@ class LakeRows:
         column: LakeColumn | None,
         tables: dict[str, pa.Table],
         session: SparkSession,
+        tolerant: bool,
     ) -> str:
         """The name of a new function of Spark's."""
         type_ = pa.bool_() if column is None else column.type
         names = tuple(name for name, _ in compiled.columns)
         evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
         name = f"penstock_{uuid.uuid4().hex}"
-        session.udf.register(name, arrow_udf(evaluation.function(), spark_type(type_)))
+        function = evaluation.tolerant() if tolerant else evaluation.function()
+        session.udf.register(name, arrow_udf(function, spark_type(type_)))
         return name
 
     def _shipped(
@@ -193,6 +201,10 @@ class LakeRows:
             schema = batches[0].schema if batches else self._select.schema(item, at, role)
             found[item.scan.name] = pa.Table.from_batches(batches, schema)
         return found
+
+
+def _is_partitioned(table: LakeTable) -> bool:
+    return table.partition_key is not None or table.parent is not None
 
 
 def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch]) -> int:

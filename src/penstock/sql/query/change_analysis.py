@@ -18,7 +18,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.sql.coercion import to_target
-from penstock.sql.default_grammar import default_text
+from penstock.sql.column_default import coerced_default
 from penstock.sql.expressions import AConst, ConstKind, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
@@ -222,7 +222,8 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
 def _default(column: OutputColumn) -> Node:
     if column.default is None:
         return assigned(Const(UNKNOWN, None), column)
-    return assigned(Const(UNKNOWN, default_text(column.default)), column)
+    value = coerced_default(column.name, column.default, column.type, column.typmod)
+    return Const(column.type, value, column.typmod)
 
 
 # UPDATE
