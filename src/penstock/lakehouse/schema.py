@@ -63,9 +63,8 @@ class Column:
 
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
     node, so that a publication may lack it; ``published``: one has had it; ``default``: for rows
-    without a value then.
-    ``generated``: the expression, in PostgreSQL's words and names, that makes its values;
-    ``virtual``: it is VIRTUAL to PostgreSQL.
+    without a value then. ``generated``: the expression, in PostgreSQL's words and names, that makes
+    its values; ``virtual``: it is VIRTUAL to PostgreSQL.
     """
 
     name: str
