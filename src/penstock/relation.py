@@ -8,7 +8,7 @@ room knows. Nothing here knows Delta: what a relation becomes in the lake is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 TableName = tuple[str, str]
@@ -38,6 +38,14 @@ class ReplicaIdentity(Enum):
     NOTHING = "n"
     FULL = "f"
     INDEX = "i"
+
+
+class AttGenerated(StrEnum):
+    """pg_attribute.attgenerated; false for a column that is not generated."""
+
+    NOT = ""
+    STORED = "s"
+    VIRTUAL = "v"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState, store
+from penstock.catalog import (
+    Catalog,
+    ReplicaIdentity,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+    store,
+)
 from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_subscription_rel import may_follow
 from penstock.errors import (
@@ -253,6 +260,24 @@ def test_unique_indexes_came_with_version_7(
             t.tables.save(replace(table, indexes=(index,)))
         with catalog.read() as t:
             assert t.tables.get("public", "t").indexes == (index,)
+
+
+def test_what_a_table_was_is_kept_by_versions(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        first = t.tables.create("public", "t", "file:///t", primary_key=("a",))
+        t.tables.keep_former(first, 3)
+        assert t.tables.get("public", "t").former == (), "it is that still"
+        second = replace(first, schema="s", primary_key=())
+        t.tables.save(second)
+        t.tables.keep_former(first, 3)
+        full = replace(second, replica_identity=ReplicaIdentity.FULL)
+        t.tables.save(full)
+        t.tables.keep_former(second, 5)
+    with catalog.read() as t:
+        table = t.tables.get("s", "t")
+    at = [table.at(version) for version in (0, 3, 4, 5, 6)]
+    assert [one.qualified_name for one in at] == ["public.t", "public.t", "s.t", "s.t", "s.t"]
+    assert [one.identity for one in at] == [("a",), ("a",), None, None, ()]
 
 
 def test_enum_types_came_with_version_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

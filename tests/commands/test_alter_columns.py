@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyroaring import BitMap
 
 from commands.both import Ours
 from end_to_end.compare import delta_rows
+from penstock.catalog import CatalogTransaction
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
@@ -200,3 +202,46 @@ def test_what_was_rewritten_in_vain_is_removed(node: Ours, monkeypatch: pytest.M
     ((_, sqlstate, message, *_),) = node.run("ALTER TABLE t DROP COLUMN b")
     assert (sqlstate, message) == ("42P16", 'cannot drop inherited column "b"')
     assert files(opened(node)) == before
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def test_a_drop_that_was_stopped_before_the_catalog_had_it_is_finished(
+    node: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(
+        node,
+        "CREATE TABLE t (a int PRIMARY KEY, b int UNIQUE, c text)",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_b_key",
+        "CREATE PUBLICATION p FOR TABLE t (a, c)",
+    )
+    insert(node, {"a": [1], "b": [2], "c": ["x"]})
+    write = node.catalog.write
+
+    @contextlib.contextmanager
+    def stopped() -> Iterator[CatalogTransaction]:
+        with write() as transaction:
+            yield transaction
+            raise _Stopped
+
+    for statement in ("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN a CASCADE"):
+        with monkeypatch.context() as patched, pytest.raises(_Stopped):
+            patched.setattr(node.catalog, "write", stopped)
+            node.run(statement)
+    assert rows(node) == [("x",)]
+    done(node, "ALTER TABLE t DROP COLUMN b")
+    ((_, sqlstate, message, *_),) = node.run("ALTER TABLE t DROP COLUMN a")
+    assert (sqlstate, message) == (
+        "2BP01",
+        "cannot drop column a of table t because other objects depend on it",
+    )
+    ((severity, *_),) = node.run("ALTER TABLE t DROP COLUMN a CASCADE")
+    assert severity == "NOTICE"
+    with node.catalog.read() as t:
+        table = t.tables.get("public", "t")
+        assert (table.primary_key, table.identity_key, table.indexes) == ((), (), ())
+        assert t.publications.relations() == ()
+    ((_, sqlstate, *_),) = node.run("ALTER TABLE t DROP COLUMN a")
+    assert sqlstate == "42703"

@@ -9,7 +9,7 @@ import pytest
 
 from commands.both import Ours
 from commands.test_alter_columns import done, insert, rows
-from penstock.catalog import LakeTable
+from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import register_all
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported
@@ -68,3 +68,17 @@ def test_no_subscription_takes_its_names(node: Ours) -> None:
         assert refused.value.detail == (
             'ALTER TABLE ... SET SCHEMA has moved table "s.t" on this node.'
         )
+
+
+def test_no_name_that_a_subscription_waits_for(node: Ours) -> None:
+    """Its copy would lie beside the table, and nobody would see one of the two."""
+    with node.catalog.write() as t:
+        made = t.subscriptions.create("sub", conninfo="", publications=("p",), slot_name="sub")
+        t.relations.add(made.oid, {("public", "u"): 1}, SubscriptionRelState.INIT)
+    done(node, "CREATE TABLE s.u (a int)")
+    ((_, sqlstate, message, *_),) = node.run("ALTER TABLE s.u SET SCHEMA public")
+    assert (sqlstate, message) == (
+        "55006",
+        'cannot move table "u" to schema "public" because subscription "sub" maintains a table of '
+        "that name there",
+    )

@@ -26,7 +26,8 @@ _TARGETS = (
     "CREATE TABLE t (gen int GENERATED ALWAYS AS (id * 22) STORED, id int PRIMARY KEY, v text,"
     " big text, bonus int DEFAULT 7,"
     " label text GENERATED ALWAYS AS (upper(v) || '-' || left(big, 5)) STORED,"
-    " total numeric(8,1) GENERATED ALWAYS AS (id + bonus * 3) STORED)",
+    " total numeric(8,1) GENERATED ALWAYS AS (id + bonus * 3) STORED,"
+    " unsaved int GENERATED ALWAYS AS (bonus - id) VIRTUAL)",
     "CREATE TABLE bag (a int, gen int GENERATED ALWAYS AS (9 * a) STORED, c real)",
 )
 _CHANGES = (
@@ -41,7 +42,7 @@ _CHANGES = (
     "BEGIN; INSERT INTO bag VALUES (3, DEFAULT, 1); UPDATE bag SET c = 2 WHERE a = 3; COMMIT",
 )
 _READ = {
-    "t": ("id", "gen", "v", "big", "bonus", "label", "total"),
+    "t": ("id", "gen", "v", "big", "bonus", "label", "total", "unsaved"),
     "bag": ("a", "gen", "c"),
 }
 

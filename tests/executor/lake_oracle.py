@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import duckdb
 import psycopg
@@ -12,9 +14,9 @@ import pyarrow as pa
 from psycopg.pq import ExecStatus
 
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
-from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
+from penstock.executor import numeric_functions
 from penstock.executor.duckdb_query import CompiledQuery, compile_query
-from penstock.executor.numeric_average import numeric_average
+from penstock.executor.session_values import SessionValues
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.duck import query_error
 from penstock.sql import RangeVar
@@ -54,12 +56,23 @@ class LakeOracle:
         connection.execute("SET TimeZone = 'UTC'")
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
         self._duckdb.execute("SET TimeZone = 'UTC'")
-        self._duckdb.create_function(
-            NUMERIC_AVERAGE, numeric_average, ["VARCHAR", "BIGINT"], "VARCHAR"
-        )
+        numeric_functions.register(self._duckdb)
         self._columns: dict[str, tuple[OutputColumn, ...]] = {}
         self._tables: dict[str, pa.Table] = {}
+        self._session: SessionValues | None = None
         self.tally = Tally()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Statements of one time, which may ask for it; the server must take all of them."""
+        with self._connection.transaction():
+            ((user, database, started),) = self._connection.execute(
+                "SELECT session_user, current_database(), now()"
+            ).fetchall()
+            assert isinstance(started, datetime)
+            self._session = SessionValues(str(user), str(database), started.astimezone(UTC))
+            yield
+        self._session = None
 
     def create(
         self, name: str, columns: Mapping[str, str], rows: Sequence[Sequence[str | None]]
@@ -125,7 +138,7 @@ class LakeOracle:
         """What we say."""
         try:
             analyzed = self.analyzed(query)
-            rows = self.run(compile_query(analyzed))
+            rows = self.run(compile_query(analyzed, self._session))
         except FeatureNotSupported as error:
             return Result(sqlstate="0A000", message=error.message)
         except PenstockError as error:

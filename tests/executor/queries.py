@@ -99,6 +99,8 @@ class Queries:
             f"{whole} + 1",
             f"{number} * 2",
             f"{number} - {number}",
+            f"{number} / 7.00",
+            f"round({number} / -0.30, 3)",
             f"-{whole}",
             f"{whole} % 3",
             f"abs({number})",
@@ -169,9 +171,24 @@ class Queries:
             return self._grouped(from_, columns, where)
         targets = [self._value(columns) for _ in range(self._random.randint(1, 3))]
         distinct = self._one("", "", "DISTINCT ")
+        if self._random.random() < 0.1:
+            return self._distinct_on(from_, columns, where, targets)
         return (
             f"SELECT {distinct}{', '.join(targets)} FROM {from_}{where}"
             f" ORDER BY {self._order(len(targets))}{self._limit()}"
+        )
+
+    def _distinct_on(
+        self, from_: str, columns: list[tuple[str, str]], where: str, targets: list[str]
+    ) -> str:
+        """Rows that are alike in all that they are ordered by may differ in nothing."""
+        key = self._value(columns, 0)
+        on = self._one("1", key, f"{key}, 1")
+        order = {"1": "1 DESC", key: key}.get(on, f"1 NULLS FIRST, {key}")
+        rest = ", ".join(name for name, _ in columns)
+        return (
+            f"SELECT DISTINCT ON ({on}) {', '.join(targets)} FROM {from_}{where}"
+            f" ORDER BY {order}, {rest}{self._limit()}"
         )
 
     def _grouped(self, from_: str, columns: list[tuple[str, str]], where: str) -> str:

@@ -27,6 +27,24 @@ SELECT * FROM t ORDER BY id
 SELECT t.*, id AS x, 1 AS "A b" FROM t ORDER BY 1
 SELECT ALL id FROM t ORDER BY id
 SELECT DISTINCT ON (v) id, v FROM t ORDER BY v, id
+SELECT DISTINCT ON (2, id) id AS a, v FROM t ORDER BY a, 2 DESC, v || 'x'
+SELECT DISTINCT ON (id % 2) v FROM t ORDER BY id % 2, id DESC
+SELECT DISTINCT ON (v) id FROM t ORDER BY id
+SELECT DISTINCT ON (v, id) id FROM t ORDER BY id, v || 'x', v
+SELECT DISTINCT ON (v, id) id FROM t ORDER BY id, v || 'x'
+SELECT DISTINCT ON (9) id FROM t
+SELECT DISTINCT ON ('x') id FROM t
+SELECT DISTINCT ON (nothing) id FROM t
+SELECT DISTINCT ON (v) v, count(*) FROM t GROUP BY v ORDER BY v
+SELECT DISTINCT ON (id) v FROM t GROUP BY v
+SELECT DISTINCT ON (v) v, sum(id) OVER () AS s FROM t ORDER BY v LIMIT 2 OFFSET 1
+SELECT id / 3.0, round(id / 0.07, 2), round(id / 3.0), 10 / 4.00 FROM t ORDER BY 1
+SELECT id FROM t WHERE id / 2.0 > 1 ORDER BY id / -7.0
+SELECT id / 0.0 FROM t
+SELECT NULL / 0.0, 1.0 / NULL
+SELECT CASE WHEN id > 9 THEN 1 / (id - id)::numeric ELSE 2 / 3.0 END FROM t
+SELECT DISTINCT ON (v) id FROM t ORDER BY v, v DESC, id, v
+SELECT sum(id) / count(*)::numeric, avg(id / 4.0) FROM t
 SELECT id INTO other FROM t
 SELECT * FROM ONLY t ORDER BY id
 SELECT * FROM t TABLESAMPLE system (100)
@@ -260,6 +278,30 @@ def test_queries(tables: LakeOracle) -> None:
     for statement in _lines(_SELECTS):
         tables.compare(statement)
     assert not tables.tally.differences, "\n".join(tables.tally.differences)
+
+
+_OF_SESSION = """
+SELECT now(), transaction_timestamp(), current_timestamp, localtimestamp, current_date
+SELECT current_user, session_user, user, current_role, current_catalog, current_database()
+SELECT id FROM t WHERE now() > current_timestamp OR current_user = v
+SELECT id FROM t WHERE current_date - 1 < current_date AND localtimestamp IS NOT NULL ORDER BY 1
+SELECT DISTINCT current_date AS d, now() AS n FROM t ORDER BY n
+SELECT current_user || v, length(current_user), (SELECT now() = now()) FROM t ORDER BY id
+SELECT count(*), now() FROM t GROUP BY now()
+SELECT localtime
+SELECT current_timestamp(3)
+SELECT clock_timestamp()
+SELECT current_schema
+"""
+
+
+def test_what_a_session_says(tables: LakeOracle, database: Database) -> None:
+    """In a transaction, which has one time."""
+    with tables.transaction():
+        for statement in _lines(_OF_SESSION):
+            tables.compare(statement)
+    assert not tables.tally.differences, "\n".join(tables.tally.differences)
+    assert tables.tally.counts["equal"] == 7, tables.tally.refused
 
 
 def test_changes(tables: LakeOracle, database: Database) -> None:

@@ -151,6 +151,32 @@ def test_other_changes_stop_with_table_column_types_and_remedy(
     assert all(word in report for word in ["public.orders", *words]), report
 
 
+def test_a_column_of_the_nodes_own_that_was_published_and_may_be_renamed() -> None:
+    """What ALTER TABLE tells of it survives a restart, and ends with a new copy."""
+    theirs = TableSchema.of_relation(relation(ID, NOTE))
+    made = TableSchema(tuple(replace(c, local=True) for c in theirs.columns), theirs.key)
+    renamed = TableSchema.of_relation(relation(ID, Attribute("remark", TEXT), Attribute("a", TEXT)))
+    assert [c.source for c in made.columns_added(renamed, table="t")] == ["remark", "a"]
+    fields = altered(made.delta_json(), made.with_published(["id", "note"]).columns, ())
+    sent = TableSchema.of_delta(fields, {KEY: '["id"]'})
+    with pytest.raises(RelationChanged) as caught:
+        sent.columns_added(renamed, table="public.t")
+    assert str(caught.value.message) == (
+        'logical replication target relation "public.t" is missing replicated columns: '
+        '"remark", "a"'
+    )
+    assert '"note" is no longer published' in str(caught.value.detail)
+    assert sent.columns_added(TableSchema.of_relation(relation(ID)), table="t") == ()
+    assert theirs.with_published(["note"]) == theirs
+    again = sent.copied_again(renamed, table="t")
+    assert {c.source: c.published for c in again.columns} == {
+        "id": True,
+        "remark": False,
+        "a": False,
+        "note": False,
+    }
+
+
 def test_columns_that_spark_maintains_are_refused() -> None:
     generated = json.dumps(
         {
@@ -179,7 +205,11 @@ def test_columns_of_others_keep_their_names() -> None:
 
 def test_appended_columns_leave_the_others_alone() -> None:
     commented = '{"type": "long", "name": "a", "nullable": true, "metadata": {"comment": "x"}}'
-    longer = altered(f'{{"fields": [{commented}]}}', (), [Column("b", "b", pa.string(), TEXT)])
+    longer = altered(
+        f'{{"fields": [{commented}]}}',
+        [Column("a", "a", pa.int64())],
+        [Column("b", "b", pa.string(), TEXT)],
+    )
     first, second = json.loads(longer)["fields"]
     assert first == json.loads(commented)
     assert second["metadata"] == {"penstock.source": "b", "penstock.type": "25,-1"}

@@ -4,17 +4,24 @@ stores without conditional writes."""
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
-from fix_object_store import ObjectStore
+from fix_object_store import SECRET, ObjectStore
 from lakehouse.answering_store import Answer, answering, error, found
 from penstock.catalog import Catalog
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
+from penstock.lakehouse.jars import client_jars
 from penstock.lakehouse.log_store import ObjectLogStore, check_conditional_puts
-from penstock.lakehouse.object_store import without_secrets
+from penstock.lakehouse.object_store import LOG_STORE_CLASS, without_secrets
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.warehouse_owner import take_warehouse
@@ -114,6 +121,68 @@ def test_an_entry_that_another_one_is_putting(
             store.put(uri, 0, ["ours"])
     assert not lost or b"ours\n" not in busy.objects.values()
     assert lost or list(busy.objects.values()) == [b"ours\n"]
+
+
+@pytest.fixture(scope="module")
+def conditional_log_store(spark: SparkSession) -> Any:
+    """The class that Spark commits by, with S3's client, in class loaders of their own."""
+    jvm: Any = spark._jvm
+    files = client_jars("s3://any/place")
+    urls = new_array(
+        spark, jvm.java.net.URL, [jvm.java.io.File(str(f)).toURI().toURL() for f in files]
+    )
+    parent = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.net.URLClassLoader(urls, parent))
+    source = resources.files("penstock.lakehouse").joinpath("ConditionalLogStore.java")
+    compiler.cook(source.read_text("utf-8"))
+    return compiler.getClassLoader().loadClass(LOG_STORE_CLASS)
+
+
+def new_array(spark: SparkSession, kind: Any, items: Sequence[Any]) -> Any:
+    array = spark._sc._gateway.new_array(kind, len(items))
+    for number, item in enumerate(items):
+        array[number] = item
+    return array
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("busy", "error"),
+    [
+        (_Busy(2), ""),  # the other put came to nothing
+        (_Busy(2, b"theirs"), "FileAlreadyExistsException"),
+        (_Busy(2, b"ours\n"), ""),  # it was an attempt of our own
+        (_Busy(1000), "Status Code: 409"),
+    ],
+)
+def test_an_entry_of_spark_that_another_one_is_putting(
+    spark: SparkSession, conditional_log_store: Any, busy: _Busy, error: str
+) -> None:
+    jvm: Any = spark._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration()
+    conf.setClassLoader(conditional_log_store.getClassLoader())
+    with answering(busy.answer) as url:
+        for name, value in {
+            "endpoint": url,
+            "endpoint.region": "eu-central-7",
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+            "access.key": "a",
+            "secret.key": SECRET,
+        }.items():
+            conf.set(f"fs.s3a.{name}", value)
+        maker = conditional_log_store.getConstructors()[0]
+        store = maker.newInstance(new_array(spark, jvm.java.lang.Object, [conf]))
+        lines = jvm.java.util.ArrayList()
+        lines.add("ours")
+        # file systems are kept by bucket: one for each server
+        path = jvm.org.apache.hadoop.fs.Path(f"s3a://busy-{url.rpartition(':')[2]}/t/0.json")
+        outcome = nullcontext() if not error else pytest.raises(Py4JJavaError, match=error)
+        with outcome:
+            store.write(path, lines.iterator(), False, conf)
+    # the body of S3A's puts comes in chunks that are signed
+    assert any(b"ours\n" in content for content in busy.objects.values()) == (not error)
 
 
 def test_a_store_must_put_conditionally(

@@ -220,6 +220,25 @@ def test_keys_that_go_round_are_paired_by_key(tmp_path: Path) -> None:
     ]
 
 
+def test_a_key_of_several_pairs_is_nobodys_in_particular(tmp_path: Path) -> None:
+    """One old row is one new row, whatever is told: each is sent once."""
+    changed = Changed(tmp_path)
+    one, other, old, third = (5, "a"), (6, "b"), (1, "a"), (3, "c")
+    item = changed.item(
+        [(third, (13, "c"))],
+        went=[old, (2, "b")],
+        came=[one, other],
+        told=[(old, one), (old, other), (third, (13, "c"))],
+    )
+    lone = "U (13, 'c') was (3, None)"
+    assert shown(changed.sent([item])) == ["D 1", "D 2", "I (5, 'a')", "I (6, 'b')", lone]
+    both = changed._pairs([(old, one), ((2, "b"), one), (third, (13, "c"))])
+    assert shown(changed.sent([replace(item, pairs=both)])) == [
+        *("D 1", "D 2", "I (5, 'a')", "I (6, 'b')"),
+        lone,
+    ]
+
+
 def test_filters_are_asked_about_both_rows_of_a_pair(tmp_path: Path) -> None:
     changed = Changed(tmp_path)
     updated = [

@@ -10,6 +10,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Action
 from penstock.publication.publish import PublishedTable, publication_tables, published_tables
 from penstock.publication.row_filter import FilterColumn
+from penstock.relation import AttGenerated
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ class Table:
     identity: tuple[str, ...] | None = ("a",)
 
 
-COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("g", 23, generated=True))
+COLUMNS = (
+    FilterColumn("a", 23),
+    FilterColumn("b", 25),
+    FilterColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
+)
+VIRTUAL = FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
 PLAIN = COLUMNS[:2]
 T = Table(1, "t")
 ROOT = Table(10, "root", partition_key="RANGE (a)")
@@ -144,6 +150,16 @@ def test_generated_columns() -> None:
         one([Publication(1), stored], [Rel(1, 1), Rel(2, 1)], columns=COLUMNS)
     listed = one([Publication(1)], [Rel(1, 1, ("a", "g"))], columns=COLUMNS)
     assert listed.columns == ("a", "g")
+
+
+def test_virtual_columns_are_not_published_and_filters_are_over_what_they_are_made_of() -> None:
+    stored = Publication(1, generated_columns="s")
+    columns = (*COLUMNS, VIRTUAL)
+    assert one([stored], [Rel(1, 1)], columns=columns).columns == ("a", "b", "g")
+    (table,) = publication_tables(stored, [Rel(1, 1)], [], [T], {1: columns})
+    assert table.columns == ("a", "b", "g")
+    found = one([stored], [Rel(1, 1, row_filter="v > 10")], columns=columns)
+    assert found.filter_columns == {"a"}
 
 
 def test_what_a_subscriber_copies() -> None:

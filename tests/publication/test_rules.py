@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 
@@ -10,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.publication.members import Action, Members
 from penstock.publication.row_filter import FilterColumn
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
+from penstock.relation import AttGenerated
 from publication.test_publish import Publication, Rel, Table
 
 COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("c", 23))
@@ -44,9 +47,36 @@ def test_updates_and_deletes_are_refused_as_on_the_server(
                 assert ours(members, table, action) == theirs(connection, sql), (names, where)
 
 
-def ours(members: Members, table: Table, action: Action) -> tuple[str | None, ...] | None:
+@pytest.mark.parametrize("options", ["", " WITH (publish_generated_columns = stored)"])
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("where", [None, "v > 2", "w > 2"])
+def test_virtual_columns_in_identities_and_filters(
+    identity: str, where: str | None, options: str, database: Database
+) -> None:
+    virtual = (
+        FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
+        FilterColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
+    )
+    filtered = f" WHERE ({where})" if where else ""
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b text, c int,"
+        " v int GENERATED ALWAYS AS (c * 2), w int GENERATED ALWAYS AS (a * 2));"
+        f"ALTER TABLE t REPLICA IDENTITY {identity}; CREATE PUBLICATION p FOR TABLE t{filtered}"
+        + options
+    )
+    table = Table(1, "t", identity=IDENTITIES[identity])
+    publication = Publication(1, generated_columns="s" if options else "n")
+    members = Members([publication], [Rel(1, 1, None, where)], [], [table])
+    with database.connect() as connection:
+        wanted = theirs(connection, "UPDATE t SET c = 1")
+    assert ours(members, table, Action.UPDATE, (*COLUMNS, *virtual)) == wanted
+
+
+def ours(
+    members: Members, table: Table, action: Action, columns: Sequence[FilterColumn] = COLUMNS
+) -> tuple[str | None, ...] | None:
     try:
-        check_identity(members, table, COLUMNS, action)
+        check_identity(members, table, columns, action)
     except PenstockError as error:
         return error.sqlstate, error.message, error.detail, error.hint
     return None

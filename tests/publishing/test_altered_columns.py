@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
+import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.walsender import lake_rows
 from publishing.lake_node import LakeNode, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -94,3 +97,25 @@ def test_a_copy_has_the_rows_as_they_are_now(
     rows = "SELECT id, b FROM filled"
     assert Counter(database.rows(rows)) == Counter(lake.rows(rows))
     assert Counter(b for _, b in database.rows(rows)) == {False: 45, True: 1}
+
+
+def test_rows_that_were_made_without_a_column_are_made_again(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a server lets ALTER TABLE wait, the statement is to be run again."""
+    lake.execute("CREATE TABLE made (id int)")
+    write = lake_rows._write
+
+    def late(*arguments: Any) -> int:
+        count = write(*arguments)
+        with lake.connect() as other:
+            other.execute("ALTER TABLE made ADD COLUMN b int DEFAULT 7")
+        return count
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lake_rows, "_write", late)
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            lake.execute("INSERT INTO made VALUES (1)")
+    assert lake.rows("SELECT * FROM made") == []
+    lake.execute("INSERT INTO made VALUES (1)")
+    assert lake.rows("SELECT * FROM made") == [(1, 7)]

@@ -14,13 +14,23 @@ from publishing.lake_node import LakeNode
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
 _STATEMENTS = (
-    "CREATE TABLE plain (a int, b text DEFAULT 'it''s', c numeric(4,1) DEFAULT -1.5,"
-    " d boolean DEFAULT true, e text DEFAULT NULL, PRIMARY KEY (a) INCLUDE (b))",
+    "CREATE TABLE plain (a int, b text DEFAULT 'it''s', c numeric(4,1) DEFAULT -1.25,"
+    " d boolean DEFAULT true, e text DEFAULT NULL, f char(4) DEFAULT 'a', g int DEFAULT 1.5,"
+    " h date DEFAULT '2024-1-1', i text DEFAULT true, PRIMARY KEY (a) INCLUDE (b))",
     "INSERT INTO plain (a) VALUES (1), (2)",
     "INSERT INTO plain VALUES (3, DEFAULT, 2, DEFAULT, 'x')",
     "INSERT INTO plain (a, b) SELECT generate_series(10, 13), 'series'",
     "INSERT INTO plain (a, c) VALUES (generate_series(20, 30, 5), 7)",
-    "UPDATE plain SET b = DEFAULT, c = DEFAULT WHERE a > 19",
+    "UPDATE plain SET b = DEFAULT, c = DEFAULT, f = DEFAULT, g = DEFAULT WHERE a > 19",
+    "CREATE TABLE fits (a int, v varchar(2) DEFAULT 'abc', n smallint DEFAULT 99999)",
+    "INSERT INTO fits VALUES (1, 'ab', 2)",
+    "INSERT INTO fits (a, n) VALUES (1, 2)",
+    "INSERT INTO fits (a, v) VALUES (1, 'a')",
+    "UPDATE fits SET v = DEFAULT",
+    "ALTER TABLE fits ADD COLUMN w varchar(2) DEFAULT 'abc'",
+    "ALTER TABLE fits ADD COLUMN x numeric(4,1) DEFAULT 1.26, ADD COLUMN y char(3) DEFAULT 7",
+    "CREATE TABLE wrong (a int DEFAULT true)",
+    "CREATE TABLE wrong (a int DEFAULT 'x')",
     "CREATE TABLE made AS SELECT generate_series(1, 5) AS n, 'v' AS v",
     "CREATE TABLE made AS SELECT 1",
     "CREATE TABLE IF NOT EXISTS made AS SELECT 1",
@@ -76,7 +86,7 @@ _OURS = {
     # The two are stored under each other's names.
     "ALTER TABLE pair ATTACH PARTITION turned FOR VALUES FROM (10) TO (20)": "0A000",
 }
-_TABLES = ("plain", "made", "named", "empty", "copy", "root", "low", "high", "keyed")
+_TABLES = ("plain", "fits", "made", "named", "empty", "copy", "root", "low", "high", "keyed")
 
 
 @pytest.fixture

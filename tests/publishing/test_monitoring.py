@@ -35,6 +35,68 @@ def scrape(lake: LakeNode) -> dict[tuple[str, str], float]:
     }
 
 
+_WORKERS = (
+    "SELECT {columns} FROM pg_stat_subscription v JOIN pg_stat_activity a USING (pid)"
+    " JOIN pg_subscription s ON s.oid = v.subid WHERE v.subname = 'workers' AND {kind} ORDER BY 1"
+)
+_SAME = (
+    "v.relid::regclass::text, v.worker_type, a.usename = pg_get_userbyid(subowner),"
+    " a.usesysid = subowner, a.datname = current_database(), a.application_name, a.client_addr,"
+    " a.client_hostname, a.client_port, a.backend_start <= now(), a.query, a.backend_type"
+)
+_COPIES = _WORKERS.format(columns=_SAME, kind="relid IS NOT NULL")
+_APPLY = _WORKERS.format(
+    columns=f"{_SAME}, a.state, a.wait_event_type, a.wait_event, a.xact_start, a.query_start,"
+    " a.state_change >= a.backend_start",
+    kind="relid IS NULL",
+)
+_PID = _WORKERS.format(columns="a.pid", kind="relid IS NULL AND a.state = 'idle'")
+
+
+def test_workers_are_seen_and_ended_as_on_a_server(
+    lake: LakeNode, subscriber: Callable[..., Database]
+) -> None:
+    source, stock = subscriber(18), subscriber(18)
+    for database in (source, stock):
+        database.execute("CREATE TABLE w1 (id int); CREATE TABLE w2 (id int)")
+    source.execute("CREATE PUBLICATION workers FOR ALL TABLES")
+
+    def alike(query: str, number: int) -> bool:
+        found = lake.rows(query)
+        return len(found) == number and found == stock.rows(query)
+
+    for slot in ("lake", "stock"):
+        source.execute(f"SELECT pg_create_logical_replication_slot('workers_{slot}', 'pgoutput')")
+    with source.connect(autocommit=False) as writer:
+        writer.execute("SELECT pg_current_xact_id()")  # the slots of copies wait for its end
+        for slot, execute in (("lake", lake.execute), ("stock", stock.execute)):
+            execute(
+                f"CREATE SUBSCRIPTION workers CONNECTION '{source.conninfo}' PUBLICATION workers"
+                f" WITH (create_slot = false, slot_name = workers_{slot})"
+            )
+        eventually(lambda: alike(_COPIES, 2), "the copies")
+        copier = "SELECT min(pid) FROM pg_stat_subscription WHERE relid IS NOT NULL"
+        ((before,),) = lake.rows(copier)
+        lake.execute(f"SELECT pg_terminate_backend({before})")
+        eventually(lambda: lake.rows(copier) not in ([(None,)], [(before,)]), "another copy")
+        eventually(lambda: alike(_COPIES, 2), "the copies")
+    eventually(lambda: alike(_APPLY, 1), "the streams")
+    pids = {}
+    for rows in (lake.rows, stock.rows):
+        ((pids[rows],),) = rows(_PID)
+        assert rows(f"SELECT pg_terminate_backend({pids[rows]}, 20000)") == [(True,)]
+    for rows, pid in pids.items():
+        eventually(lambda r=rows, p=pid: r(_PID) not in ([], [(p,)]), "another worker")  # type: ignore[misc]
+    assert alike(_APPLY, 1)
+    assert lake.rows(_COPIES) == []
+    source.execute("INSERT INTO w2 VALUES (1)")
+    eventually(lambda: lake.rows("SELECT id FROM w2") == [(1,)], "the row")
+    errors = "SELECT apply_error_count FROM pg_stat_subscription_stats WHERE subname = 'workers'"
+    assert lake.rows(errors) == [(0,)]
+    lake.execute("DROP SUBSCRIPTION workers")
+    stock.execute("DROP SUBSCRIPTION workers")
+
+
 def test_a_subscriber_is_seen(lake: LakeNode, subscriber: Callable[..., Database]) -> None:
     lake.execute("CREATE TABLE m (id integer PRIMARY KEY)", "CREATE PUBLICATION m FOR TABLE m")
     database = subscriber(18)

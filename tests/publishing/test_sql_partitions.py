@@ -5,8 +5,11 @@ Each script runs on a node and on a real server, and both print the same, errors
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from penstock.walsender.lake_moves import LakeMoves
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -75,6 +78,20 @@ CREATE TABLE ld PARTITION OF l DEFAULT;
 INSERT INTO l VALUES (1, 'l1'), (-3, 'l1'), (NULL, 'l1'), (2, 'ld');
 INSERT INTO ld VALUES (NULL, repeat('long', 30));
 INSERT INTO l1 VALUES (7, NULL);
+CREATE TABLE l2 PARTITION OF l FOR VALUES IN (2, 3);
+CREATE TABLE l3 PARTITION OF l FOR VALUES IN (3);
+CREATE TABLE l2 (a int, b text);
+ALTER TABLE l ATTACH PARTITION l2 FOR VALUES IN (2);
+CREATE TABLE n (a int, b int) PARTITION BY LIST (a);
+CREATE TABLE nd PARTITION OF n DEFAULT PARTITION BY LIST (b);
+CREATE TABLE nd1 PARTITION OF nd DEFAULT;
+INSERT INTO n VALUES (NULL, 1);
+CREATE TABLE n1 PARTITION OF n FOR VALUES IN (NULL);
+CREATE TABLE n1 (a int, b int);
+ALTER TABLE n ATTACH PARTITION n1 FOR VALUES IN (1, NULL);
+ALTER TABLE n ATTACH PARTITION n1 FOR VALUES IN (2);
+CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (5, 1) TO (5, 2);
+CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (5, 2) TO (10, MINVALUE);
 SELECT * FROM l1 ORDER BY a;
 SELECT * FROM ld;
 """
@@ -133,3 +150,29 @@ def test_no_row_moves_to_a_table_that_files_would_damage(pair: Pair) -> None:
     assert "f2" in caught.value.diag.message_detail  # type: ignore[attr-defined]
     lake.execute("UPDATE f SET a = a + 2")
     assert lake.rows("SELECT a, b FROM f ORDER BY a") == [(3, 0), (17, 1)]
+
+
+def test_a_row_that_comes_after_an_update_has_looked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays what it was where it would have to move, and never lies in a wrong partition."""
+    lake = pair.lake
+    lake.execute(
+        "CREATE TABLE late (a int, b int) PARTITION BY RANGE (a)",
+        "CREATE TABLE late1 PARTITION OF late FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE late2 PARTITION OF late FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO late VALUES (1, 0), (2, 5)",
+    )
+    looked = LakeMoves.run
+
+    def run(*arguments: Any, **options: Any) -> int | None:
+        found = looked(*arguments, **options)
+        monkeypatch.setattr(LakeMoves, "run", looked)
+        with lake.connect() as other:
+            other.execute("INSERT INTO late VALUES (8, 5), (3, 5), (9, 0)")
+        return found
+
+    monkeypatch.setattr(LakeMoves, "run", run)
+    lake.execute("UPDATE late SET a = a + 10 / b WHERE b > 0")
+    assert sorted(lake.rows("SELECT a, b FROM late1")) == [(1, 0), (4, 5), (5, 5), (8, 5), (9, 0)]
+    assert lake.rows("SELECT a, b FROM late2") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.parts import Leaves
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.subscription.copy_target import copy_target
+from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
 from penstock.walreceiver.table_info import PublishedTable
 
 OID, ANOTHER = 100, 999
@@ -131,6 +133,41 @@ def test_a_member_that_is_another_relation_is_replaced(world: World) -> None:
         world.catalog.set_state(world.rel, state, None)
     world.catalog.copy_again(world.rel, ANOTHER)
     assert world.target(ANOTHER).rows == 0
+
+
+def test_a_copy_into_partitions_that_was_cut_begins_again(world: World) -> None:
+    """It had come to one of two; the table has been taken in again since. Rows of others stay."""
+    relation = published().relation
+    schema = TableSchema.of_relation(relation, ("id",))
+    with world.catalog.write() as t:
+        top = t.tables.create("public", "top", None, partition_key="HASH (id)")
+        for number in range(2):
+            name, bound = f"top_{number}", f"FOR VALUES WITH (modulus 2, remainder {number})"
+            uri = world.warehouse.table_uri("public", name)
+            t.tables.create("public", name, uri, parent=top.oid, bound=bound)
+    root, leaf = (world.warehouse.create("public", name, schema) for name in ("top", "top_0"))
+    world.warehouse.create("public", "top_1", schema)
+    app_id = world.subscription.app_id
+    leaf.stage(written=write(leaf, range(10)))
+    leaf.commit(
+        app_id=app_id,
+        version_marker=Lsn(5),
+        operation="COPY",
+        extra_markers={copy_marker(world.rel, app_id): Lsn(5)},
+    )
+    world.catalog.copy_again(replace(world.rel, table_id=root.id), OID)
+    rel = replace(world.rel, table_id=root.id)
+
+    def leaves() -> Leaves | None:
+        tree = world.catalog.partition_tree(("public", "top"))
+        return copy_leaves(world.warehouse, tree, root, rel, app_id, lambda app_id: None)
+
+    found = leaves()
+    assert found is not None and [table.rows for table in found.tables] == [0, 0]
+    leaf.stage(written=write(leaf, range(50, 51)))
+    leaf.commit(app_id="somebody", version_marker=1, operation="WRITE")
+    with pytest.raises(NotInPrerequisiteState, match="is not empty"):
+        leaves()
 
 
 def tear_the_log(world: World) -> None:

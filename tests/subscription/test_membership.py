@@ -20,6 +20,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.node.shown_workers import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import Text
@@ -34,6 +35,7 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
+from penstock.walsender.sessions import Sessions
 
 A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
 
@@ -273,6 +275,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         retry_interval=0,
         cancelled=lambda: False,
         check_connection=lambda connection: None,
+        shown=ShownWorkers(sessions := Sessions(), "lake", world.oid),
     )
     try:
         copies.begin()
@@ -293,3 +296,4 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         assert copies.running
     finally:
         copies.close()
+    assert sessions.all() == (), "no copy runs"

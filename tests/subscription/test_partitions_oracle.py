@@ -17,7 +17,7 @@ from penstock.catalog import LakeTable
 from penstock.errors import ReplicationConflict
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes import arrow_type
-from penstock.subscription.partitions import routing_of
+from penstock.pipeline.partition_tree import routing_of
 
 pytestmark = pytest.mark.postgres
 

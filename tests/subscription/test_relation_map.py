@@ -24,6 +24,7 @@ from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, TruncateEvent
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
+from penstock.subscription.partitions import Partitions
 from penstock.subscription.relation_map import shares
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
@@ -77,6 +78,20 @@ class World:
             table = self.warehouse.create(
                 "public", name, TableSchema.of_relation(relation(1, name))
             )
+            table.commit(app_id=APP, version_marker=50, operation="TEST")
+
+    def divide(self, name: str) -> None:
+        """Partition a table; its partitions are where it is."""
+        schema = TableSchema.of_relation(relation(1, name))
+        with self.catalog.write() as t:
+            root = t.tables.create("public", name, None, partition_key="LIST (id)")
+            for number in range(2):
+                leaf = f"{name}_{number}"
+                bound = f"FOR VALUES IN ({number})"
+                uri = self.warehouse.table_uri("public", leaf)
+                t.tables.create("public", leaf, uri, parent=root.oid, bound=bound)
+        for number in range(2):
+            table = self.warehouse.create("public", f"{name}_{number}", schema)
             table.commit(app_id=APP, version_marker=50, operation="TEST")
 
     def rel(self, name: str) -> SubscriptionRel:
@@ -228,6 +243,47 @@ def test_a_race_that_was_lost_to_an_own_commit(
     rival.commit(app_id=APP, version_marker=80, operation="TEST")
     with pytest.raises(ApplierReplaced):
         targets.load_again(target)
+
+
+def test_a_late_commit_to_a_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not arrived when the next session begins never does; what has is half of a batch. A
+    late commit of the root, which has no rows, is known as that of any table is."""
+    unanswered = Unanswered()
+    world.divide("a")
+    late = _Late([])
+    with monkeypatch.context() as outage:
+        outage.setattr(Warehouse, "store", late)
+        leaves = _partitions(_open(world.targets(unanswered))).leaves
+        for leaf in leaves:
+            with pytest.raises(StorageError, match="timeout"):
+                unanswered.commit(leaf.table, APP, Lsn(60), "TEST")
+    world.warehouse.store.put(*late.sent[0])
+    targets = world.targets(unanswered)
+    assert [leaf.ahead for leaf in _partitions(_open(targets)).leaves] == [60, None]
+    with pytest.raises(CommitConflict):
+        world.warehouse.store.put(*late.sent[1])
+    target = _open(targets)
+    for table in target.to_commit(Lsn(60)):
+        unanswered.commit(table, APP, Lsn(60), "TEST")
+    late.sent.clear()
+    with monkeypatch.context() as outage:
+        outage.setattr(Warehouse, "store", late)
+        root = _open(world.targets(unanswered)).table
+        with pytest.raises(StorageError, match="timeout"):
+            unanswered.commit(root, APP, Lsn(60), "TEST")
+    again = world.targets(unanswered)
+    target = _open(again)
+    assert target.ahead == 60 and target.to_commit(Lsn(60)) == []
+    world.warehouse.store.put(*late.sent[0])
+    with pytest.raises(CommitConflict):
+        unanswered.commit(target.table, APP, Lsn(60), "TEST")
+    again.load_again(target, Lsn(60))
+    assert (target.marker, target.ahead) == (60, None)
+
+
+def _partitions(target: Target) -> Partitions:
+    assert target.partitions is not None
+    return target.partitions
 
 
 def _open(targets: Targets) -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,11 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
 from pyroaring import BitMap
 
+from end_to_end.compare import delta_rows
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
-from penstock.errors import PenstockError
+from penstock.commands import execute
+from penstock.commands.scope import Scope
+from penstock.errors import ObjectInUse, PenstockError
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.row_moves import Arrivals, departure_mark
@@ -20,6 +24,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.sql import parse_script
 from penstock.walsender.lake_moves import Departures, LakeMoves
 from penstock.walsender.sequencer import Sequencer
 
@@ -191,6 +196,30 @@ def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
     with pytest.raises(PenstockError, match="could not serialize access") as refused:
         LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
     assert refused.value.sqlstate == "40001"
+    hint = "Run the statement again." if name == "a" else 'The rows of "public.a" are changed'
+    assert str(refused.value.hint).startswith(hint)
     world.new()
     after = ([1, 7], [2]) if name == "a" else ([], [2, 7, 10])
     assert (world.rows("a"), world.rows("b")) == after
+
+
+def test_columns_stay_as_they_are_while_rows_are_on_their_way(world: World) -> None:
+    """Their files have the columns of before: a dropped one would come back with its values."""
+    with world.catalog.write() as t:
+        parent = t.tables.create("public", "p", None, partition_key="RANGE (id)")
+        for name in "ab":
+            t.tables.save(replace(t.tables.get("public", name), parent=parent.oid))
+    world.warehouse.create("public", "p", _SCHEMA)
+    world.depart()
+    (statement,) = parse_script("ALTER TABLE p ADD COLUMN v bigint DEFAULT 7")
+    scope = Scope(world.warehouse)
+    with pytest.raises(ObjectInUse, match="rows are being moved"):
+        execute(statement, world.catalog, _no_publisher, scope)
+    world.sequencer.step()
+    execute(statement, world.catalog, _no_publisher, scope)
+    b = world.table("b")
+    assert sorted(delta_rows(b.uri, b.version)) == [(2, 7), (10, 7)]
+
+
+def _no_publisher(conninfo: str, name: str) -> object:
+    raise AssertionError("nobody is asked")

@@ -10,7 +10,7 @@ import pytest
 from penstock.catalog import Catalog
 from penstock.errors import PenstockError
 from penstock.walsender.services import SessionFacts
-from penstock.walsender.sessions import Activity, Session, Sessions
+from penstock.walsender.sessions import Activity, BackendType, Session, Sessions
 from penstock.walsender.signal_functions import SignalFunctions
 
 PID = 4711
@@ -19,7 +19,7 @@ LONG_MS = 3_600_000
 
 def terminate(catalog: Catalog, timeout_ms: int, cancelled: Callable[[], bool]) -> object:
     sessions = Sessions()
-    activity = Activity(PID, 10, "lake", "", "", 0, walsender=False, started=0.0)
+    activity = Activity(PID, 10, "lake", "", "", 0, backend_type=BackendType.CLIENT, started=0.0)
     sessions.open(Session(activity, cancel=lambda: None, terminate=lambda: None))
     facts = SessionFacts(
         pid=1,

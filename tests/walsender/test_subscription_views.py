@@ -13,6 +13,8 @@ from fix_lake import LakeServer
 from fix_postgres import Database
 from penstock.catalog import SubscriptionRelState, SubscriptionStatistics, TableStatistics
 from penstock.lsn import Lsn
+from penstock.node.shown_workers import ShownWorkers
+from penstock.subscription.worker_status import WorkerStatus
 from walsender.two_servers import two_servers
 
 _STATES = "SELECT srrelid::regclass::text, srsubstate, srsublsn FROM pg_subscription_rel ORDER BY 1"
@@ -80,6 +82,31 @@ def test_workers_and_their_errors_are_shown(lake: LakeServer) -> None:
         "SELECT subname, apply_error_count, sync_error_count, confl_insert_exists,"
         " confl_update_missing, confl_delete_missing FROM pg_stat_subscription_stats",
     ) == [("s", 2, 0, 1, 3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (16, ["logical replication worker"] * 2),
+        (17, ["logical replication apply worker", "logical replication tablesync worker"]),
+    ],
+)
+def test_workers_are_called_as_in_the_version(
+    tmp_path: Path, version: int, told: list[str]
+) -> None:
+    """As servers of these versions do; what else is shown: ``publishing/test_monitoring.py``."""
+    lake = LakeServer(tmp_path, version=version)
+    workers = ShownWorkers(lake.sessions, "lake", subscription(lake))
+    with (
+        workers.apply(WorkerStatus("s"), lambda: None) as apply,
+        workers.copies([("public", "a"), ("other", "a")], lambda: None) as copies,
+    ):
+        types = "SELECT pid, backend_type FROM pg_stat_activity WHERE client_addr IS NULL"
+        assert rows(lake, f"{types} ORDER BY pid") == [*zip((apply, copies), told, strict=True)]
+        of = "SELECT pid, relid::regclass::text FROM pg_stat_subscription ORDER BY 1, 2"
+        assert rows(lake, of) == [(apply, None), (copies, "a"), (copies, "other.a")]
+    assert rows(lake, f"SELECT pid FROM ({types}) t") == []
+    lake.close()
 
 
 @pytest.mark.postgres

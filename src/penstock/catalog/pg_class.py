@@ -8,7 +8,7 @@ of a partition. A table is known from the moment that it is first named, whoever
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -46,6 +46,7 @@ _TABLE = Table(
     Column("reluri", Text),
     Column("relindexes", Text),
     Column("relfolderof", Text),
+    Column("relformer", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
 
@@ -74,6 +75,18 @@ class UniqueIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerTable:
+    """What a table was up to ``version`` of its Delta table: names and what identifies its rows."""
+
+    version: int
+    schema: str
+    name: str
+    primary_key: tuple[str, ...]
+    replica_identity: ReplicaIdentity
+    identity_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
 
@@ -81,7 +94,7 @@ class LakeTable:
     oid of a role, None: the node's own. ``parent`` and ``bound``: of a partition;
     ``partition_key``: of a partitioned table, as PARTITION BY was written. ``indexes``: besides the
     primary key's, in the order of oids. ``folder_of``: schema and name whose folder it lies in,
-    where SET SCHEMA has given it another one.
+    where SET SCHEMA has given it another one. ``former``: what it was before, the oldest first.
     """
 
     oid: int
@@ -97,6 +110,32 @@ class LakeTable:
     partition_key: str | None = None
     indexes: tuple[UniqueIndex, ...] = ()
     folder_of: TableName | None = None
+    former: tuple[FormerTable, ...] = ()
+
+    def at(self, version: int) -> LakeTable:
+        """As it was when a version of its Delta table was committed, by name and identity."""
+        former = next((one for one in self.former if version <= one.version), None)
+        if former is None:
+            return self
+        return replace(
+            self,
+            schema=former.schema,
+            name=former.name,
+            primary_key=former.primary_key,
+            replica_identity=former.replica_identity,
+            identity_key=former.identity_key,
+        )
+
+    def until(self, version: int) -> FormerTable:
+        """What it is now, for when it is that no more."""
+        return FormerTable(
+            version,
+            self.schema,
+            self.name,
+            self.primary_key,
+            self.replica_identity,
+            self.identity_key,
+        )
 
     @property
     def qualified_name(self) -> str:
@@ -191,9 +230,19 @@ class PgClass:
         return self.create(schema, name, uri, primary_key=key or ())
 
     def save(self, table: LakeTable) -> None:
-        """Write a changed row back (same oid); no effect when it is gone."""
+        """Write a changed row back (same oid), but for ``former``; no effect when it is gone."""
         self._connection.execute(
             _TABLE.update().where(_TABLE.c.oid == table.oid).values(**_values(table))
+        )
+
+    def keep_former(self, before: LakeTable, version: int) -> None:
+        """Record that a table, if it is another now, was ``before`` up to a version."""
+        now = self.find_oid(before.oid)
+        if now is None or now.until(version) == before.until(version):
+            return
+        former = json.dumps([_stored(one) for one in (*now.former, before.until(version))])
+        self._connection.execute(
+            _TABLE.update().where(_TABLE.c.oid == before.oid).values(relformer=former)
         )
 
     def delete(self, oid: int) -> None:
@@ -234,6 +283,22 @@ def _lake_table(row: RowMapping) -> LakeTable:
         partition_key=row["relpartkey"],
         indexes=tuple(map(_unique_index, json.loads(row["relindexes"] or "[]"))),
         folder_of=_table_name(row["relfolderof"]),
+        former=tuple(map(_former, json.loads(row["relformer"] or "[]"))),
+    )
+
+
+def _stored(former: FormerTable) -> dict[str, Any]:
+    return {**asdict(former), "replica_identity": former.replica_identity.value}
+
+
+def _former(stored: dict[str, Any]) -> FormerTable:
+    return FormerTable(
+        **{
+            **stored,
+            "primary_key": tuple(stored["primary_key"]),
+            "replica_identity": ReplicaIdentity(stored["replica_identity"]),
+            "identity_key": tuple(stored["identity_key"]),
+        }
     )
 
 

@@ -66,7 +66,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     4: _add_what_is_missing,
     # And which relations they were.
     5: _add_what_is_missing,
-    # Unique indexes, tables that were given another schema, enum types.
+    # Unique indexes, tables that were given another schema, what tables were before, enum types.
     6: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""

@@ -8,7 +8,7 @@ it is relied on, not here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -22,6 +22,7 @@ from penstock.commands.aclchk import (
 )
 from penstock.commands.attach_partition import attach
 from penstock.commands.change_columns import ColumnChanges, FilesFirst, change_columns
+from penstock.commands.default_partition import DefaultRows, RowsFirst
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -32,7 +33,8 @@ from penstock.commands.define_relation import (
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
-from penstock.commands.generated_columns import with_expression
+from penstock.commands.former_tables import keep_former
+from penstock.commands.generated_columns import check_not_virtual, with_expression
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
@@ -82,14 +84,17 @@ _TRIES: Final = 10
 def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> CommandResult:
     """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
     at = datetime.now(UTC)
+    default_rows = DefaultRows(attaches=True)
     with ColumnRewrites() as rewrites:
         for _ in range(_TRIES):
             try:
                 with catalog.write() as transaction:
-                    return _alter(statement, transaction, scope, at, rewrites)
+                    return _alter(statement, transaction, scope, at, rewrites, default_rows)
             except FilesFirst as first:
                 for change in first.changes:
                     rewrites.prepare(change)
+            except RowsFirst as first:
+                default_rows.read(first.unread)
             except CommitConflict as conflict:
                 log.info("%s: altering the table again", conflict.message)
     raise CommitConflict(
@@ -104,6 +109,7 @@ def _alter(
     scope: Scope,
     at: datetime,
     rewrites: ColumnRewrites,
+    default_rows: DefaultRows,
 ) -> CommandResult:
     """Columns of Delta tables are changed last, when nothing else can fail any more."""
     notices: list[Notice] = []
@@ -114,17 +120,19 @@ def _alter(
         return CommandResult("ALTER TABLE", (skipped,))
     table = get_table(transaction, scope, statement.relation)
     check_owner(scope.role, table.owner, "table", table.name)
-    changes = ColumnChanges(at=at)
+    changes, before = ColumnChanges(at=at), family(transaction, table)
+    committed: Mapping[int, int] = {}
     for command in sorted(statement.commands, key=_pass_of):
         if isinstance(command, DropColumn):
             only = statement.relation.only
             table = drop_column(transaction, scope, table, command, only, changes, notices)
         else:
-            table = _execute(transaction, scope, table, command, changes, notices)
+            table = _execute(transaction, scope, table, command, changes, notices, default_rows)
         transaction.tables.save(table)
     if changes:
-        check_between_batches(transaction, scope, table)
-        change_columns(scope, family(transaction, table), changes, rewrites)
+        members = family(transaction, table)
+        committed = change_columns(transaction, scope, members, changes, rewrites)
+    keep_former(transaction, scope, before, committed)
     return CommandResult("ALTER TABLE", tuple(notices))
 
 
@@ -146,6 +154,7 @@ def _execute(
     command: AlterTableCommand,
     changes: ColumnChanges,
     notices: list[Notice],
+    default_rows: DefaultRows,
 ) -> LakeTable:
     match command:
         case AddColumn():
@@ -158,12 +167,15 @@ def _execute(
         case AddPrimaryKey(columns):
             if table.primary_key:
                 raise multiple_primary_keys(table.name)
-            known = names(changes.columns(scope, table))
-            check_columns(table, columns, known)
-            check_key(columns, known)
+            known = changes.columns(scope, table)
+            check_columns(table, columns, names(known))
+            check_key(columns, names(known))
+            check_not_virtual(columns, known, "primary keys")
             return replace(table, primary_key=columns)
         case AddUnique(unique):
-            check_key(unique.columns, names(changes.columns(scope, table)), "unique")
+            known = changes.columns(scope, table)
+            check_key(unique.columns, names(known), "unique")
+            check_not_virtual(unique.columns, known, "unique constraints")
             return add_constraints(transaction, table, [unique])
         case DropConstraint(name, missing_ok):
             return _drop_constraint(transaction, table, name, missing_ok, notices)
@@ -179,7 +191,7 @@ def _execute(
         case AttachPartition(relation, bound):
             child = get_table(transaction, scope, relation)
             check_owner(scope.role, child.owner, "table", child.name)
-            attach(transaction, scope, table, child, bound)
+            attach(transaction, scope, table, child, bound, default_rows)
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table
@@ -206,6 +218,10 @@ def _add_column(
     if command.column.primary_key and table.primary_key:
         raise multiple_primary_keys(table.name)
     changes.added.append(with_expression(new, [*known, new], table.name))
+    if command.column.primary_key:
+        check_not_virtual((new.name,), [new], "primary keys")
+    if command.column.unique is not None:
+        check_not_virtual((new.name,), [new], "unique constraints")
     return replace(table, primary_key=(new.name,)) if command.column.primary_key else table
 
 
@@ -219,8 +235,9 @@ def _set_identity(
     """ATExecReplicaIdentity; USING KEY names columns where PostgreSQL names an index."""
     if command.index is not None:
         return _by_index(transaction, table, command.index)
-    known = names(changes.columns(scope, table))
-    check_columns(table, command.key, known)
+    known = changes.columns(scope, table)
+    check_columns(table, command.key, names(known))
+    check_not_virtual(command.key, known, "indexes")
     for position, name in enumerate(command.key):
         if name in command.key[:position]:
             raise InvalidParameterValue(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.default_partition import DefaultRows
 from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.commands.unique_indexes import inherit_indexes
+from penstock.commands.unsent_history import check_history_sent
 from penstock.errors import (
     FeatureNotSupported,
     PenstockError,
@@ -33,8 +35,10 @@ def attach(
     parent: LakeTable,
     child: LakeTable,
     bound: PartitionBound,
+    default_rows: DefaultRows,
 ) -> None:
-    """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported."""
+    """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported; what
+    ``DefaultRows.check`` raises."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -50,6 +54,8 @@ def attach(
     _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
     check_joins(transaction, scope, parent, (child.schema, child.name))
+    check_history_sent(transaction, scope, parent, child)
+    default_rows.check(transaction, scope, parent, bound)
     partition = replace(
         child,
         parent=parent.oid,

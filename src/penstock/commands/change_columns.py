@@ -2,7 +2,7 @@
 
 In: which columns a statement drops and adds, the table with its partitions. Out: one commit for
 each Delta table, in which no row changes for a publication: files are rewritten where rows hold
-values of a dropped column, or get the default of an added one.
+values of a dropped column, or get the default of an added one, or its generated values.
 """
 
 from __future__ import annotations
@@ -12,18 +12,26 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from penstock.catalog import LakeTable
-from penstock.commands.namespace import UNDEFINED_TABLE, delta_uri, open_delta, table_columns
+from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.namespace import (
+    UNDEFINED_TABLE,
+    delta_uri,
+    open_delta,
+    table_columns,
+    warehouse_of,
+)
 from penstock.commands.scope import Scope, TableColumn
-from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.commands.subscription_targets import check_between_batches
+from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, UndefinedObject
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.names import column_names
+from penstock.lakehouse.row_moves import pending
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
-from penstock.relation import qualified
+from penstock.relation import AttGenerated, qualified
 
 _APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
@@ -60,18 +68,27 @@ class FilesFirst(Exception):
 
 
 def change_columns(
-    scope: Scope, members: Sequence[LakeTable], changes: ColumnChanges, rewrites: ColumnRewrites
-) -> None:
+    transaction: CatalogTransaction,
+    scope: Scope,
+    members: Sequence[LakeTable],
+    changes: ColumnChanges,
+    rewrites: ColumnRewrites,
+) -> dict[int, int]:
     """Commit the changes to a table and its partitions, the table last: until then the statement
-    may be executed again.
+    may be executed again. By oid, the versions that have the changes.
 
     Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
-    StorageError, UndefinedObject (42P01), FeatureNotSupported.
+    StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse.
     """
     staged = [_staged(scope, member, changes) for member in members]
+    check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
+    _check_nothing_moves(transaction, scope, members, staged)
     incomplete = [change for change in staged if not rewrites.is_complete(change)]
     if incomplete:
         raise FilesFirst(incomplete)
+    for change in staged:
+        if change.table.is_behind():  # before any of them is changed
+            raise CommitConflict(f'table "{change.table.name}" has another version by now')
     operation = "DROP COLUMNS" if changes.dropped else "ADD COLUMNS"
     for change in reversed(staged):
         if not change.dropped and not change.constants:
@@ -88,6 +105,27 @@ def change_columns(
         except BaseException:
             delta.discard()
             raise
+    return {table.oid: change.table.version for table, change in zip(members, staged, strict=True)}
+
+
+def _check_nothing_moves(
+    transaction: CatalogTransaction,
+    scope: Scope,
+    members: Sequence[LakeTable],
+    staged: Sequence[ColumnChange],
+) -> None:
+    """Rows on their way to another partition are in files with the columns of before."""
+    tables = {
+        member.oid: (change.table.uri, change.table.version)
+        for member, change in zip(members, staged, strict=True)
+    }
+    storage, sequenced = warehouse_of(scope).storage, transaction.transactions.versions()
+    if pending(storage, sequenced, tables) is not None:
+        raise ObjectInUse(
+            f'cannot alter table "{members[0].name}" because rows are being moved between its '
+            "partitions",
+            hint="Try again. The running node finishes an UPDATE that was stopped.",
+        )
 
 
 def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
@@ -97,7 +135,6 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
     if dropped:
         delta.drop_columns(dropped)
     new = _new_columns(delta, changes)
-    _check_no_rows(delta, new)
     delta.add_columns(new)
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
@@ -106,17 +143,6 @@ def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnCha
         )
     constants = {column.name: default_value(column, changes.at) for column in new}
     return ColumnChange(delta, dropped, constants)
-
-
-def _check_no_rows(delta: DeltaTable, new: Sequence[Column]) -> None:
-    """Generated values are made when a row is written; those that are there would hold NULL."""
-    generated = next((column for column in new if column.generated is not None), None)
-    if generated is not None and delta.rows:
-        raise FeatureNotSupported(
-            "ADD COLUMN with GENERATED ALWAYS is not supported for a table with rows",
-            hint=f'Make a table that has the column "{generated.source}", and INSERT the rows '
-            "there.",
-        )
 
 
 def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
@@ -133,6 +159,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
             local=True,
             default=c.default,
             generated=c.generation,
+            virtual=c.generated is AttGenerated.VIRTUAL,
         )
         for c in changes.added
         if c.name not in known

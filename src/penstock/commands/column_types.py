@@ -7,25 +7,16 @@ PostgreSQL's own, or of the node's enums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import get_schema, table_columns
 from penstock.commands.scope import Scope
 from penstock.enum_type import EnumType
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnType
 from penstock.sql.builtin import types_by_name
-from penstock.sql.default_grammar import NOW, default_text
 from penstock.sql.enum_types import enum_name
-from penstock.sql.literals import canonical
-from penstock.sql.quoting import type_name
-from penstock.sql.type_cache import is_enum
-
-_DATATYPE_MISMATCH: Final = "42804"
-_WORDS: Final = {"true": "boolean", "false": "boolean", NOW: "timestamp with time zone"}
-"""Types of defaults that are no strings and no numbers."""
 
 
 def find_enum(
@@ -63,22 +54,6 @@ def shown_type(written: ColumnType) -> str:
     """As it was written (TypeNameToString)."""
     name = written.name if written.schema is None else f"{written.schema}.{written.name}"
     return f"{name}[]" if written.array else name
-
-
-def check_enum_default(column: str, default: str | None, oid: int) -> None:
-    """cookDefault, for a column of an enum. Raises PenstockError (22P02, 42804)."""
-    if default is None or not is_enum(oid):
-        return
-    if default.startswith("'"):
-        canonical(default_text(default), oid)
-        return
-    number = "integer" if default.removeprefix("-").isdigit() else "numeric"
-    raise PenstockError(
-        f'column "{column}" is of type {type_name(oid)} but default expression is of type '
-        f"{_WORDS.get(default, number)}",
-        hint="You will need to rewrite or cast the expression.",
-        sqlstate=_DATATYPE_MISMATCH,
-    )
 
 
 def columns_of_types(

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_owner
-from penstock.commands.column_types import check_enum_default, column_type
+from penstock.commands.column_types import column_type
 from penstock.commands.generated_columns import (
     check_generations,
     check_not_in_partition_key,
+    check_not_virtual,
     check_own_default,
     with_expressions,
 )
@@ -26,13 +27,16 @@ from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
+    PenstockError,
     SqlSyntaxError,
     UndefinedObject,
     WrongObjectType,
 )
-from penstock.lakehouse.defaults import constant
+from penstock.lakehouse.defaults import stored
 from penstock.pgtypes import arrow_type
+from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
+from penstock.sql.column_default import check_default, coerced_default
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import is_enum
 
@@ -65,7 +69,12 @@ def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable
         _check_once(names(columns))
         columns = with_expressions(columns, statement.relation.name)
         uniques = _uniques(statement, columns)
+        check_not_virtual(key, columns, "primary keys")
+        for unique in uniques:
+            check_not_virtual(unique.columns, columns, "unique constraints")
         notices = (*_not_null_notice(statement), *_references(transaction, scope, statement))
+        referring = [item.name for item in statement.columns if item.references is not None]
+        check_not_virtual(referring, columns, "foreign key constraints")
         definition = Definition(columns, key, notices=notices, uniques=uniques)
     if statement.partition_by is not None:
         check_partition_key(
@@ -92,23 +101,31 @@ def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> Ta
     Raises UndefinedObject (42704, 3F000).
     """
     oid, typmod = column_type(transaction, scope, item.type)
-    check_enum_default(item.name, item.default, oid)
-    _check_default(item.default, oid, typmod)
+    _check_default(item.name, item.default, oid, typmod)
     generation = item.generations[0] if item.generations else None
     return TableColumn(
         item.name,
         oid,
         typmod,
-        generated=generation is not None,
+        generated=AttGenerated.NOT if generation is None else generation.kind,
         default=item.default,
-        generation=generation,
+        generation=None if generation is None else generation.expression,
     )
 
 
-def _check_default(default: str | None, oid: int, typmod: int) -> None:
-    """cookDefault. Raises PenstockError (22P02, 22003, ...)."""
-    if default is not None:
-        constant(default, oid, typmod, arrow_type(oid, typmod), datetime.now(UTC))
+def _check_default(name: str, default: str | None, oid: int, typmod: int) -> None:
+    """cookDefault. Raises PenstockError (42804, 22P02, ...), FeatureNotSupported, and
+    ValueNotRepresentable for a value that PostgreSQL has and a Delta table has not."""
+    if default is None:
+        return
+    check_default(name, default, oid, typmod)
+    try:
+        value = coerced_default(name, default, oid, typmod, datetime.now(UTC))
+    except FeatureNotSupported:
+        raise
+    except PenstockError:
+        return  # one that never fits is an error of those who use it
+    stored(value, oid, typmod, arrow_type(oid, typmod))
 
 
 def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
@@ -132,8 +149,7 @@ def _with_defaults(
     for item in columns:
         if item.name in defaults:
             check_own_default(item)
-        check_enum_default(item.name, defaults.get(item.name), item.type_oid)
-        _check_default(defaults.get(item.name), item.type_oid, item.typmod)
+        _check_default(item.name, defaults.get(item.name), item.type_oid, item.typmod)
     return tuple(replace(c, default=defaults.get(c.name, c.default)) for c in columns)
 
 
@@ -146,7 +162,7 @@ def _own_and_liked(
         return tuple(own)
     liked = table_columns(scope, get_table(transaction, scope, statement.like))
     at = statement.like_at
-    plain = (replace(c, default=None, generated=False, generation=None) for c in liked)
+    plain = (replace(c, default=None, generated=AttGenerated.NOT, generation=None) for c in liked)
     return (*own[:at], *plain, *own[at:])
 
 

@@ -37,7 +37,8 @@ def drop_column(
 
     Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
     """
-    if command.name not in names(changes.columns(scope, table)):
+    gone = command.name not in names(changes.columns(scope, table))
+    if gone and not _is_left(transaction, table, command.name):
         message = f'column "{command.name}" of relation "{table.name}" does not exist'
         if not command.missing_ok:
             raise UndefinedObject(message, sqlstate=UNDEFINED_COLUMN)
@@ -68,6 +69,16 @@ def drop_column(
     shown = shown_name(transaction, scope, table.schema, table.name)
     notices += cascade_notices([f"column {name} of table {shown}" for name in made_of_it])
     return table
+
+
+def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
+    """Whether a key or a publication has a column that the Delta tables have not: whoever dropped
+    it was stopped before that was in the catalog, or it went by other means."""
+    members = {member.oid: member for member in family(transaction, table)}
+    lists = [r for r in transaction.publications.relations() if r.relation in members]
+    return any(_without(member, column) != member for member in members.values()) or any(
+        column in (rel.columns or ()) for rel in lists
+    )
 
 
 def _check_not_generated_from(

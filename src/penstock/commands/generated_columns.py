@@ -1,4 +1,4 @@
-"""GENERATED ALWAYS AS (...) STORED of columns that are defined (tablecmds.c, heap.c).
+"""GENERATED ALWAYS AS (...) of columns that are defined (tablecmds.c, heap.c).
 
 In: columns of a table to be, with expressions as they were written. Out: the same with expressions
 as the catalog shows them, which is how they are kept, or PostgreSQL's error. What the node could
@@ -7,7 +7,7 @@ not compute is refused here (0A000), not at the first row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.commands.scope import TableColumn
@@ -18,11 +18,13 @@ from penstock.errors import (
     SqlSyntaxError,
 )
 from penstock.executor.duckdb_change import compile_generation
+from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef
 from penstock.sql.deparse import deparse
-from penstock.sql.primnodes import column_names
+from penstock.sql.primnodes import Node, children, column_names
 from penstock.sql.query.generated_column import analyze_generation
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.type_cache import is_enum
 
 _INVALID_COLUMN_DEFINITION = "42611"
 _INVALID_OBJECT_DEFINITION = "42P17"
@@ -53,9 +55,36 @@ def with_expression(column: TableColumn, columns: Sequence[TableColumn], table: 
         return column
     known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
     own = known[columns.index(column)]
+    virtual = column.generated is AttGenerated.VIRTUAL
+    if virtual and is_enum(column.type_oid):
+        raise _user_defined(f'virtual generated column "{column.name}" cannot have a')
     node = analyze_generation(own, known, table)
+    if virtual and _uses_enum(node):
+        raise _user_defined("generation expression uses")
     compile_generation(own, known, table)
     return replace(column, generation=deparse(node))
+
+
+def _user_defined(what: str) -> FeatureNotSupported:
+    return FeatureNotSupported(
+        f"{what} user-defined type",
+        detail="Virtual generated columns that make use of user-defined types are not yet "
+        "supported.",
+    )
+
+
+def _uses_enum(node: Node) -> bool:
+    """check_virtual_generated_security"""
+    return is_enum(node.type) or any(map(_uses_enum, children(node)))
+
+
+def check_not_virtual(names: Collection[str], columns: Sequence[TableColumn], what: str) -> None:
+    """DefineIndex, ATAddForeignKeyConstraint: what has ``names`` needs values that are stored.
+
+    ``what``: as the message calls it. Raises FeatureNotSupported.
+    """
+    if any(c.name in names and c.generated is AttGenerated.VIRTUAL for c in columns):
+        raise FeatureNotSupported(f"{what} on virtual generated columns are not supported")
 
 
 def generated_from(name: str, columns: Sequence[TableColumn], table: str) -> tuple[str, ...]:
@@ -90,6 +119,13 @@ def check_not_in_partition_key(column: TableColumn) -> None:
 
 def check_same_generation(child: TableColumn, parent: TableColumn) -> None:
     """MergeAttributesIntoExisting. Raises PenstockError (42804), FeatureNotSupported."""
+    if child.generated and parent.generated and child.generated != parent.generated:
+        raise PenstockError(
+            f'column "{parent.name}" inherits from generated column of different kind',
+            detail=f"Parent column is {parent.generated.name}, child column is "
+            f"{child.generated.name}.",
+            sqlstate=_DATATYPE_MISMATCH,
+        )
     if child.generated != parent.generated:
         must = "must be" if parent.generated else "must not be"
         raise PenstockError(

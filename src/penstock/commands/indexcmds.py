@@ -9,8 +9,11 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.define_relation import UNDEFINED_COLUMN
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
+from penstock.commands.former_tables import keep_former
+from penstock.commands.generated_columns import check_not_virtual
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken
 from penstock.commands.namespace import (
+    family,
     find_schema,
     get_schema,
     get_table,
@@ -38,12 +41,13 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> Comm
         if statement.missing_ok and name and is_taken(transaction, table.schema, name):
             message = f'relation "{name}" already exists, skipping'
             return CommandResult("CREATE INDEX", (notice(message, sqlstate=DUPLICATE_TABLE),))
-        known = names(table_columns(scope, table))
+        known = table_columns(scope, table)
         for column in statement.columns:
-            if column not in known:
+            if column not in names(known):
                 raise UndefinedObject(
                     f'column "{column}" does not exist', sqlstate=UNDEFINED_COLUMN
                 )
+        check_not_virtual(statement.columns, known, "indexes")
         add_index(transaction, table, statement.columns, name, constraint=False)
     return CommandResult("CREATE INDEX")
 
@@ -55,7 +59,9 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandR
         for name in statement.names:
             found = _index_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if found is not None:
+                before = family(transaction, found[0])
                 drop(transaction, *found)
+                keep_former(transaction, scope, before)
     return CommandResult("DROP INDEX", tuple(notices))
 
 

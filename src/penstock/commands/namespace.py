@@ -15,7 +15,7 @@ from penstock.commands.scope import Scope, TableColumn
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import Description, describe, source_name, table_names
-from penstock.lakehouse.schema import DEFAULT, GENERATED, is_generated, recorded_type
+from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
@@ -166,7 +166,7 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
             TableColumn(
                 source_name(field),
                 *pair,
-                generated=is_generated(metadata),
+                generated=attgenerated(metadata),
                 default=metadata.get(DEFAULT),
                 generation=metadata.get(GENERATED),
             )

@@ -22,6 +22,7 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
+from penstock.relation import AttGenerated
 from penstock.sql import (
     PublicationObject,
     PublicationSchema,
@@ -188,6 +189,7 @@ def validated_list(
 ) -> tuple[str, ...]:
     """pub_collist_validate: the columns in the table's order, as prattrs has them."""
     known = names(columns)
+    virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     for position, name in enumerate(listed):
         if name in _SYSTEM_COLUMNS:
             raise InvalidParameterValue(
@@ -196,6 +198,11 @@ def validated_list(
         if name not in known:
             raise UndefinedObject(
                 f'column "{name}" of relation "{table.name}" does not exist', sqlstate="42703"
+            )
+        if name in virtual:
+            raise InvalidParameterValue(
+                f'cannot use virtual generated column "{name}" in publication column list',
+                sqlstate="42P10",
             )
         if name in listed[:position]:
             raise DuplicateObject(f'duplicate column "{name}" in publication column list')

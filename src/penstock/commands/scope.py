@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from penstock.catalog import Role
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.relation import AttGenerated
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class TableColumn:
     name: str
     type_oid: int
     typmod: int = -1
-    generated: bool = False
+    generated: AttGenerated = AttGenerated.NOT
     collation: str = "default"
     default: str | None = None
     generation: str | None = None

@@ -12,11 +12,12 @@ from dataclasses import replace
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.depend import check_not_subscribed
+from penstock.commands.former_tables import keep_former
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.commands.namespace import find_table, get_schema, get_table, register
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
-from penstock.errors import DuplicateObject, FeatureNotSupported
+from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
 from penstock.sql import SetSchema
 
 
@@ -34,6 +35,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandR
         if schema.name != table.schema:
             _check_movable(transaction, scope, table, schema.name)
             transaction.tables.save(moved(table, schema.name))
+            keep_former(transaction, scope, [table])
     return CommandResult("ALTER TABLE")
 
 
@@ -51,10 +53,25 @@ def _check_movable(
         raise FeatureNotSupported(
             "ALTER TABLE ... SET SCHEMA of a partitioned table is not supported"
         )
+    _check_not_awaited(transaction, schema, table.name)
     above: LakeTable | None = table
     while above is not None:
         check_not_subscribed(transaction, above, "move")
         above = None if above.parent is None else transaction.tables.find_oid(above.parent)
+
+
+def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) -> None:
+    """A subscription that has not copied its table yet makes it in the folder of its name.
+
+    Raises ObjectInUse."""
+    for subscription in transaction.subscriptions.all():
+        if any(r.table_name == (schema, name) for r in transaction.relations.all(subscription.oid)):
+            raise ObjectInUse(
+                f'cannot move table "{name}" to schema "{schema}" because subscription '
+                f'"{subscription.name}" maintains a table of that name there',
+                hint="Take that table out of the publication and refresh the subscription, or "
+                "drop the subscription, first.",
+            )
 
 
 def moved(table: LakeTable, schema: str) -> LakeTable:

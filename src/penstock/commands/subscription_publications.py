@@ -13,11 +13,13 @@ from typing import Final
 
 from penstock.catalog import Catalog, Subscription
 from penstock.commands.publisher import PublisherFactory
-from penstock.commands.result import CommandResult, warning
+from penstock.commands.result import CommandResult, Notice, warning
+from penstock.commands.scope import Scope
 from penstock.commands.subscription_options import (
     SET_PUBLICATION,
     parse_subscription_options,
 )
+from penstock.commands.subscription_targets import between_batches, check_whole_batches
 from penstock.commands.subscriptioncmds import (
     ALTERED,
     check_publications_once,
@@ -43,15 +45,17 @@ _REFRESH_HINT: Final = {
 
 
 def alter_publications(
-    statement: AlterSubscriptionPublications, catalog: Catalog, connect: PublisherFactory
+    statement: AlterSubscriptionPublications,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: Scope,
 ) -> CommandResult:
     """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
-    ObjectInUse when the subscription was changed while the publisher was asked."""
+    ObjectInUse when the subscription was changed while the publisher was asked, or stays in the
+    middle of a batch."""
     options = parse_subscription_options(statement.options, SET_PUBLICATION)
     if not options.refresh:
-        with catalog.write() as transaction:
-            subscription = get_subscription(transaction, statement.name)
-            transaction.subscriptions.save(_altered(subscription, statement))
+        between_batches(lambda: _save(statement, catalog, scope))
         return CommandResult(ALTERED)
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -66,12 +70,25 @@ def alter_publications(
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
-    with catalog.write() as transaction:
-        # With what was recorded of it while the publisher was asked, such as whom it follows.
-        wanted = _altered(unchanged(transaction, subscription, found), statement)
-        transaction.subscriptions.save(wanted)
-        notices += take_in(transaction, wanted, found, options)
+
+    def taken_in() -> list[Notice]:
+        with catalog.write() as transaction:
+            # With what was recorded of it while the publisher was asked, such as whom it follows.
+            now = unchanged(transaction, subscription, found)
+            check_whole_batches(transaction, scope, now)
+            transaction.subscriptions.save(_altered(now, statement))
+            return take_in(transaction, _altered(now, statement), found, options)
+
+    notices += between_batches(taken_in)
     return CommandResult(ALTERED, tuple(notices))
+
+
+def _save(statement: AlterSubscriptionPublications, catalog: Catalog, scope: Scope) -> None:
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        altered = _altered(subscription, statement)
+        check_whole_batches(transaction, scope, subscription)
+        transaction.subscriptions.save(altered)
 
 
 def _altered(subscription: Subscription, statement: AlterSubscriptionPublications) -> Subscription:

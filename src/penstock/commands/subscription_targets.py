@@ -1,5 +1,5 @@
 """Which tables of the node a subscription may fill (execReplication.c, CheckSubscriptionRelkind),
-and when the partitions of one that it fills may become others.
+and when the partitions of one that it fills, and its publications, may become others.
 
 In: the published tables; a partitioned table of the node. Out: nothing, or an error. Tables that
 are not there are made when they are copied.
@@ -7,7 +7,9 @@ are not there are made when they are copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from penstock.catalog import (
     CatalogTransaction,
@@ -16,6 +18,7 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionRelState,
 )
+from penstock.catalog.publisher_identity import alter
 from penstock.commands.namespace import warehouse_of
 from penstock.commands.scope import Scope
 from penstock.errors import FeatureNotSupported, ObjectInUse
@@ -23,6 +26,22 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.rewind import common_point
 from penstock.lsn import Lsn
 from penstock.relation import TableName
+from penstock.sql.quoting import quote_identifier
+
+T = TypeVar("T")
+
+_NOT_FOLLOWING: Final = (
+    SubscriptionRelState.INIT,
+    SubscriptionRelState.DATASYNC,
+    SubscriptionRelState.PARKED,
+)
+"""A copy replaces all that the partitions hold: no batch goes on in them."""
+_PATIENCE_S: Final = 5.0
+_LOOK_S: Final = 0.05
+
+
+class BatchUnderWay(ObjectInUse):
+    """Some partitions have a batch that others have not yet."""
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
@@ -51,20 +70,67 @@ def check_between_batches(transaction: CatalogTransaction, scope: Scope, parent:
     """Before the partitions of a table become others. A batch that some of them have, and others
     have not yet, goes on by those that it began with.
 
-    Raises ObjectInUse while there is one, StorageError.
+    Raises BatchUnderWay while there is one, StorageError.
     """
     roots = _roots(transaction, parent)
     for subscription in transaction.subscriptions.all():
         for rel in transaction.relations.all(subscription.oid):
             root = roots.get(rel.table_name)
             if root is not None and _half_applied(transaction, scope, subscription, rel, root):
-                raise ObjectInUse(
+                raise BatchUnderWay(
                     f'cannot change the partitions of "{parent.name}" because subscription '
                     f'"{subscription.name}" is in the middle of a batch',
                     detail="Some of the partitions have it, and others have not yet.",
-                    hint="Try again. If the subscription has stopped, let it go on first: "
-                    "ALTER SUBSCRIPTION ... ENABLE.",
+                    hint=_go_on(subscription, rel),
                 )
+
+
+def between_batches(attempt: Callable[[], T]) -> T:
+    """What ``attempt`` returns: a worker that runs is in the middle of a batch for moments only.
+
+    Raises BatchUnderWay where it stays there.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return attempt()
+        except BatchUnderWay:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_S)
+
+
+def check_whole_batches(
+    transaction: CatalogTransaction, scope: Scope, subscription: Subscription
+) -> None:
+    """Before a subscription gets other publications, by which rows of a batch that some partitions
+    have, and others have not yet, might not come again, or others come.
+
+    Raises BatchUnderWay, StorageError.
+    """
+    if scope.warehouse is None:
+        return
+    for rel in transaction.relations.all(subscription.oid):
+        root = transaction.tables.find(*rel.table_name)
+        if root is None or root.partition_key is None:
+            continue
+        if _half_applied(transaction, scope, subscription, rel, root):
+            raise BatchUnderWay(
+                f'cannot change the publications of subscription "{subscription.name}" because it '
+                "is in the middle of a batch",
+                detail=f'Some of the partitions of table "{rel.qualified_name}" have it, and '
+                "others have not yet.",
+                hint=_go_on(subscription, rel),
+            )
+
+
+def _go_on(subscription: Subscription, rel: SubscriptionRel) -> str:
+    table = f"{quote_identifier(rel.schema)}.{quote_identifier(rel.table)}"
+    altered = alter(subscription.name)
+    return (
+        f"Try again. If the subscription has stopped, let it go on first: {altered} ENABLE. If it "
+        f"cannot, copy the table again: {altered} REFRESH TABLE {table}."
+    )
 
 
 def check_joins(
@@ -120,6 +186,8 @@ def _half_applied(
     rel: SubscriptionRel,
     root: LakeTable,
 ) -> bool:
+    if rel.state in _NOT_FOLLOWING:
+        return False
     common = _common(scope, subscription, rel, root)
     leaves = [t for t in transaction.tables.family(root) if t.partition_key is None]
     names = [(leaf.schema, leaf.name) for leaf in leaves]

@@ -33,7 +33,11 @@ from penstock.commands.subscription_options import (
     SubscriptionOptions,
     parse_subscription_options,
 )
-from penstock.commands.subscription_targets import check_targets
+from penstock.commands.subscription_targets import (
+    between_batches,
+    check_targets,
+    check_whole_batches,
+)
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
@@ -154,7 +158,7 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
 
 
 def alter_refresh(
-    statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory
+    statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory, scope: Scope
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
     again whose name belongs to another relation now, that are parked, or have stopped it.
@@ -165,10 +169,14 @@ def alter_refresh(
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
     found = published(subscription, connect)
-    with catalog.write() as transaction:
-        subscription = unchanged(transaction, subscription, found)
-        notices = take_in(transaction, subscription, found, options)
-    return CommandResult(ALTERED, tuple(notices))
+
+    def refreshed() -> list[Notice]:
+        with catalog.write() as transaction:
+            now = unchanged(transaction, subscription, found)
+            check_whole_batches(transaction, scope, now)
+            return take_in(transaction, now, found, options)
+
+    return CommandResult(ALTERED, tuple(between_batches(refreshed)))
 
 
 def take_in(

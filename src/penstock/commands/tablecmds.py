@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
 from penstock.catalog.dependency import delete_table
@@ -22,6 +23,7 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.column_types import columns_of_types
+from penstock.commands.default_partition import DefaultRows, RowsFirst
 from penstock.commands.define_relation import Definition, define
 from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
@@ -53,6 +55,7 @@ from penstock.commands.typecmds import check_unused, shown_user
 from penstock.commands.unique_indexes import add_constraints, inherit_indexes
 from penstock.enum_type import EnumType
 from penstock.errors import (
+    CommitConflict,
     DuplicateObject,
     FeatureNotSupported,
     InvalidParameterValue,
@@ -60,12 +63,14 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse.schema import TableSchema
-from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
 from penstock.sql.enum_types import enum_name
 
 log = logging.getLogger(__name__)
 
+_TRIES: Final = 10
+"""Times that others may write to a default partition meanwhile."""
 _DUPLICATE_TABLE = "42P07"
 _TYPE_OF_ITS_NAME = (
     "A relation has an associated type of the same name, so you must use a name that doesn't "
@@ -74,7 +79,24 @@ _TYPE_OF_ITS_NAME = (
 
 
 def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> CommandResult:
-    """DefineRelation"""
+    """DefineRelation. What a default partition holds is read with nothing locked, and the statement
+    is begun again."""
+    default_rows = DefaultRows()
+    for _ in range(_TRIES):
+        try:
+            return _create_table(statement, catalog, scope, default_rows)
+        except RowsFirst as first:
+            default_rows.read(first.unread)
+    raise CommitConflict(
+        f'others have written to the default partition of "{statement.parent}" {_TRIES} times in a '
+        "row",
+        hint="Let the writers of the table pause, and run the statement again.",
+    )
+
+
+def _create_table(
+    statement: CreateTable, catalog: Catalog, scope: Scope, default_rows: DefaultRows
+) -> CommandResult:
     warehouse = warehouse_of(scope)
     with catalog.write() as transaction:
         namespace = creation_schema(transaction, scope, statement.relation)
@@ -96,6 +118,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
             )
             check_between_batches(transaction, scope, definition.parent)
             check_joins(transaction, scope, definition.parent, (namespace.name, name))
+            default_rows.check(transaction, scope, definition.parent, definition.bound)
         table = transaction.tables.create(
             namespace.name,
             name,
@@ -146,6 +169,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
             local=True,
             default=defined[c.source].default,
             generated=defined[c.source].generation,
+            virtual=defined[c.source].generated is AttGenerated.VIRTUAL,
         )
         for c in made.columns
     ]

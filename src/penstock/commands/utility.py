@@ -165,11 +165,11 @@ def _subscriptions(
         case AlterSubscriptionSet():
             return alter_options(statement, catalog)
         case AlterSubscriptionRefresh():
-            return alter_refresh(statement, catalog, connect)
+            return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():
             return refresh_tables(statement, catalog, connect)
         case AlterSubscriptionPublications():
-            return alter_publications(statement, catalog, connect)
+            return alter_publications(statement, catalog, connect, scope)
         case RenameSubscription():
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():

@@ -24,14 +24,13 @@ from penstock.executor.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.executor.numeric_functions import DIVISION
 from penstock.sql.coercion import element
 from penstock.sql.primnodes import Const, Node
 from penstock.sql.query.primnodes import Aggref
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import is_enum
 
-NUMERIC_AVERAGE: Final = "pg_numeric_average"
-"""(sum, count) as text -> their quotient as numeric_avg prints it; see ``numeric_average``."""
 _RANKS: Final = {
     "row_number": "BIGINT",
     "rank": "BIGINT",
@@ -99,8 +98,8 @@ def _average(node: Aggref, value: Value, total: str, count: str, fails: bool) ->
         return Value(f"({total} / {count})", FLOAT8, None, fails)
     if value.type not in (INT2, INT4, INT8) and value.shape is None:
         raise _refused(node, [value])
-    texts = f"CAST({total} AS VARCHAR), CAST({count} AS BIGINT)"
-    return Value(f"{NUMERIC_AVERAGE}({texts})", NUMERIC, None, fails)
+    texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
+    return Value(f"{DIVISION}({texts})", NUMERIC, None, fails)
 
 
 def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:

@@ -186,7 +186,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
-        if _has_null(node):
+        if has_null(node):
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments[:-1]]
         last = node.arguments[-1]
@@ -195,12 +195,12 @@ class ExpressionCompiler:
         value = self.value(last)
         if not values:
             return prefix(node.name, value)
-        result = binary(node.name, values[0], value, node.type, _stripped(last))
+        result = binary(node.name, values[0], value, node.type, stripped(last))
         return strict([values[0], value], result, () if self._case else node.arguments)
 
     def _like_pattern(self, node: Node) -> Node:
         assert isinstance(node, FuncExpr)
-        pattern, escape = (_stripped(argument) for argument in node.arguments)
+        pattern, escape = (stripped(argument) for argument in node.arguments)
         if not isinstance(pattern, Const) or not isinstance(escape, Const):
             raise refused("a pattern that is not a constant")
         if pattern.text is None or escape.text is None:
@@ -244,7 +244,7 @@ class ExpressionCompiler:
             sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
             return Value(sql, BOOL)
         compared = [
-            strict([left, value], binary(node.name, left, value, BOOL, _stripped(item)))
+            strict([left, value], binary(node.name, left, value, BOOL, stripped(item)))
             for value, item in zip(values, elements, strict=True)
         ]
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
@@ -274,13 +274,13 @@ class ExpressionCompiler:
             argument = node.arguments[0]
             if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)
-            if _has_null(node):
+            if has_null(node):
                 return constant(None, node.type)
             return cast(self.value(argument), node.type, node.typmod)
-        if _has_null(node) and functions()[node.oid].strict:
+        if has_null(node) and functions()[node.oid].strict:
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
-        nodes = [_stripped(argument) for argument in node.arguments]
+        nodes = [stripped(argument) for argument in node.arguments]
         return strict(values, function(node.name, values, nodes, node.type))
 
     @_value.register
@@ -346,16 +346,16 @@ def _branches(conditions: list[Value], results: list[Value], type_: int) -> Valu
     return Value(sql, type_, shape, any(value.fails for value in [*conditions, *results]))
 
 
-def _stripped(node: Node) -> Node:
+def stripped(node: Node) -> Node:
     """A constant behind labels and collations that do not change it."""
     while isinstance(node, RelabelType | CollateExpr):
         node = node.argument
     return node
 
 
-def _has_null(node: OpExpr | FuncExpr) -> bool:
+def has_null(node: OpExpr | FuncExpr) -> bool:
     """Whether a strict function gets a NULL that is a constant: the rest is not looked at."""
-    arguments = [_stripped(argument) for argument in node.arguments]
+    arguments = [stripped(argument) for argument in node.arguments]
     return any(isinstance(a, Const) and a.text is None for a in arguments)
 
 

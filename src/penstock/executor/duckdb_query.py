@@ -7,40 +7,45 @@ strings, NULL above all values. Who reads the tables is left to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TypeVar
 
+from penstock.executor.conditions import always_there, conjuncts, relations
 from penstock.executor.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.executor.duckdb_functions import fitted, output_text
 from penstock.executor.duckdb_operators import COMPARISONS
 from penstock.executor.duckdb_order import order_by
-from penstock.executor.duckdb_predicate import ExpressionCompiler
+from penstock.executor.duckdb_predicate import ExpressionCompiler, has_null, strict, stripped
 from penstock.executor.duckdb_values import (
     BPCHAR,
+    INT4,
+    NUMERIC,
     VARCHAR,
     Value,
     aligned,
+    as_text,
     column,
     comparable,
     duckdb_type,
     refused,
 )
+from penstock.executor.numeric_functions import DIVISION, MAX_SCALE, ROUND
+from penstock.executor.session_values import SessionValues
 from penstock.sql.builtin import functions
-from penstock.sql.expressions import BoolOp
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
-    BoolExpr,
     CoerceViaIO,
+    Const,
     Form,
     FuncExpr,
     Node,
     OpExpr,
     Var,
-    children,
 )
 from penstock.sql.query.expression import SUBLINK_COLUMN
-from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
+from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.query.primnodes import (
     Aggref,
     CteScan,
@@ -49,6 +54,7 @@ from penstock.sql.query.primnodes import (
     OutputColumn,
     Query,
     SeriesScan,
+    SessionValue,
     SetOperationScan,
     SortKey,
     SubLink,
@@ -83,9 +89,12 @@ class CompiledQuery:
     once: bool
 
 
-def compile_query(query: Query) -> CompiledQuery:
-    """Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001)."""
-    compiler = QueryCompiler()
+def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
+    """``session``: None where nothing may be asked of it.
+
+    Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001).
+    """
+    compiler = QueryCompiler(session)
     with limited_depth():
         sql, values = compiler.query(query)
         predicates = compiler.predicates(query)
@@ -103,8 +112,9 @@ def compile_input(item: TableInput) -> CompiledQuery:
 class QueryCompiler(ExpressionCompiler):
     """Of one statement. ``tables``: in the order of the SQL; ``nested``: a subquery is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: SessionValues | None = None) -> None:
         super().__init__()
+        self._session = session
         self.tables: list[TableScan] = []
         self.nested = False
         self._used: set[tuple[str, str]] = set()
@@ -121,6 +131,10 @@ class QueryCompiler(ExpressionCompiler):
             case Var(name=name, relation=relation):
                 self._used.add((relation, name))
                 return self._columns[relation, name]
+            case SessionValue():
+                if self._session is None:
+                    raise refused(f"{node.name.upper()} in this statement")
+                return self._session.value(node)
             case Aggref():
                 return self._aggregate(node, "")
             case WindowFunc():
@@ -129,11 +143,33 @@ class QueryCompiler(ExpressionCompiler):
                 return self._sublink(node)
             case CoerceViaIO(argument=argument, type=target):
                 return output_text(self.value(argument), target)
+            case OpExpr(name="/") if node.type == NUMERIC and not has_null(node):
+                return self._division(node)
+            case FuncExpr(name="round") if node.type == NUMERIC and not has_null(node):
+                return self._round(node)
             case FuncExpr(form=Form.IMPLICIT, typmod=typmod) if typmod >= 0:
                 value = self.value(node.arguments[0])
                 if value.type == node.type and value.type in (VARCHAR, BPCHAR):
                     return fitted(value, typmod)
         return super()._value(node)
+
+    def _division(self, node: OpExpr) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        divisor = stripped(node.arguments[1])
+        by_zero = not isinstance(divisor, Const) or not Decimal(divisor.text or 0)
+        fails = by_zero or any(value.fails for value in values)
+        result = Value(f"{DIVISION}({', '.join(map(as_text, values))})", NUMERIC, None, fails)
+        return strict(values, result, () if self._case else node.arguments)
+
+    def _round(self, node: FuncExpr) -> Value:
+        """Of numbers that are texts; a row filter has decimals only."""
+        value = self.value(node.arguments[0])
+        digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
+        text = digits.text if isinstance(digits, Const) else None
+        if value.shape is not None or text is None or not 0 <= int(text) <= MAX_SCALE:
+            return super()._value(node)
+        sql = f"{ROUND}({value.sql}, {text})"
+        return strict([value], Value(sql, NUMERIC, None, value.fails))
 
     def _aggregate(self, node: Aggref, over: str) -> Value:
         values = [self.value(argument) for argument in node.arguments]
@@ -194,13 +230,13 @@ class QueryCompiler(ExpressionCompiler):
 
     def predicates(self, query: Query) -> dict[str, str]:
         """Conditions of WHERE that concern one table alone, which then reads fewer rows."""
-        scans = {scan.name: scan for node in query.from_ for scan in _always_there(node)}
+        scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[str]] = {}
-        for condition in _conjuncts(query.where):
-            relations = _relations(condition)
-            if relations is None or len(relations) != 1 or not relations <= scans.keys():
+        for condition in conjuncts(query.where):
+            found_in = relations(condition)
+            if found_in is None or len(found_in) != 1 or not found_in <= scans.keys():
                 continue
-            (name,) = relations
+            (name,) = found_in
             value = self._alone(scans[name], condition)
             if not value.fails:
                 found.setdefault(name, []).append(value.sql)
@@ -230,10 +266,13 @@ class QueryCompiler(ExpressionCompiler):
         clauses += self._group(query)
         if query.having is not None:
             clauses.append(f"HAVING {self.value(query.having).sql}")
-        for target in targets if query.distinct else ():
+        keys = [self.value(node) for node in query.distinct_on]
+        for target in targets if query.distinct else keys:
             check_groupable(target)
         shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(targets))
         distinct = "DISTINCT " if query.distinct else ""
+        if keys:
+            distinct = f"DISTINCT ON ({', '.join(key.sql for key in keys)}) "
         sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
         sql = f"{with_}{sql}{self._sorted(query)}"
         if query.limit is not None:
@@ -356,33 +395,3 @@ class QueryCompiler(ExpressionCompiler):
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
     return enumerate(items, 1)
-
-
-def _always_there(node: FromNode) -> Iterator[TableScan]:
-    """Tables that no outer join fills up with NULLs."""
-    if isinstance(node, TableScan):
-        yield node
-    elif isinstance(node, Join) and node.type is JoinType.INNER:
-        yield from _always_there(node.left)
-        yield from _always_there(node.right)
-
-
-def _conjuncts(node: Node | None) -> Iterator[Node]:
-    if isinstance(node, BoolExpr) and node.operator is BoolOp.AND:
-        for argument in node.arguments:
-            yield from _conjuncts(argument)
-    elif node is not None:
-        yield node
-
-
-def _relations(node: Node) -> set[str] | None:
-    """Those whose columns are in it; None where a subquery is."""
-    if isinstance(node, SubLink):
-        return None
-    found = {node.relation} if isinstance(node, Var) else set()
-    for child in children(node):
-        below = _relations(child)
-        if below is None:
-            return None
-        found |= below
-    return found

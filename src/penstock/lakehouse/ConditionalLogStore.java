@@ -3,6 +3,7 @@ package io.penstock;
 import io.delta.storage.S3SingleDriverLogStore;
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Arrays;
@@ -13,6 +14,7 @@ import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import software.amazon.awssdk.core.exception.SdkServiceException;
 
 /**
  * Delta's log store for S3, except that an entry is put if it is absent: by a PUT with If-None-Match.
@@ -22,6 +24,9 @@ import org.apache.hadoop.fs.Path;
  */
 public class ConditionalLogStore extends S3SingleDriverLogStore {
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
+    private static final int CONFLICT = 409;
+    /** Before an entry is put again; as in log_store.py. */
+    private static final long[] PAUSES_MS = {50, 100, 200, 400, 800};
 
     public ConditionalLogStore(Configuration hadoopConf) {
         super(hadoopConf);
@@ -38,17 +43,49 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         if (there(files, path) != null) {
             throw new FileAlreadyExistsException(path.toString());
         }
+        for (int attempt = 0; !putOrOurs(files, path, content, attempt); attempt++) {
+            pause(PAUSES_MS[attempt]);
+        }
+    }
+
+    /** Whether the entry is ours now; false: another put is under way, which may come to nothing. */
+    private static boolean putOrOurs(FileSystem files, Path path, byte[] content, int attempt)
+            throws IOException {
         try {
             put(files, path, content);
+            return true;
         } catch (IOException error) {
             // Another writer's entry; or our own, where the answer was lost and the client asked again.
             byte[] found = there(files, path);
+            if (found == null && isConflict(error) && attempt < PAUSES_MS.length) {
+                return false;
+            }
             if (found == null) {
                 throw error;
             }
             if (!Arrays.equals(found, content)) {
                 throw new FileAlreadyExistsException(path.toString());
             }
+            return true;
+        }
+    }
+
+    /** 409 ConditionalRequestConflict: S3's client does not try that again, and asks us to. */
+    private static boolean isConflict(Throwable error) {
+        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+            if (cause instanceof SdkServiceException) {
+                return ((SdkServiceException) cause).statusCode() == CONFLICT;
+            }
+        }
+        return false;
+    }
+
+    private static void pause(long milliseconds) throws IOException {
+        try {
+            Thread.sleep(milliseconds);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("interrupted while another put was under way");
         }
     }
 

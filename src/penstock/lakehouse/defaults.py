@@ -2,7 +2,8 @@
 
 In: the default as CREATE TABLE on the node had it, kept in the column's metadata: a constant as SQL
 writes it, or now(). Out: the value in the column's Arrow type. Rows of a subscription get it in
-columns that the publication lacks. Other writers do not know it.
+columns that the publication lacks. What it is worth is ``sql.column_default``'s, as for INSERT and
+UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations
@@ -12,24 +13,34 @@ from datetime import datetime
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
+from penstock.errors import PenstockError, ValueNotRepresentable
 from penstock.lakehouse.schema import Column
-from penstock.sql.default_grammar import default_text
+from penstock.sql.column_default import coerced_default
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
-    """NULL where there is no default. Raises ValueNotRepresentable, ProtocolViolation."""
-    text = column.default
-    if text is None:
+    """NULL where there is no default. Raises ValueNotRepresentable with the SQLSTATE that
+    PostgreSQL has where it is not a value of the column."""
+    if column.default is None:
         return pa.scalar(None, column.type)
-    return constant(text, column.type_oid, column.typmod, column.type, now)
+    oid, typmod = column.type_oid, column.typmod
+    try:
+        text = coerced_default(column.source, column.default, oid, typmod, now)
+        return stored(text, oid, typmod, column.type)
+    except PenstockError as error:
+        raise ValueNotRepresentable(
+            error.message,
+            detail=f'It is the default of column "{column.source}".',
+            sqlstate=error.sqlstate,
+        ) from None
 
 
-def constant(text: str, type_oid: int, typmod: int, kind: pa.DataType, now: datetime) -> pa.Scalar:
-    """A default as SQL writes it, as a value of a type."""
-    raw = default_text(text, now).encode()
-    return pa.scalar(pgtypes.find(type_oid).text_value(raw, typmod), kind)
+def stored(text: str | None, type_oid: int, typmod: int, kind: pa.DataType) -> pa.Scalar:
+    """A value in its type's text as a Delta table has it. Raises ValueNotRepresentable."""
+    value = None if text is None else pgtypes.find(type_oid).text_value(text.encode(), typmod)
+    return pa.scalar(value, kind)
 
 
 def filled(column: Column, rows: int, now: datetime) -> pa.Array:
-    """A whole column of it."""
+    """A whole column of it. Raises as ``default_value``."""
     return pa.repeat(default_value(column, now), rows)

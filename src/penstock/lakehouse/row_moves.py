@@ -77,6 +77,31 @@ def by_table(arrivals: Iterable[Arrivals]) -> list[Arrivals]:
     return list(found.values())
 
 
+def pending(
+    storage: Storage, sequenced: Mapping[int, int], tables: Mapping[int, tuple[str, int]]
+) -> Arrivals | None:
+    """Rows that have left one of some tables and have not come to another of them; None: no such.
+
+    ``tables``: by oid, the URI and a version of each; ``sequenced``: the version up to which the
+    sequencer has seen it, which passes no commit that waits for another.
+    """
+    for oid, (uri, newest) in tables.items():
+        for version in range(sequenced.get(oid, newest) + 1, newest + 1):
+            for arrivals in arrivals_of(read_entry(storage, uri, version) or ()):
+                target = tables.get(arrivals.relation)
+                if target is not None and _missing(storage, *target, arrivals):
+                    return arrivals
+    return None
+
+
+def _missing(storage: Storage, uri: str, newest: int, arrivals: Arrivals) -> set[str]:
+    """The paths of those files that are not in a table's version."""
+    paths = {str(body["path"]) for body in arrivals.adds}
+    for version in range(arrivals.version + 1, newest + 1):
+        paths.difference_update(_arrived(read_entry(storage, uri, version) or (), arrivals.group))
+    return paths
+
+
 def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals) -> bool:
     """Put the commit that brings rows to a table; False where all of them are there already. Of
     several tables that rows leave, some may have arrived: a file is known by its path.

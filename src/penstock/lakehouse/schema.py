@@ -22,13 +22,15 @@ import penstock.pgtypes as pgtypes
 from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz, type_text
 from penstock.lakehouse.names import column_names
-from penstock.relation import Relation, ReplicaIdentity
+from penstock.relation import AttGenerated, Relation, ReplicaIdentity
 
 SOURCE: Final = "penstock.source"
 TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
 LOCAL: Final = "penstock.local"
 """Metadata: the column was made by CREATE TABLE on the node, whatever is published."""
+PUBLISHED: Final = "penstock.published"
+"""Metadata: a publication has sent such a column."""
 DEFAULT: Final = "penstock.default"
 """Metadata: such a column's default (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
@@ -38,6 +40,8 @@ DROPPED: Final = "penstock.dropped"
 subscription does not bring them back."""
 GENERATED: Final = "penstock.generated"
 """Metadata: such a column's expression, where its values are made of the others of the row."""
+VIRTUAL: Final = "penstock.virtual"
+"""Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -58,8 +62,10 @@ class Column:
     """One column: its name in Delta, its name and type at the publisher, its Arrow type.
 
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
-    node, so that a publication may lack it; ``default``: for rows without a value then.
-    ``generated``: the expression, in PostgreSQL's words and names, that makes its values.
+    node, so that a publication may lack it; ``published``: one has had it; ``default``: for rows
+    without a value then.
+    ``generated``: the expression, in PostgreSQL's words and names, that makes its values;
+    ``virtual``: it is VIRTUAL to PostgreSQL.
     """
 
     name: str
@@ -68,8 +74,10 @@ class Column:
     type_oid: int = 0
     typmod: int = -1
     local: bool = False
+    published: bool = False
     default: str | None = None
     generated: str | None = None
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,13 @@ class TableSchema:
             _kept(own[c.source], c) if c.source in own and own[c.source].local else c
             for c in wanted.columns
         ]
-        rest = [c for c in self.columns if c.local and c.source not in wanted.by_source]
+        rest = [
+            replace(
+                c, published=False
+            )  # of the rows that it has now, none has a value that was sent
+            for c in self.columns
+            if c.local and c.source not in wanted.by_source
+        ]
         return TableSchema((*columns, *rest), wanted.key)
 
     def columns_added(
@@ -179,7 +193,8 @@ class TableSchema:
         ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
         others here.
         Raises RelationChanged naming table, column and both types for anything else: a column that
-        is gone, a type that became another, another key. To take it back at the publisher does not
+        is gone, one of the node's own that may have another name now, a type that became another,
+        another key. To take it back at the publisher does not
         help: its WAL keeps the definition of then.
         """
         _check_same_columns(self, wanted, table, own=bool(self.key) or not whole_rows)
@@ -190,6 +205,14 @@ class TableSchema:
                 f"{_key_text(wanted)}.",
             )
         return self.lacking(wanted.columns)
+
+    def with_published(self, sources: Collection[str]) -> TableSchema:
+        """This schema with those of its own columns marked that a publication has (names there)."""
+        columns = tuple(
+            replace(c, published=True) if c.local and c.source in sources else c
+            for c in self.columns
+        )
+        return TableSchema(columns, self.key)
 
     def lacking(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
         """Those of ``wanted`` that are not here, with the names that they get here."""
@@ -202,9 +225,12 @@ class TableSchema:
         )
 
 
-def is_generated(metadata: Mapping[str, Any]) -> bool:
+def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
     """Whether a column's values are made of others, by the node or by Delta's writers."""
-    return GENERATED in metadata or GENERATION in metadata
+    if metadata.get(VIRTUAL) == "true":
+        return AttGenerated.VIRTUAL
+    generated = GENERATED in metadata or GENERATION in metadata
+    return AttGenerated.STORED if generated else AttGenerated.NOT
 
 
 def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
@@ -218,12 +244,15 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
 
 
-def altered(schema_json: str, dropped: Collection[str], added: Sequence[Column]) -> str:
-    """A table's schema JSON without columns (Delta names), and with columns appended; what others
-    wrote to the rest (comments) stays."""
+def altered(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
+    """A table's schema JSON with those of its columns that are kept, and with columns appended;
+    what others wrote to the rest (comments) stays."""
     schema = json.loads(schema_json)
-    kept = [field for field in schema["fields"] if field["name"] not in dropped]
-    schema["fields"] = [*kept, *(_field(column) for column in added)]
+    fields = {field["name"]: field for field in schema["fields"]}
+    schema["fields"] = [
+        *(_marked(fields[column.name], column) for column in kept),
+        *(_field(column) for column in added),
+    ]
     return json.dumps(schema)
 
 
@@ -248,15 +277,18 @@ def _kept(own: Column, wanted: Column) -> Column:
     """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
     if own.type == wanted.type:
         wanted = replace(wanted, type_oid=own.type_oid, typmod=own.typmod)
-    return replace(wanted, local=True, default=own.default)
+    return replace(wanted, local=True, published=True, default=own.default)
 
 
 def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
     _check_not_generated(have, wanted, table)
+    missing = [column.source for column in wanted.columns if column.source not in have.by_source]
     for column in have.columns:
         other = wanted.by_source.get(column.source)
         if other is None and column.generated is not None:
             continue  # follows from the others
+        if other is None and column.published and missing:
+            raise _may_be_renamed(column, missing, table)
         if other is None and column.local and own:
             continue  # keeps its own values, as a subscriber's do
         mine = type_text(delta_type(column.type))
@@ -281,8 +313,27 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
             )
 
 
+def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> RelationChanged:
+    """logicalrep_report_missing_and_gen_attrs. Missing columns are made here, as a rule; not where
+    the values of another one may go on in them."""
+    columns = "column" if len(missing) == 1 else "columns"
+    names = ", ".join(f'"{name}"' for name in missing)
+    return RelationChanged(
+        f'logical replication target relation "{table}" is missing replicated {columns}: {names}',
+        detail=f'The column "{column.source}" is no longer published: it may have been renamed. A '
+        "new copy of the table keeps it as a column of the node's own, without the publisher's "
+        "values.",
+    )
+
+
 def _key_text(schema: TableSchema) -> str:
     return f"({', '.join(schema.source_key)})" if schema.key else "none"
+
+
+def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
+    if column.published:
+        field["metadata"][PUBLISHED] = "true"
+    return field
 
 
 def _field(column: Column) -> dict[str, Any]:
@@ -291,10 +342,14 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[TYPE] = f"{column.type_oid},{column.typmod}"
     if column.local:
         metadata[LOCAL] = "true"
+    if column.published:
+        metadata[PUBLISHED] = "true"
     if column.default is not None:
         metadata[DEFAULT] = column.default
     if column.generated is not None:
         metadata[GENERATED] = column.generated
+    if column.virtual:
+        metadata[VIRTUAL] = "true"
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -323,6 +378,8 @@ def _column(field: Mapping[str, Any]) -> Column:
         type_oid=int(oid),
         typmod=int(typmod or -1),
         local=metadata.get(LOCAL) == "true",
+        published=metadata.get(PUBLISHED) == "true",
         default=metadata.get(DEFAULT),
         generated=metadata.get(GENERATED),
+        virtual=metadata.get(VIRTUAL) == "true",
     )

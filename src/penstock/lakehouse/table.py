@@ -209,6 +209,12 @@ class DeltaTable:
             self._staged_schema = self.schema.with_columns(columns)
             self._staged_unfilled = (*self.unfilled, *unfilled)
 
+    def mark_published(self, sources: Collection[str]) -> None:
+        """Stage that a publication has these columns (names there), where that is new."""
+        marked = self.schema.with_published(sources)
+        if marked != self.schema:
+            self._staged_schema = marked
+
     @property
     def unfilled(self) -> tuple[str, ...]:
         """Columns in which rows from before they were added lack the values that they have at their
@@ -408,8 +414,10 @@ class DeltaTable:
             metadata["schemaString"] = self._staged_schema.delta_json()
         else:
             dropped = self._staged_dropped
-            kept = [column for column in self._schema.columns if column.name not in dropped]
-            added = self._staged_schema.columns[len(kept) :]
-            metadata["schemaString"] = altered(metadata["schemaString"], dropped, added)
+            kept = sum(column.name not in dropped for column in self._schema.columns)
+            columns = self._staged_schema.columns
+            metadata["schemaString"] = altered(
+                metadata["schemaString"], columns[:kept], columns[kept:]
+            )
         found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
         return found

@@ -53,6 +53,7 @@ from penstock.relation import TableName
 from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import Statement
 from penstock.stats.report import NodeReport
+from penstock.walsender.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -184,13 +185,11 @@ class Node:
             take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
-            self._running = RunningNode(
-                self.folder, self.parameters, self.spark, self._warehouse, self._catalog
-            )
+            sessions = Sessions()
+            shared = (self.parameters, self.spark, self._warehouse, self._catalog, sessions)
+            self._running = RunningNode(self.folder, *shared)
             if self.parameters.port:
-                self.serving = ServingNode(
-                    self.folder, self.parameters, self.spark, self._warehouse, self._catalog
-                )
+                self.serving = ServingNode(self.folder, *shared)
                 self.serving.start()
                 undo.callback(self.serving.stop)
                 self._running.ended = self.serving.stop

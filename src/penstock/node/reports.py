@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,7 +68,8 @@ class Reports:
             return with_told(idle, told)
         snapshot = worker.status.snapshot()
         rate = self._rate(oid, snapshot.rows_applied)
-        return with_told(statistics_of(before, snapshot, now, rate), told)
+        numbers = replace(statistics_of(before, snapshot, now, rate), pid=worker.pid)
+        return with_told(numbers, told)
 
     def _rate(self, oid: int, rows: int) -> float:
         at = time.monotonic()
@@ -90,7 +90,7 @@ def statistics_of(
     tables = {table.name: table for table in before.tables}
     return SubscriptionStatistics(
         subid=before.subid,
-        pid=os.getpid(),
+        pid=None,
         state=snapshot.state,
         updated_at=now,
         received_lsn=snapshot.received_lsn or before.received_lsn,

@@ -24,11 +24,13 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.reports import Reports
+from penstock.node.shown_workers import ShownWorkers
 from penstock.node.worker_options import copy_options, stream_options
 from penstock.pipeline.payload import remove_leftovers
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
+from penstock.walsender.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +57,16 @@ class RunningNode:
         spark: SparkSession,
         warehouse: Warehouse,
         catalog: Catalog,
+        sessions: Sessions,
     ) -> None:
+        """``sessions``: where workers are shown."""
         self.ended: Callable[[], None] = lambda: None
         """Called where an error ends the launcher: another process may run the node now."""
         self._parameters = parameters
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
+        self._sessions = sessions
         self._spool = folder / "spool"
         self._launcher = Launcher(self._wanted, self._make_worker)
         self._stopping = threading.Event()
@@ -153,6 +158,7 @@ class RunningNode:
             copy_options=copy_options(self._parameters),
             stream_options=stream_options(self._parameters, self._spool),
             retry_interval=self._parameters.wal_retrieve_retry_interval,
+            shown=ShownWorkers(self._sessions, self._parameters.database, oid),
         )
 
     def _subscription_name(self, app_id: str) -> str | None:

@@ -52,15 +52,17 @@ class ServingNode:
         spark: SparkSession,
         warehouse: Warehouse,
         catalog: Catalog,
+        sessions: Sessions,
     ) -> None:
-        """Raises ConfigurationError: rules, certificate or version make no sense."""
+        """``sessions``: where they are shown, beside workers. Raises ConfigurationError: rules,
+        certificate or version make no sense."""
         self._catalog = catalog
         self._parameters = parameters
         self._warehouse = warehouse
         self.sequencer = Sequencer(catalog, warehouse)
         self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
         self.senders = Senders()
-        self.sessions = Sessions()
+        self.sessions = sessions
         self.slots = Slots(
             catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
         )

@@ -61,5 +61,8 @@ class SessionCommands:
 
 def compile_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
     """``commands.RowFilterCompiler``: the one rule of ``publication``."""
-    known = [FilterColumn(c.name, c.type_oid, c.typmod, c.generated, c.collation) for c in columns]
+    known = [
+        FilterColumn(c.name, c.type_oid, c.typmod, c.generated, c.collation, c.generation)
+        for c in columns
+    ]
     return compile_row_filter(text, known, table=table)

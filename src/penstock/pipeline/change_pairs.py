@@ -81,8 +81,7 @@ def load_lone_pairs(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyCon
     duck.execute(
         f"CREATE OR REPLACE TEMP TABLE moved AS SELECT * FROM pairs p "
         f"WHERE NOT {' AND NOT '.join(chained)} "
-        f"QUALIFY count(*) OVER (PARTITION BY {', '.join(olds)}) = 1 "
-        f"AND count(*) OVER (PARTITION BY {', '.join(news)}) = 1"
+        f"{_one_to_one(olds, news)}"
     )
     duck.execute("DROP TABLE pairs")
     return True
@@ -184,11 +183,17 @@ def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
     columns = ", ".join((*olds, *news))
     duck.execute(
-        f"CREATE OR REPLACE TEMP TABLE moved AS SELECT DISTINCT {columns} FROM pairs p "
+        f"CREATE OR REPLACE TEMP TABLE moved AS SELECT {columns} FROM pairs p "
         f"WHERE {there('went', olds)} AND {there('came', news)} "
-        f"AND NOT {there('came', olds)} AND NOT {there('went', news)}"
+        f"AND NOT {there('came', olds)} AND NOT {there('went', news)} {_one_to_one(olds, news)}"
     )
     return bool(duck.execute("SELECT 1 FROM moved LIMIT 1").fetchall())
+
+
+def _one_to_one(olds: Sequence[str], news: Sequence[str]) -> str:
+    """Of pairs: no other one has the old key, nor the new one. Whoever tells of two may err."""
+    once = (f"count(*) OVER (PARTITION BY {', '.join(names)}) = 1" for names in (olds, news))
+    return f"QUALIFY {' AND '.join(once)}"
 
 
 def _same(one: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.executor import numeric_functions
 from penstock.executor.duckdb_errors import postgres_error
 
 MEMORY: Final = "1GiB"
@@ -70,6 +71,7 @@ def connect() -> duckdb.DuckDBPyConnection:
         }
     )
     opened.execute("set TimeZone = 'UTC'")
+    numeric_functions.register(opened)
     return opened
 
 

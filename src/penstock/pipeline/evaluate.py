@@ -45,6 +45,23 @@ class Evaluation:
 
         return evaluate
 
+    def tolerant(self) -> Callable[..., pa.Array]:
+        """The same, with NULL for rows whose value is an error."""
+
+        def evaluate(*arguments: pa.Array) -> pa.Array:
+            rows = len(arguments[0])
+            try:
+                return self.values(*arguments)
+            except PenstockError:
+                if rows == 1:
+                    return pa.nulls(1, self.type)
+            halves = ((0, rows // 2), (rows // 2, rows - rows // 2))
+            return pa.concat_arrays(
+                [evaluate(*(each.slice(*half) for each in arguments)) for half in halves]
+            )
+
+        return evaluate
+
     def values(self, *arguments: pa.Array) -> pa.Array:
         """The value of each row. Raises PenstockError."""
         rows = pa.table(

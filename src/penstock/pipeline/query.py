@@ -17,8 +17,6 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.executor.duckdb_aggregates import NUMERIC_AVERAGE
-from penstock.executor.numeric_average import numeric_average
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
 from penstock.pipeline.duck import connect, query_error
@@ -63,7 +61,6 @@ class LakeQuery:
     ) -> Iterator[pa.RecordBatch]:
         """Raises PenstockError; ends when it is closed."""
         with closing(connect()) as duck, self._interrupts.interrupting(duck.interrupt):
-            duck.create_function(NUMERIC_AVERAGE, numeric_average, ["VARCHAR", "BIGINT"], "VARCHAR")
             try:
                 for given in inputs:
                     self._open(duck, given, once)

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.lakehouse.batches import BATCH_BYTES, read_batches
 from penstock.lakehouse.files import FileWriter, open_parquet
 from penstock.lakehouse.storage import Storage
+from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.tasks import Failed, Written
 
 
@@ -35,7 +36,7 @@ class RewriteItem:
     """Files of one table that become new files of ``target_file_bytes`` each.
 
     ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold in it,
-    whatever the files have under its name.
+    whatever the files have under its name; ``generated``: what is made of the other columns.
     """
 
     storage: Storage
@@ -45,6 +46,7 @@ class RewriteItem:
     target_file_bytes: int
     batch_bytes: int = BATCH_BYTES
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    generated: GeneratedColumns | None = None
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
@@ -56,7 +58,8 @@ def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
 
 
 def rewrite(item: RewriteItem) -> Written:
-    """Write the live rows of all sources. Raises StorageError; nothing is left behind then."""
+    """Write the live rows of all sources. Raises StorageError, ValueNotRepresentable; nothing is
+    left behind then."""
     writer = FileWriter(
         item.storage, item.table_uri, item.schema, target_file_bytes=item.target_file_bytes
     )
@@ -76,7 +79,7 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
             ):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield _conform(_without(batch, here), item)
+                yield from _filled(_conform(_without(batch, here), item), item.generated)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
@@ -91,6 +94,13 @@ def _conform(batch: pa.RecordBatch, item: RewriteItem) -> pa.RecordBatch:
     """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
     columns = [_column(batch, field, item.constants) for field in item.schema]
     return pa.RecordBatch.from_arrays(columns, schema=item.schema)
+
+
+def _filled(batch: pa.RecordBatch, generated: GeneratedColumns | None) -> Iterator[pa.RecordBatch]:
+    if generated is None:
+        yield batch
+    else:
+        yield from generated.filled(pa.Table.from_batches([batch])).to_batches()
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.Scalar]) -> pa.Array:

@@ -2,7 +2,8 @@
 
 In: tables whose new columns are staged, and what all rows hold in the added ones. Out: files with
 the same rows, staged with them. A dropped column leaves the files, so that no column of its name,
-whoever adds it, shows what it held; an added one holds its default in the rows that are there.
+whoever adds it, shows what it held; an added one holds its default, or what it is made of, in the
+rows that are there.
 Older versions keep their files until VACUUM. The work is done before anything is locked: what was
 rewritten is kept by file, and whoever loses a race rewrites what has come since.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from penstock.lakehouse.deletion_vectors import unique_id
 from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.generated import GeneratedColumns, generated_columns
 from penstock.pipeline.rewrite import RewriteItem, Source, rewrite
 
 _Key = tuple[str, str, str, TableSchema]
@@ -31,7 +33,8 @@ _Key = tuple[str, str, str, TableSchema]
 @dataclass(frozen=True)
 class ColumnChange:
     """A table with its new columns staged. ``dropped``: names that files may have and rows have no
-    more; ``constants``: what all rows hold in the added columns. Both by Delta names.
+    more; ``constants``: what all rows hold in the added columns, by Delta names. Those that are
+    generated are made of the others.
     """
 
     table: DeltaTable
@@ -41,7 +44,19 @@ class ColumnChange:
     @property
     def concerns_files(self) -> bool:
         """Whether files can be left as they are: a column that they lack is NULL."""
-        return bool(self.dropped) or any(value.is_valid for value in self.constants.values())
+        return bool(self.dropped) or self.fills
+
+    @property
+    def fills(self) -> bool:
+        """Whether every row gets a value in an added column."""
+        return bool(self.generated.columns) or any(v.is_valid for v in self.constants.values())
+
+    @property
+    def generated(self) -> GeneratedColumns:
+        """Those of the added columns. Raises RelationChanged."""
+        every = generated_columns(self.table.schema, self.table.name)
+        added = tuple(column for column in every.columns if column.name in self.constants)
+        return replace(every, columns=added)
 
 
 class ColumnRewrites:
@@ -89,7 +104,7 @@ def _key(change: ColumnChange, file: DataFile) -> _Key:
 
 
 def _is_due(change: ColumnChange, file: DataFile) -> bool:
-    if any(value.is_valid for value in change.constants.values()):
+    if change.fills:
         return True
     with open_parquet(change.table.uri, file.path) as parquet:
         return not change.dropped.isdisjoint(parquet.schema_arrow.names)
@@ -104,6 +119,7 @@ def _rewritten(change: ColumnChange, file: DataFile) -> WrittenFile:
         (Source(file.path, file.deletion_vector),),
         target_file_bytes=sys.maxsize,
         constants=change.constants,
+        generated=change.generated if change.generated.columns else None,
     )
     files = rewrite(item).files
     if len(files) == 1 and files[0].rows == file.live_rows:

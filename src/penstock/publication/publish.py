@@ -23,6 +23,7 @@ from penstock.publication.members import (
     actions_of,
 )
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
+from penstock.relation import AttGenerated
 from penstock.sql.expressions import BoolOp
 
 FILTERED = (Action.INSERT, Action.UPDATE, Action.DELETE)
@@ -174,8 +175,10 @@ def _columns(
 def _without_list(
     columns: Sequence[FilterColumn], publication: PublicationRow | None
 ) -> tuple[str, ...]:
-    stored = publication is not None and publication.generated_columns == "s"
-    return tuple(column.name for column in columns if stored or not column.generated)
+    kinds = {AttGenerated.NOT}
+    if publication is not None and publication.generated_columns == "s":
+        kinds.add(AttGenerated.STORED)
+    return tuple(column.name for column in columns if column.generated in kinds)
 
 
 def publication_tables(

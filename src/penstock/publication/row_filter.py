@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.executor.duckdb_predicate import predicate
+from penstock.relation import AttGenerated
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
 from penstock.sql.expression_analysis import ExpressionAnalysis
@@ -27,7 +28,10 @@ from penstock.sql.primnodes import (
     Var,
     children,
     column_names,
+    substituted,
 )
+from penstock.sql.query.generated_column import analyze_generation
+from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.volatility import calls_mutable_function
 
 FIRST_NORMAL_OBJECT_ID: Final = 16384
@@ -39,13 +43,15 @@ _ONLY_SIMPLE: Final = (
 
 @dataclass(frozen=True)
 class FilterColumn:
-    """A column that a filter may name. ``typmod``: as pg_attribute has it."""
+    """A column that a filter may name. ``typmod``: as pg_attribute has it; ``generation``: the
+    expression where the node generates it."""
 
     name: str
     type_oid: int
     typmod: int = -1
-    generated: bool = False
+    generated: AttGenerated = AttGenerated.NOT
     collation: str = "default"
+    generation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str
 def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
+    node = _expanded(node, columns, table)
     check_row_filter(node)
     used = column_names(node)
     for column in columns:
@@ -79,6 +86,21 @@ def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilt
             )
     compiled = predicate(node)
     return RowFilter(deparse(node), used, compiled.sql, compiled.fails)
+
+
+def _expanded(node: Node, columns: Sequence[FilterColumn], table: str) -> Node:
+    """expand_generated_columns_in_expr: what virtual columns are made of, in their places."""
+    virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
+    if not virtual & column_names(node):
+        return node
+    known = [OutputColumn(c.name, c.type_oid, c.typmod, generation=c.generation) for c in columns]
+    values = {
+        column.name: analyze_generation(column, known, table)
+        if column.name in virtual
+        else Var(column.type, column.name, column.typmod)
+        for column in known
+    }
+    return substituted(node, values)
 
 
 def check_row_filter(node: Node) -> None:

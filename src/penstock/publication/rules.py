@@ -17,6 +17,7 @@ from penstock.errors import (
 )
 from penstock.publication.members import Action, Members, PublicationRow, TableRow, actions_of
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.relation import AttGenerated
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
 _COMMANDS: Final = {
@@ -140,10 +141,12 @@ def _broken_rule(
         if row is not None and row.columns is not None and (full or not identity <= {*row.columns}):
             return "Column list used by the publication does not cover the replica identity."
     generated = frozenset(column.name for column in columns if column.generated)
+    virtual = any(column.generated is AttGenerated.VIRTUAL for column in columns)
     needed = generated if full else generated & identity
     for publication, row in zip(publications, rows, strict=True):
         listed = row is not None and row.columns is not None
-        if needed and not listed and publication.generated_columns == "n":
+        unpublished = needed and not listed and publication.generated_columns == "n"
+        if unpublished or (full and virtual):
             return "Replica identity must not contain unpublished generated columns."
     return None
 

@@ -10,13 +10,15 @@ from datetime import datetime
 from typing import Final
 
 from penstock.sql.cursor import Cursor, not_supported
+from penstock.sql.datetime_literals import read_timestamp
 from penstock.sql.lexer import Kind
 from penstock.sql.quoting import quote_literal
 
 NOW: Final = "now()"
 """The one default that is no constant: the time at which rows are written."""
 _WORDS: Final = ("true", "false", "null")
-_BOOLEANS: Final = {"true": "t", "false": "f"}
+BOOLEANS: Final = {"true": "t", "false": "f"}
+"""Words that are defaults, and their values."""
 
 
 def default_constant(cursor: Cursor) -> str | None:
@@ -50,7 +52,7 @@ def _constant(cursor: Cursor) -> str:
 def default_text(default: str, now: datetime | None = None) -> str:
     """The value in PostgreSQL's text format. ``now``: what NOW stands for."""
     if default == NOW and now is not None:
-        return now.isoformat(sep=" ")
-    if default in _BOOLEANS:
-        return _BOOLEANS[default]
+        return read_timestamp(now.isoformat(sep=" "), zone=True)
+    if default in BOOLEANS:
+        return BOOLEANS[default]
     return default[1:-1].replace("''", "'") if default.startswith("'") else default

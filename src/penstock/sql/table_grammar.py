@@ -31,6 +31,7 @@ from penstock.sql.table_statements import (
     CreateTableAs,
     DropSchema,
     DropTable,
+    Generation,
     PartitionSpec,
     Unique,
 )
@@ -255,7 +256,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
     found_type = column_type(cursor)
     found: list[str] = []
     default: str | None = None
-    generations: list[str] = []
+    generations: list[Generation] = []
     references: RangeVar | None = None
     unique: Unique | None = None
     while True:

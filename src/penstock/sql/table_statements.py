@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.relation import AttGenerated
 from penstock.sql.column_type_grammar import ColumnType
 from penstock.sql.object_names import RangeVar, RoleSpec
 from penstock.sql.partition_bound import PartitionBound, Strategy
@@ -22,11 +23,18 @@ class Unique:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """GENERATED ALWAYS AS (expression) STORED or VIRTUAL; the expression as it was written."""
+
+    expression: str
+    kind: AttGenerated
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnDef:
     """A column with the constraints that were written behind it.
 
-    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: the expression of each
-    GENERATED ALWAYS AS (...) STORED, as it was written.
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED.
     """
 
     name: str
@@ -35,7 +43,7 @@ class ColumnDef:
     null: bool = False
     primary_key: bool = False
     default: str | None = None
-    generations: tuple[str, ...] = ()
+    generations: tuple[Generation, ...] = ()
     references: RangeVar | None = None
     unique: Unique | None = None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.rights import NO_RIGHT, missing_right
+from penstock.subscription.shown import Shown
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,
@@ -57,6 +59,7 @@ class Copies:
         retry_interval: float,
         cancelled: Callable[[], bool],
         check_connection: Callable[[Connection], None],
+        shown: Shown,
     ) -> None:
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
@@ -71,11 +74,13 @@ class Copies:
             subscription=subscription,
             options=options,
             progress=status.copying,
-            cancelled=cancelled,
+            cancelled=lambda: cancelled() or self._terminated.is_set(),
             check_connection=check_connection,
             failed=self._failed,
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
+        self._shown = shown
+        self._terminated = threading.Event()
         self._round: Future[bool] | None = None
         self._again_at: dict[str, float] = {}
         """By sync id: when a table that failed is tried again."""
@@ -165,8 +170,10 @@ class Copies:
     def _run(self, rels: Sequence[SubscriptionRel]) -> bool:
         """A round, in its thread; whether it has copied tables."""
         error: Exception | None = None
+        self._terminated.clear()
         try:
-            run_round(self._work, rels)
+            with self._shown.copies([rel.table_name for rel in rels], self._terminated.set):
+                run_round(self._work, rels)
         except CopyCancelled as cancelled:
             log.info('subscription "%s": %s', self._subscription.name, cancelled)
         except Exception as ended:

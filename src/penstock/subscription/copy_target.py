@@ -18,10 +18,11 @@ from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChang
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.partition_tree import routing_of
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
-from penstock.subscription.partitions import check_columns, check_key, open_leaf, routing_of
+from penstock.subscription.partitions import check_columns, check_key, open_leaf
 from penstock.subscription.shards import check_alone
 from penstock.walreceiver.table_info import PublishedTable
 
@@ -32,7 +33,11 @@ _MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
     """The transaction marker's name that tells a copy of this membership from an older one's."""
-    return f"{app_id}/copy/{rel.sync_id}"
+    return f"{_copies_of(app_id)}{rel.sync_id}"
+
+
+def _copies_of(app_id: str) -> str:
+    return f"{app_id}/copy/"
 
 
 def target_key(info: PublishedTable) -> tuple[str, ...]:
@@ -123,10 +128,12 @@ def copy_leaves(
     routing, tables = routing_of(tree, root.schema)
     check_key(tree[0], routing, root.schema)
     leaves = tuple(open_leaf(warehouse, table) for table in tables)
-    earlier = root.id == rel.table_id and root.transaction_version(app_id) is not None
+    same = root.id == rel.table_id
+    earlier = same and root.transaction_version(app_id) is not None
     changed = rel.returned and any(leaf.changed_by_others(app_id) for leaf in leaves)
     for leaf in leaves:
         begun = leaf.transaction_version(copy_marker(rel, app_id)) is not None
+        begun = begun or (same and _is_of_a_copy(leaf, app_id))
         if leaf.rows and not begun and (changed or not earlier):
             raise _not_empty(leaf)
         if leaf.rows:
@@ -135,6 +142,13 @@ def copy_leaves(
         leaf.add_columns(leaf.schema.lacking(root.schema.columns))
         check_columns(leaf, root.schema)
     return Leaves(leaves, routing)
+
+
+def _is_of_a_copy(leaf: DeltaTable, app_id: str) -> bool:
+    """Whether all of its rows come from copies, such as one of an earlier membership that has never
+    come to the root."""
+    copied = any(marker.startswith(_copies_of(app_id)) for marker in leaf.app_ids)
+    return copied and not leaf.changed_by_others(app_id)
 
 
 def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
@@ -171,8 +185,8 @@ def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: b
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
-    if added:
-        table.add_columns(added)
+    table.add_columns(added)
+    table.mark_published(wanted.by_source)
     return table
 
 

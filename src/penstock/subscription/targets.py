@@ -257,12 +257,12 @@ class Targets:
         Raises ApplierReplaced where it was lost to another applier of our own subscription, and
         what ``DeltaTable.reload`` raises."""
         target.table.reload()
-        self._open_partitions(target)
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
-            if target.partitions is not None or not self.unanswered.has(target.table, marker):
+            if not self.unanswered.has(target.table, marker):
                 raise self._replaced(target, Lsn(marker))
             target.marker = Lsn(marker)
+        self._open_partitions(target)
         if target.ahead not in (None, end_lsn):
             raise self._replaced(target, target.ahead)
 
@@ -279,9 +279,19 @@ class Targets:
         target.partitions = None
         if tree:
             common = common_point(target.marker, self.last_cut if target.ready else None)
-            target.partitions = open_partitions(
-                self._warehouse, tree, target.table.schema, self._app_id, common
-            )
+            target.partitions = self._shut(tree, target.table.schema, common)
+
+    def _shut(self, tree: tuple[LakeTable, ...], root: TableSchema, common: Lsn) -> Partitions:
+        """Open partitions that no late commit comes to any more."""
+        while True:
+            opened = open_partitions(self._warehouse, tree, root, self._app_id, common)
+            try:
+                for leaf in opened.leaves:
+                    marker = leaf.newest.transaction_version(self._app_id)
+                    self.unanswered.shut_out(leaf.newest, marker)
+            except CommitConflict:
+                continue  # it has arrived, or others have come: look again
+            return opened
 
     def with_other_partitions(self) -> list[Target]:
         """Those whose partitions are others now than they were opened with. Not while some of them
@@ -345,6 +355,7 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
+        target.table.mark_published(wanted.by_source)
         target.followed = relation
 
     def _check_newest(self, target: Target) -> None:

@@ -31,6 +31,7 @@ from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
+from penstock.subscription.shown import Shown
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
@@ -91,9 +92,13 @@ class ApplyWorker:
         copy_options: CopyOptions,
         stream_options: StreamOptions,
         retry_interval: float,
+        shown: Shown,
     ) -> None:
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name)
+        self.pid: int | None = None
+        """While sessions follow one another without an error."""
+        self._shown = shown
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -102,6 +107,7 @@ class ApplyWorker:
         self._witness = Witness(subscription, warehouse, catalog.record_publisher)
         self._stopping = threading.Event()
         self._changed = threading.Event()
+        self._terminated = threading.Event()
         self._failures = 0
         self._unanswered = Unanswered()
         self._stopped_by: SubscriptionRel | None = None
@@ -116,6 +122,7 @@ class ApplyWorker:
             retry_interval=retry_interval,
             cancelled=self._stopping.is_set,
             check_connection=self._witness.check_connection,
+            shown=shown,
         )
         self._thread = threading.Thread(
             target=self._run, name=f"apply {subscription.name}", daemon=True
@@ -155,6 +162,15 @@ class ApplyWorker:
         """The subscription's tables are others now: look at them again."""
         self._changed.set()
 
+    def terminate(self) -> None:
+        """End the session after the current cut, and begin another one; copies go on."""
+        log.warning(
+            'subscription "%s": terminating logical replication worker due to '
+            "administrator command",
+            self.subscription.name,
+        )
+        self._terminated.set()
+
     def _run(self) -> None:
         log.info(
             'logical replication apply worker for subscription "%s" has started',
@@ -163,13 +179,23 @@ class ApplyWorker:
         try:
             while not self._stopping.is_set():
                 try:
-                    self._session()
+                    self._sessions()
                 except Exception as error:
                     if not self._again_after(error):
                         return
         finally:
             self._copies.close()
             self.status.state = "stopped"
+
+    def _sessions(self) -> None:
+        """What is one process of a server, which ends with an error or when it is told to."""
+        with self._shown.apply(self.status, self.terminate) as self.pid:
+            self._terminated.clear()
+            try:
+                while not self._stopping.is_set() and not self._terminated.is_set():
+                    self._session()
+            finally:
+                self.pid = None
 
     def _again_after(self, error: Exception) -> bool:
         """Log, record and wait as ``retry`` decides; whether to begin another session."""
@@ -270,7 +296,8 @@ class ApplyWorker:
         """
         if self._copies.step():
             self._changed.set()
-        return self._stopping.is_set() or self._changed.is_set()
+        events = (self._stopping, self._changed, self._terminated)
+        return any(event.is_set() for event in events)
 
     def _members_hold(self, members: Membership) -> bool:
         """Where they do not, the session ends, with what it has not put into a cut."""

@@ -66,6 +66,8 @@ class WorkerSnapshot:
     rows_applied: int
     transactions_behind: bool
     """Something waits to be applied, or is only partly here."""
+    changed_at: float = field(default_factory=time.time)
+    """Since when ``state`` and ``transactions_behind`` are as they are."""
     heard_at: float | None = None
     """When the publisher's last message came."""
     sent_at: float | None = None
@@ -247,7 +249,14 @@ class WorkerStatus:
 
     def _set(self, **changes: object) -> None:
         with self._lock:
-            self._now = replace(self._now, **changes)  # type: ignore[arg-type]
+            before = self._now
+            self._now = replace(before, **changes)  # type: ignore[arg-type]
+            if _doing(self._now) != _doing(before):
+                self._now = replace(self._now, changed_at=time.time())
+
+
+def _doing(snapshot: WorkerSnapshot) -> tuple[str, bool]:
+    return snapshot.state, snapshot.transactions_behind
 
 
 def _seconds(microseconds: int) -> float | None:

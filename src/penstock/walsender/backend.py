@@ -47,7 +47,7 @@ from penstock.walsender.extended_query import ExtendedQuery
 from penstock.walsender.hba import Client, Method, Rule, method_for
 from penstock.walsender.message_pump import ClientLeft, MessagePump
 from penstock.walsender.query_answers import StreamEnded, send_answer
-from penstock.walsender.sessions import Activity, Session, Sessions
+from penstock.walsender.sessions import Activity, BackendType, Session, Sessions
 
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
@@ -208,6 +208,7 @@ class Backend:
 
     def _session_of(self, context: SessionContext) -> Session:
         now = time.time()
+        kind = BackendType.WALSENDER if self._session.walsender else BackendType.CLIENT
         activity = Activity(
             pid=self.pid,
             role=context.role.oid,
@@ -215,7 +216,7 @@ class Backend:
             application_name=context.parameters.application_name,
             address=context.address,
             port=context.port,
-            walsender=self._session.walsender,
+            backend_type=kind,
             started=now,
             state_changed=now,
         )

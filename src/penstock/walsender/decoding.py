@@ -1,7 +1,7 @@
 """One stream's view of transactions: what of them its publications publish (pgoutput.c).
 
 In: transactions of the log, the options of the stream. Out: pieces of encoded changes. Publications
-are looked up when a transaction is sent, tables by their newest columns at the transaction.
+are looked up when a transaction is sent; tables are what they were when it was committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
 from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.published import Publishing
-from penstock.walsender.published_table import columns_at, published_table, scan_file
+from penstock.walsender.published_table import as_then, columns_at, published_table, scan_file
 
 _PAIRED: Final = 4
 """Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
@@ -188,13 +188,15 @@ class Decoding:
 
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:
-            table = t.tables.find_oid(member.relation)
+            found = t.tables.find_oid(member.relation)
+        table = None if found is None else found.at(member.to_version)
         published = table is not None and self._publishing.publishes(table)
         if member.lost_to is not None and (published or self._publishing.has(member.lost_to)):
             raise _lost(member)
-        if table is None or not published or member.lost_to is not None:
+        if found is None or not published or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
         changes = self._changes(member)
+        table = as_then(found, member.to_version, changes.after)
         moved = bool(changes.removed or changes.added or changes.truncated)
         columns = self._columns(table, changes, moved)
         if columns is None or not moved:
@@ -211,8 +213,8 @@ class Decoding:
             and Action.TRUNCATE in rule.rule.actions
             and rule.target.oid in emptied
         )
-        found = published_table(table, rule, columns)
-        return _Work(found, changes, member.uri, changes.removed, truncated)
+        told = published_table(table, rule, columns)
+        return _Work(told, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, UndefinedObject
+from penstock.executor.session_values import SessionValues
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
@@ -106,9 +107,16 @@ class SparkLake:
 
     # Queries and changes
 
-    def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
         """A SELECT on tables of the lake, at ``at``. Raises PenstockError."""
-        return self._select.query(text, at, role, interrupts)
+        return self._select.query(text, at, role, interrupts, session)
 
     def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:
         """The columns of a query at ``at``."""

@@ -21,12 +21,13 @@ from penstock.lakehouse.schema import (
     GENERATED,
     PHYSICAL_NAME,
     SOURCE,
-    is_generated,
+    attgenerated,
     recorded_type,
 )
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
+from penstock.relation import AttGenerated
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.type_cache import is_enum
 
@@ -47,7 +48,7 @@ class LakeColumn:
     type_oid: int
     typmod: int
     not_null: bool
-    generated: bool
+    generated: AttGenerated
     default: str | None = None
     generation: str | None = None
 
@@ -71,7 +72,7 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
         type_oid=oid,
         typmod=typmod,
         not_null=field.get("nullable") is False,
-        generated=is_generated(metadata),
+        generated=attgenerated(metadata),
         default=metadata.get(DEFAULT),
         generation=metadata.get(GENERATED),
     )
@@ -84,7 +85,12 @@ def spark_type(kind: pa.DataType) -> str:
 
 def filter_column(column: LakeColumn) -> FilterColumn:
     """As row filters and column lists see it."""
-    return FilterColumn(column.name, *column_type(column), generated=column.generated)
+    return FilterColumn(
+        column.name,
+        *column_type(column),
+        generated=column.generated,
+        generation=column.generation,
+    )
 
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
@@ -100,4 +106,10 @@ def sent_type(column: LakeColumn) -> tuple[int, int]:
 
 def output_column(column: LakeColumn) -> OutputColumn:
     """As queries and changes see it."""
-    return OutputColumn(column.name, *column_type(column), column.default, column.generation)
+    return OutputColumn(
+        column.name,
+        *column_type(column),
+        column.default,
+        column.generation,
+        virtual=column.generated is AttGenerated.VIRTUAL,
+    )

@@ -116,23 +116,37 @@ class LakeMoves:
         """
         uris = {leaf.oid: leaf.uri or "" for leaf in leaves}
         left: list[Arrivals] = []
+        done: list[str] = []
         with self._sequencer.one_transaction():
             try:
                 for leaf in departures:
                     _depart(leaf, group)
+                    done.append(leaf.table.name)
                     left += leaf.arrivals
                 failpoint(BEFORE_ARRIVAL)
             except CommitConflict as error:
-                raise PenstockError(
-                    "could not serialize access due to concurrent update",
-                    detail=error.message,
-                    hint="Run the statement again.",
-                    sqlstate="40001",
-                ) from None
+                raise _not_serialized(error.message, done) from None
             finally:
                 storage, store = self._warehouse.storage, self._warehouse.store
                 for arrivals in by_table(left):
                     arrive(storage, store, uris[arrivals.relation], arrivals)
+
+
+def _not_serialized(detail: str | None, done: Sequence[str]) -> PenstockError:
+    """``done``: tables whose part of the statement is done already, and stays so."""
+    hint = "Run the statement again."
+    if done:
+        named = ", ".join(f'"{name}"' for name in done)
+        hint = (
+            f"The rows of {named} are changed already. Look at what is there, and run the "
+            "statement for the other rows."
+        )
+    return PenstockError(
+        "could not serialize access due to concurrent update",
+        detail=detail,
+        hint=hint,
+        sqlstate="40001",
+    )
 
 
 def _depart(leaf: Departures, group: str) -> None:
@@ -242,11 +256,7 @@ class _Job:
                 hint=error.hint,
             ) from None
         if table is None or table.version != self._versions[number]:
-            raise PenstockError(
-                "could not serialize access due to concurrent update",
-                hint="Run the statement again.",
-                sqlstate="40001",
-            )
+            raise _not_serialized(None, ())
         return table
 
     @staticmethod

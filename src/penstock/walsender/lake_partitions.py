@@ -76,6 +76,15 @@ class Partitions:
             table = parent
         return " AND ".join(f"({condition})" for condition in found) or None
 
+    def tree_of(self, table: LakeTable) -> tuple[LakeTable, ...]:
+        """The topmost table that it belongs to, with all its partitions, root first."""
+        while table.parent is not None:
+            table = self._tables[table.parent]
+        found = [table]
+        for above in found:  # grows meanwhile
+            found += self._children(above)
+        return tuple(found)
+
     def key(self, table: LakeTable) -> tuple[LakeColumn, ...]:
         """The columns of a partitioned table's key."""
         names = key_columns(table.partition_key or "()")

@@ -9,7 +9,7 @@ which new row was which old one (``lake_pairs``). Rows that leave their partitio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,7 @@ from penstock.walsender.lake_moves import LakeMoves
 from penstock.walsender.lake_pairs import paired_columns, write_pairs
 from penstock.walsender.lake_partitions import Partitions
 from penstock.walsender.lake_rows import Change, delta_table, quoted
+from penstock.walsender.lake_staying import staying
 from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Sequencer
 
@@ -63,9 +64,19 @@ class LakeRewrites:
                 count = self._moves.run(table, change, columns, partitions, session, filled=filled)
                 if count is not None:
                     return count
+            with staying(change, partitions.tree_of(table), columns, session) as of:
+                return self._run_each(leaves, of, session)
+        return self._run_each(leaves, lambda _: change, session)
+
+    def _run_each(
+        self,
+        leaves: Sequence[LakeTable],
+        change_of: Callable[[LakeTable], Change],
+        session: SparkSession,
+    ) -> int:
         if len(leaves) > 1:  # what fails for one partition fails before any is changed
-            leaves = [leaf for leaf in leaves if self._touches(leaf, change, session)]
-        return sum(self._commit(leaf, change, session) for leaf in leaves)
+            leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
+        return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
     def _check_identity(self, leaves: Sequence[LakeTable], command: Action) -> None:
         """CheckCmdReplicaIdentity: what could not be published is not done."""

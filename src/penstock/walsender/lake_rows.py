@@ -48,7 +48,8 @@ class Change:
     """A change of a table, without the table. ``kind``: insert, update or delete.
 
     ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
-    ``count`` of them. ``settings``: (column, value) of an UPDATE. ``where``: "" for every row.
+    ``count`` of them. ``settings``: (column, value) of an UPDATE; ``tried``: the same, of rows that
+    may not be meant: NULL instead of an error. ``where``: "" for every row.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Change:
     rows: str = ""
     count: int = 0
     settings: tuple[tuple[str, str], ...] = ()
+    tried: tuple[tuple[str, str], ...] = ()
     where: str = ""
 
     @property
@@ -104,6 +106,8 @@ class LakeRows:
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
             count = _write(f"{folder}/rows.parquet", written, batches)
+            if self._tables.columns(table) != tuple(columns.values()):
+                raise _altered(table)  # Spark would leave NULL where a column has a default
             values = ", ".join(
                 f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
                 for number, column in enumerate(written, 1)
@@ -132,12 +136,12 @@ class LakeRows:
         )
         functions: list[str] = []
 
-        def call(node: Node, column: LakeColumn | None) -> str:
+        def call(node: Node, column: LakeColumn | None, *, tolerant: bool = False) -> str:
             compiled = compile_expression(
                 plan, node, None if column is None else output_column(column)
             )
             tables = self._shipped(compiled, at, role, interrupts)
-            name = self._function(compiled, column, tables, session)
+            name = self._function(compiled, column, tables, session, tolerant)
             functions.append(name)
             arguments = (quoted(columns[item.name].delta) for _, item in compiled.columns)
             return f"{name}({', '.join(arguments)})"
@@ -148,7 +152,11 @@ class LakeRows:
             )
             where = "" if plan.where is None else call(plan.where, None)
             kind = "update" if isinstance(statement, UpdateStmt) else "delete"
-            yield Change(kind, settings=settings, where=where)
+            tried = tuple(
+                (columns[name].delta, call(node, columns[name], tolerant=True))
+                for name, node in (plan.settings if _is_partitioned(table) else ())
+            )
+            yield Change(kind, settings=settings, tried=tried, where=where)
         finally:
             for name in functions:
                 session.sql(f"DROP TEMPORARY FUNCTION {name}")
@@ -159,13 +167,15 @@ class LakeRows:
         column: LakeColumn | None,
         tables: dict[str, pa.Table],
         session: SparkSession,
+        tolerant: bool,
     ) -> str:
         """The name of a new function of Spark's."""
         type_ = pa.bool_() if column is None else column.type
         names = tuple(name for name, _ in compiled.columns)
         evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
         name = f"penstock_{uuid.uuid4().hex}"
-        session.udf.register(name, arrow_udf(evaluation.function(), spark_type(type_)))
+        function = evaluation.tolerant() if tolerant else evaluation.function()
+        session.udf.register(name, arrow_udf(function, spark_type(type_)))
         return name
 
     def _shipped(
@@ -195,6 +205,10 @@ class LakeRows:
         return found
 
 
+def _is_partitioned(table: LakeTable) -> bool:
+    return table.partition_key is not None or table.parent is not None
+
+
 def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch]) -> int:
     """A Parquet file with columns c1 and so on; the number of rows."""
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
@@ -210,6 +224,16 @@ def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch
                 writer.write_batch(batch.cast(schema))
                 count += batch.num_rows
     return count
+
+
+def _altered(table: LakeTable) -> PenstockError:
+    return PenstockError(
+        "could not serialize access due to concurrent update",
+        detail=f'Columns of table "{table.name}" were added or dropped while its new rows were '
+        "made.",
+        hint="Run the statement again.",
+        sqlstate="40001",
+    )
 
 
 def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import FeatureNotSupported
 from penstock.executor.duckdb_query import CompiledQuery, TableInput, compile_query
+from penstock.executor.session_values import SessionValues
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable
@@ -44,10 +45,17 @@ class LakeSelect:
         """The columns of a query at ``at``. Raises PenstockError."""
         return _fields(self._analyzed(text, at, role))
 
-    def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
         """Its rows at ``at``. Raises PenstockError."""
         query = self._analyzed(text, at, role)
-        batches = self.batches(compile_query(query), at, role, interrupts)
+        batches = self.batches(compile_query(query, session), at, role, interrupts)
         return Rows(_fields(query), _cells(batches, len(query.columns)))
 
     def batches(

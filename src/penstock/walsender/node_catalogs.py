@@ -7,6 +7,7 @@ for the session.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from penstock.catalog import Catalog, Sequenced
@@ -15,6 +16,7 @@ from penstock.protocol.backend_messages import FieldDescription
 from penstock.walsender import pg_catalog
 from penstock.walsender.answers import Description, Rows
 from penstock.walsender.pg_catalog import CatalogDatabase, CatalogTable
+from penstock.walsender.pg_catalog.relations import relation_oids
 from penstock.walsender.senders import Senders
 from penstock.walsender.services import SessionFacts
 from penstock.walsender.session_views import stat_activity, stat_replication
@@ -111,8 +113,8 @@ class NodeCatalogs:
             tables = tuple(self._columns.of(table) for table in t.tables.all())
             roles = t.roles.all()
             subscriptions = t.subscriptions.all()
-            names = {role.oid: role.name for role in roles}
-            return pg_catalog.CatalogSnapshot(
+            sessions = self._sessions.all()
+            snapshot = pg_catalog.CatalogSnapshot(
                 database=facts.database,
                 database_oid=self._database_oid,
                 roles=roles,
@@ -127,14 +129,18 @@ class NodeCatalogs:
                 select_grants=t.roles.grants(),
                 current_lsn=t.transactions.end(),
                 types=t.types.all(),
+            )
+            names = {role.oid: role.name for role in snapshot.all_roles}
+            return replace(
+                snapshot,
                 views={
                     "pg_stat_lake_tables": self._stat_lake_tables(
                         facts, tables, t.transactions.sequenced()
                     ),
-                    "pg_stat_activity": stat_activity(
-                        self._sessions.all(), names, facts, self._database_oid
+                    "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
+                    "pg_stat_subscription": stat_subscription(
+                        subscriptions, numbers, sessions, relation_oids(snapshot)
                     ),
-                    "pg_stat_subscription": stat_subscription(subscriptions, numbers),
                     "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
                     "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),

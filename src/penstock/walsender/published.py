@@ -38,8 +38,8 @@ class Publishing:
         self._names = names
         self._version = version
         self._generation = -1
-        self._held: dict[int, bool] = {}
-        self._known: dict[tuple[int, tuple[FilterColumn, ...]], Published | None] = {}
+        self._held: dict[LakeTable, bool] = {}
+        self._known: dict[tuple[LakeTable, tuple[FilterColumn, ...]], Published | None] = {}
 
     def publishes(self, table: LakeTable) -> bool:
         """Whether a publication has the table; cheap, and nothing of the table is read.
@@ -47,7 +47,7 @@ class Publishing:
         Raises UndefinedObject as ``of`` does.
         """
         self._forget_if_changed()
-        if table.oid not in self._held:
+        if table not in self._held:
             with self._catalog.read() as t:
                 members = Members(
                     self._publications(t),
@@ -55,8 +55,8 @@ class Publishing:
                     t.publications.namespaces(),
                     _with_ancestors(t, table),
                 )
-            self._held[table.oid] = any(members.contains(p, table) for p in members.publications)
-        return self._held[table.oid]
+            self._held[table] = any(members.contains(p, table) for p in members.publications)
+        return self._held[table]
 
     def names(self, table: LakeTable) -> bool:
         """Whether a publication has the table, or what it is a partition of, by its own name; not
@@ -79,7 +79,7 @@ class Publishing:
         (publications contradict one another).
         """
         self._forget_if_changed()
-        key = table.oid, columns
+        key = table, columns
         if key not in self._known:
             with self._catalog.read() as t:
                 self._known[key] = self._look_up(t, table, columns)

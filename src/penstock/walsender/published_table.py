@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import LakeTable
@@ -34,6 +35,31 @@ _OPERATIONS: Final = {
     Action.UPDATE: Operation.UPDATE,
     Action.DELETE: Operation.DELETE,
 }
+
+
+def as_then(table: LakeTable, version: int, state: TableState) -> LakeTable:
+    """The table as it was when a version was committed. ``state``: that version.
+
+    Where it had no identity then, or one by columns that it did not have, as only other writers can
+    bring about, the identity of now counts, if it had its columns: whoever is told so sets one.
+    """
+    then = table.at(version)
+    if then is table:
+        return table
+    try:
+        held = {column.name for column in columns_of(state)}
+    except FeatureNotSupported:
+        return then  # which is told with the columns
+    if then.identity is not None and held.issuperset(then.identity):
+        return then
+    if table.identity is None or not held.issuperset(table.identity):
+        return then
+    return replace(
+        then,
+        primary_key=table.primary_key,
+        replica_identity=table.replica_identity,
+        identity_key=table.identity_key,
+    )
 
 
 def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
+from penstock.executor.session_values import SessionValues
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.replication_grammar import (
     is_replication_command,
@@ -272,9 +273,15 @@ class SessionRunner:
         catalogs = self._services.catalog_queries
         if catalogs.reads_catalog_only(text):
             return self._catalog_rows(text, parameters)
+        role, context = self._role(), self._context
+        session = SessionValues(
+            "" if role.dropped else role.name,
+            context.parameters.database,
+            self._services.sessions.transaction_started(context.pid),
+        )
         with self._cancellation.running():
             found = self._services.lake.query(
-                text, self._block.snapshot(), self._role(), self._cancellation
+                text, self._block.snapshot(), role, self._cancellation, session
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
 

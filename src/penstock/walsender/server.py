@@ -25,7 +25,6 @@ _KEY_SIZE: Final = 32
 """Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
 _BACKLOG: Final = 128
-_FIRST_PID: Final = 1
 _STOP_S: Final = 10.0
 _TOLD_S: Final = 2.0
 """Given to sessions for telling their clients that the node stops."""
@@ -62,7 +61,6 @@ class Server:
         self._lock = threading.Lock()
         self._admitted: dict[int, bool] = {}  # pid: whether it is a walsender
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
-        self._next_pid = _FIRST_PID
         self._socket: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -142,11 +140,11 @@ class Server:
     def _begin(self, accepted: socket.socket) -> None:
         most = self._listen.max_connections + self._listen.max_wal_senders
         with self._lock:
-            pid, self._next_pid = self._next_pid, self._next_pid + 1
             running = len(self._backends)
         if running >= most + _TURNED_AWAY_AT_ONCE:
             accepted.close()
             return
+        pid = self._services.sessions.next_pid()
         sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
         key = os.urandom(_KEY_SIZE)
         backend = Backend(sock, pid, key, self._options, self._services)

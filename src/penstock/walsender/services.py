@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.catalog import Catalog
+from penstock.executor.session_values import SessionValues
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.query import Interrupts
 from penstock.protocol.backend_messages import FieldDescription
@@ -94,7 +95,14 @@ class Lake(Protocol):
     def copy(self, request: CopyRequest, at: Position, role: LoginRole) -> CopyOut:
         """Raises PenstockError (42P01, 42501, 42703)."""
 
-    def query(self, text: str, at: Position, role: LoginRole, interrupts: Interrupts) -> Rows:
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: LoginRole,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
         """A SELECT; rows come as they are drawn."""
 
     def describe(self, text: str, at: Position, role: LoginRole) -> tuple[FieldDescription, ...]:

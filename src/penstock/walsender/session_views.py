@@ -13,8 +13,14 @@ from typing import Final
 
 from penstock.walsender.senders import Sender
 from penstock.walsender.services import SessionFacts
-from penstock.walsender.sessions import ACTIVE, Activity
+from penstock.walsender.sessions import IDLE, Activity, BackendType
 
+_TYPED_SINCE: Final = 17
+_WORKER: Final = "logical replication worker"
+"""Whatever a worker of a subscription did, before."""
+_WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
+_WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
+"""What an idle one waits for: a worker for its publisher, all others for their clients."""
 _NO_PRIVILEGE: Final = "<insufficient privilege>"
 
 Row = Mapping[str, object]
@@ -32,7 +38,11 @@ def stat_activity(
             "usesysid": session.role,
             "usename": roles.get(session.role),
             "application_name": session.application_name,
-            **(_activity(session) if _may_see(session.role, facts) else {"query": _NO_PRIVILEGE}),
+            **(
+                _activity(session, facts.version)
+                if _may_see(session.role, facts)
+                else {"query": _NO_PRIVILEGE}
+            ),
         }
         for session in sessions
     ]
@@ -60,18 +70,20 @@ def _may_see(role: int, facts: SessionFacts) -> bool:
     return facts.superuser or facts.role_oid == role
 
 
-def _activity(session: Activity) -> Row:
-    idle = session.state != ACTIVE
+def _activity(session: Activity, version: int) -> Row:
+    waits = session.state is not None and session.state.startswith(IDLE)
+    kind, event = _WAITS.get(session.backend_type, ("Client", "ClientRead"))
+    untyped = session.backend_type in _WORKERS and version < _TYPED_SINCE
     return {
         **_connection(session),
         "xact_start": _time(session.transaction_started),
         "query_start": _time(session.query_started),
-        "state_change": _time(session.state_changed),
-        "wait_event_type": "Client" if idle else None,
-        "wait_event": "ClientRead" if idle else None,
+        "state_change": None if session.state is None else _time(session.state_changed),
+        "wait_event_type": kind if waits else None,
+        "wait_event": event if waits else None,
         "state": session.state,
         "query": session.query,
-        "backend_type": "walsender" if session.walsender else "client backend",
+        "backend_type": _WORKER if untyped else session.backend_type.value,
     }
 
 

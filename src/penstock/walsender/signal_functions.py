@@ -15,6 +15,7 @@ from penstock.catalog import Catalog
 from penstock.errors import InsufficientPrivilege, PenstockError, ValueNotRepresentable
 from penstock.sql.catalog_functions import Function
 from penstock.walsender.pg_catalog import PythonFunction
+from penstock.walsender.pg_catalog.snapshot import NODE_OWNER
 from penstock.walsender.services import SessionFacts
 from penstock.walsender.sessions import Session, Sessions
 
@@ -124,7 +125,8 @@ class SignalFunctions:
         with self._catalog.read() as t:
             role = t.roles.find_oid(session.activity.role)
         details = self._facts.version >= _DETAILS_SINCE
-        if role is not None and role.superuser:
+        owner = session.activity.role == NODE_OWNER
+        if owner or (role is not None and role.superuser):
             if not details:
                 raise InsufficientPrivilege(words.before)
             raise InsufficientPrivilege(

@@ -1,8 +1,8 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: subscriptions and what the node that runs them has told of them last. Out: rows of the views
-with PostgreSQL's columns. The apply workers run in the node's own process, which is their pid; a
-subscription without a worker has a row without numbers.
+In: subscriptions, what the node that runs them has told of them last, and the workers of this
+process. Out: rows of the views with PostgreSQL's columns. A subscription without a worker has a row
+without numbers; one that copies tables has another row for each of them.
 """
 
 from __future__ import annotations
@@ -12,23 +12,57 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from penstock.catalog import Subscription, SubscriptionStatistics
+from penstock.relation import TableName
+from penstock.walsender.sessions import Activity, BackendType
 
 Row = Mapping[str, object]
 Numbers = Mapping[int, SubscriptionStatistics]
 
 
-def stat_subscription(subscriptions: Iterable[Subscription], numbers: Numbers) -> list[Row]:
-    """One row a subscription. ``numbers``: by its oid."""
-    return [_worker(subscription, numbers.get(subscription.oid)) for subscription in subscriptions]
+def stat_subscription(
+    subscriptions: Iterable[Subscription],
+    numbers: Numbers,
+    workers: Iterable[Activity],
+    oids: Mapping[TableName, int],
+) -> list[Row]:
+    """A row for each subscription and each table that is copied. ``numbers``: by subscription's
+    oid. ``workers``: sessions of pg_stat_activity, whose pids count. ``oids``: of tables."""
+    names = {subscription.oid: subscription.name for subscription in subscriptions}
+    apply, copies = {}, []
+    for worker in workers:
+        if worker.backend_type is BackendType.APPLY:
+            apply[worker.subscription] = worker.pid
+        elif worker.subscription in names:
+            copies.append(worker)
+    return [_worker(oid, names[oid], numbers.get(oid), apply.get(oid)) for oid in names] + [
+        _copy(worker.subscription, names[worker.subscription], worker.pid, oids[table])
+        for worker in copies
+        for table in worker.tables
+        if worker.subscription is not None and table in oids
+    ]
 
 
-def _worker(subscription: Subscription, told: SubscriptionStatistics | None) -> Row:
-    row = {"subid": subscription.oid, "subname": subscription.name}
-    if told is None or told.pid is None or not told.reported(time.time()):
+def _copy(subid: int, name: str, pid: int, relid: int) -> Row:
+    """Numbers of a copy are in pg_stat_progress_copy, of a server."""
+    return {
+        "subid": subid,
+        "subname": name,
+        "worker_type": "table synchronization",
+        "pid": pid,
+        "relid": relid,
+    }
+
+
+def _worker(subid: int, name: str, told: SubscriptionStatistics | None, pid: int | None) -> Row:
+    row = {"subid": subid, "subname": name}
+    if told is None or not told.reported(time.time()):
+        return row if pid is None else row | {"worker_type": "apply", "pid": pid}
+    pid = told.pid if pid is None else pid
+    if pid is None:
         return row
     return row | {
         "worker_type": "apply",
-        "pid": told.pid,
+        "pid": pid,
         "received_lsn": told.received_lsn,
         "last_msg_send_time": _time(told.last_msg_send_time),
         "last_msg_receipt_time": _time(told.last_msg_receipt_time),

@@ -68,7 +68,7 @@ def _columns(state: TableState) -> _Columns:
                     column.name,
                     *column_type(column),
                     column.not_null,
-                    "s" if column.generated else "",
+                    column.generated.value,
                     column.generation,
                 )
                 for column in columns_of(state)

@@ -18,7 +18,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.sql.coercion import to_target
-from penstock.sql.default_grammar import default_text
+from penstock.sql.column_default import coerced_default
 from penstock.sql.expressions import AConst, ConstKind, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
@@ -31,6 +31,7 @@ from penstock.sql.query.generated_changes import (
     with_generated_rows,
     with_generated_settings,
 )
+from penstock.sql.query.generated_column import expanded
 from penstock.sql.query.parsenodes import (
     Alias,
     Default,
@@ -116,7 +117,7 @@ def _names(scan: TableScan, alias: Alias | None) -> Namespace:
         raise SqlSyntaxError('syntax error at or near "("')
     columns = tuple(
         (column.name, variable)
-        for column, variable in zip(scan.columns, scan.variables(), strict=True)
+        for column, variable in zip(scan.columns, expanded(scan), strict=True)
     )
     schema = None if alias else scan.table.schema or "public"
     name = alias.name if alias else scan.table.name
@@ -208,7 +209,13 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
     if not more:
         return plan
     query = plan.query
-    if query.limit is not None or query.sort or query.distinct or query.grouped:
+    if (
+        query.limit is not None
+        or query.sort
+        or query.distinct
+        or query.distinct_on
+        or query.grouped
+    ):
         raise FeatureNotSupported("INSERT of such a query leaves out a column with a default")
     query = replace(
         query,
@@ -221,7 +228,8 @@ def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPl
 def _default(column: OutputColumn) -> Node:
     if column.default is None:
         return assigned(Const(UNKNOWN, None), column)
-    return assigned(Const(UNKNOWN, default_text(column.default)), column)
+    value = coerced_default(column.name, column.default, column.type, column.typmod)
+    return Const(column.type, value, column.typmod)
 
 
 # UPDATE

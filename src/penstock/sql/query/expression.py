@@ -34,9 +34,11 @@ from penstock.sql.query.parsenodes import (
     SubLinkKind,
     WindowDef,
 )
-from penstock.sql.query.primnodes import Query, SortKey, SubLink
+from penstock.sql.query.primnodes import Query, SessionValue, SortKey, SubLink
 from penstock.sql.query.scope import Scope
 
+_OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
+"""Functions of the session without arguments."""
 AnalyzeQuery = Callable[[SelectStmt, Scope], Query]
 SUBLINK_COLUMN: Final = "subquery"
 """The relation of the Var that stands for a subquery's column in a test."""
@@ -73,7 +75,7 @@ class QueryExpressions(ExpressionAnalysis):
             case QuerySubLink():
                 return self._subquery(raw)
             case SqlValueFunction(name):
-                raise FeatureNotSupported(f"{name.upper()} is not supported here")
+                return SessionValue(super().transform(raw).type, name)
             case Default():
                 raise SqlSyntaxError("DEFAULT is not allowed in this context")
         return super().transform(raw)
@@ -89,7 +91,8 @@ class QueryExpressions(ExpressionAnalysis):
         found = kinds(name)
         if not found & {AGGREGATE, WINDOW}:
             check_plain(raw)
-            return call(raw.call, [self.transform(argument) for argument in raw.call.arguments])
+            node = call(raw.call, [self.transform(argument) for argument in raw.call.arguments])
+            return SessionValue(node.type, name) if name in _OF_SESSION else node
         if raw.over is None and not self._aggregates:
             raise PenstockError(
                 f"aggregate functions are not allowed in {self._clause}"

@@ -18,6 +18,7 @@ from penstock.sql.object_names import RangeVar
 from penstock.sql.operator_analysis import make_operator
 from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node
 from penstock.sql.query.expression import QueryExpressions
+from penstock.sql.query.generated_column import expanded
 from penstock.sql.query.parsenodes import (
     Alias,
     FromItem,
@@ -92,9 +93,16 @@ class FromClause:
             relation = CteScan(self._relations.name(), cte.query.columns, cte.name)
         else:
             columns = self._relations.find_table(name)
-            relation = TableScan(self._relations.name(), columns, name)
+            relation = self._with_virtual(TableScan(self._relations.name(), columns, name))
         schema = None if cte is not None else (name.schema or "public")
         return relation, _named(relation, raw.alias, name.name, schema)
+
+    def _with_virtual(self, scan: TableScan) -> Relation:
+        """As a query where columns are made when they are read: an outer join makes them NULL."""
+        if not any(column.virtual for column in scan.columns):
+            return scan
+        query = Query(scan.columns, expanded(scan), (scan,))
+        return SubqueryScan(self._relations.name(), scan.columns, query)
 
     def _subselect(self, raw: RangeSubselect, seen: Namespace) -> tuple[FromNode, Namespace]:
         outer = Scope(self._scope.parent, seen) if raw.lateral else self._scope.parent

@@ -15,8 +15,8 @@ from penstock.sql.expression_analysis import SYSTEM_COLUMNS, ExpressionAnalysis
 from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.expressions import ColumnRef, Expression, SubLink
 from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import Form, Node, Var, children
-from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.primnodes import Form, Node, Var, children, substituted
+from penstock.sql.query.primnodes import OutputColumn, TableScan
 from penstock.sql.quoting import type_name
 from penstock.sql.volatility import contains_mutable
 
@@ -48,6 +48,19 @@ def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], ta
             sqlstate=_DATATYPE_MISMATCH,
         )
     return found
+
+
+def expanded(scan: TableScan) -> tuple[Node, ...]:
+    """The values of a table's columns, virtual ones as what they are made of
+    (expand_virtual_generated_columns)."""
+    names = (column.name for column in scan.columns)
+    values: dict[str, Node] = dict(zip(names, scan.variables(), strict=True))
+    return tuple(
+        substituted(analyze_generation(column, scan.columns, scan.table.name), values)
+        if column.virtual
+        else values[column.name]
+        for column in scan.columns
+    )
 
 
 class _Generation(ExpressionAnalysis):

@@ -17,13 +17,15 @@ from penstock.sql.query.parsenodes import JoinType, SetOperation, SubLinkKind
 class OutputColumn:
     """A column of a relation. ``type``: oid of pg_type, ``typmod``: its modifier or -1;
     ``default``: of a table's column, a constant as SQL writes it; ``generation``: the expression
-    over the table's columns that makes the values of a stored generated column."""
+    over the table's columns that makes the values of a generated column; ``virtual``: it is made
+    when it is read."""
 
     name: str
     type: int
     typmod: int = -1
     default: str | None = field(default=None, compare=False)
     generation: str | None = field(default=None, compare=False)
+    virtual: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,13 @@ class SortKey:
     node: Node
     descending: bool
     nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionValue(Node):
+    """What the session says: ``current_user``, ``now``."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,7 @@ class Cte:
 @dataclass(frozen=True, slots=True)
 class Query:
     """``columns``: of the result; ``targets``: their values. ``grouped``: one row for each group.
+    ``distinct_on``: the first row of those that have these alike.
 
     ``limit`` None: all rows.
     """
@@ -178,6 +188,7 @@ class Query:
     group: tuple[Node, ...] = ()
     having: Node | None = None
     distinct: bool = False
+    distinct_on: tuple[Node, ...] = ()
     sort: tuple[SortKey, ...] = ()
     limit: int | None = None
     offset: int = 0

@@ -5,6 +5,7 @@ In: raw statements and who knows tables. Out: a ``Query``, or PostgreSQL's error
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
@@ -94,16 +95,16 @@ class SelectAnalysis:
             having = QueryExpressions(scope, self.query, "HAVING", aggregates=True).boolean(
                 raw.having, "HAVING"
             )
-        if raw.distinct:
-            raise FeatureNotSupported("SELECT DISTINCT ON is not supported")
         group = self._group(raw, scope, columns, targets)
         sort = _sort_clause(raw.order, columns, targets, expressions)
-        if raw.distinct is not None and any(key.node not in targets for key in sort):
+        distinct_on = _distinct_on(raw.distinct or (), columns, targets, sort, expressions)
+        if raw.distinct == () and any(key.node not in targets for key in sort):
             raise PenstockError(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
                 sqlstate="42P10",
             )
-        shown = (*targets, *(key.node for key in sort), *(() if having is None else (having,)))
+        keys = (*distinct_on, *(key.node for key in sort))
+        shown = (*targets, *keys, *(() if having is None else (having,)))
         grouped = bool(raw.group) or raw.having is not None or contains_aggregate(shown)
         if grouped and raw is not given:
             raise FeatureNotSupported("a set-returning function beside groups is not supported")
@@ -117,7 +118,8 @@ class SelectAnalysis:
             grouped,
             group,
             having,
-            raw.distinct is not None,
+            raw.distinct == (),
+            distinct_on,
             sort,
             *self._limits(raw, scope),
         )
@@ -294,17 +296,45 @@ def _sort_clause(
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> tuple[SortKey, ...]:
+    return tuple(
+        sort_key(item, _sql92(item.expression, "ORDER BY", columns, targets, expressions))
+        for item in order
+    )
+
+
+def _sql92(
+    raw: Expression,
+    clause: str,
+    columns: tuple[OutputColumn, ...],
+    targets: tuple[Node, ...],
+    expressions: QueryExpressions,
+) -> Node:
     """A number or a bare name that is an alias means a target (SQL:92), else an expression."""
-    keys = []
-    for item in order:
-        position = _position(item.expression, "ORDER BY", len(targets))
-        node = None if position is None else targets[position]
-        if node is None and isinstance(item.expression, ColumnRef):
-            node = _by_name(item.expression, columns, targets, "ORDER BY")
-        keys.append(
-            sort_key(item, expressions.transform(item.expression) if node is None else node)
+    position = _position(raw, clause, len(targets))
+    node = None if position is None else targets[position]
+    if node is None and isinstance(raw, ColumnRef):
+        node = _by_name(raw, columns, targets, clause)
+    return expressions.transform(raw) if node is None else node
+
+
+def _distinct_on(
+    raw: tuple[Expression, ...],
+    columns: tuple[OutputColumn, ...],
+    targets: tuple[Node, ...],
+    sort: tuple[SortKey, ...],
+    expressions: QueryExpressions,
+) -> tuple[Node, ...]:
+    """transformDistinctOnClause: rows are sorted by these first of all."""
+    nodes = tuple(_sql92(item, "DISTINCT ON", columns, targets, expressions) for item in raw)
+    order = [key.node for n, key in enumerate(sort) if key.node not in [k.node for k in sort[:n]]]
+    leading = list(itertools.takewhile(nodes.__contains__, order))
+    others = order[len(leading) :]
+    if nodes and others and any(n not in leading for n in nodes):
+        raise PenstockError(
+            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+            sqlstate="42P10",
         )
-    return tuple(keys)
+    return nodes
 
 
 def _sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) -> SortKey:

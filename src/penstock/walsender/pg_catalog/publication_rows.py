@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walsender.pg_catalog.membership import attribute_numbers, published_tables
 from penstock.walsender.pg_catalog.relation_rows import Row
-from penstock.walsender.pg_catalog.relations import coming_tables, schema_oids
+from penstock.walsender.pg_catalog.relations import relation_oids, schema_oids
 from penstock.walsender.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
 
 
@@ -123,8 +123,7 @@ def _stream(_: Subscription, version: int) -> object:
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Tables of subscriptions; those that the copy has yet to make have an oid for the time."""
-    oids = {(t.lake.schema, t.lake.name): t.oid for t in snapshot.tables}
-    oids |= {name: oid for oid, name in coming_tables(snapshot).items()}
+    oids = relation_oids(snapshot)
     for row in snapshot.subscription_rels:
         yield {
             "srsubid": row.subid,

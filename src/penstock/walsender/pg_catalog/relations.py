@@ -104,6 +104,12 @@ def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
     return found
 
 
+def relation_oids(snapshot: CatalogSnapshot) -> Mapping[tuple[str, str], int]:
+    """Oids of tables by schema and name, also of those that are not there yet."""
+    oids = {(table.lake.schema, table.lake.name): table.oid for table in snapshot.tables}
+    return oids | {name: oid for oid, name in coming_tables(snapshot).items()}
+
+
 def schema_oids(snapshot: CatalogSnapshot) -> dict[str, int]:
     """Oids of all schemas: the same for the same name, unless two names collide."""
     names = {table.lake.schema for table in snapshot.tables} | set(snapshot.schemas)

@@ -1,0 +1,145 @@
+"""Partitioned tables of the catalog as levels of routing (partdesc.c, RelationBuildPartitionDesc).
+
+In: rows of the catalog, the columns of the root. Out: ``Level``, whose constants are of the types
+of the columns; or what rows cannot be routed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+import penstock.pgtypes as pgtypes
+from penstock.catalog import LakeTable
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.lakehouse.schema import Column, TableSchema
+from penstock.pgtypes.hash_functions import hashable
+from penstock.pgtypes.of_arrow import pg_type
+from penstock.pipeline.routing import (
+    Bound,
+    End,
+    HashBound,
+    KeyColumn,
+    Level,
+    Limit,
+    ListBound,
+    RangeBound,
+    check_comparable,
+)
+from penstock.sql import partition_bound
+from penstock.sql.partition_bound import (
+    PartitionBound,
+    Strategy,
+    key_columns,
+    parse_partition_bound,
+    strategy_of,
+)
+
+_BOOL = 16
+
+
+def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> Level:
+    """Tells rows of a partitioned table that belong within a bound: 0; all others: 1.
+
+    Raises FeatureNotSupported for columns that values are not compared of here.
+    """
+    key = _key(table, columns)
+    within = _bound(bound, [columns.by_source[c.name] for c in key])
+    return Level(table.name, key, ((within, 0),), 1)
+
+
+def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tuple[LakeTable, ...]]:
+    """How rows of the root find their leaf, and the leaves by their numbers.
+
+    Raises FeatureNotSupported for columns that values are not compared of here.
+    """
+    leaves: list[LakeTable] = []
+
+    def below(table: LakeTable) -> int | Level:
+        if table.partition_key is not None:
+            return level(table)
+        leaves.append(table)
+        return len(leaves) - 1
+
+    def level(table: LakeTable) -> Level:
+        key = _key(table, root)
+        bounds = [
+            (child, parse_partition_bound(child.bound or "DEFAULT"))
+            for child in tree
+            if child.parent == table.oid
+        ]
+        default: int | Level | None = None
+        partitions: list[tuple[Bound, int | Level]] = []
+        for child, bound in bounds:
+            if bound.strategy is Strategy.DEFAULT:
+                default = below(child)
+            else:
+                partitions.append(
+                    (_bound(bound, [root.by_source[c.name] for c in key]), below(child))
+                )
+        return Level(table.name, key, tuple(partitions), default)
+
+    return level(tree[0]), tuple(leaves)
+
+
+def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:
+    assert table.partition_key is not None
+    hashed = strategy_of(table.partition_key) is Strategy.HASH
+    found = []
+    for name in key_columns(table.partition_key):
+        column = root.by_source[name]
+        oid = _type_oid(column)
+        if not hashed:
+            check_comparable(name, oid, column.type)
+        elif not hashable(oid):
+            raise FeatureNotSupported(
+                f'writing to tables that are partitioned by a hash of a column like "{name}" is '
+                "not supported",
+                detail="The hash function of its type is not known here.",
+                hint="Partition by RANGE or LIST.",
+            )
+        found.append(KeyColumn(name, column.name, oid))
+    return tuple(found)
+
+
+def _bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
+    match bound.strategy:
+        case Strategy.HASH:
+            return HashBound(bound.modulus, bound.remainder)
+        case Strategy.LIST:
+            values = [_constant(key[0], value) for value in bound.values if value is not None]
+            array = pa.array([value.as_py() for value in values], key[0].type)
+            return ListBound(array, None in bound.values)
+    return RangeBound(_side(key, bound.lower), _side(key, bound.upper))
+
+
+def _side(
+    key: Sequence[Column], side: Sequence[str | partition_bound.Limit | None]
+) -> tuple[End, ...]:
+    return tuple(
+        Limit(value.value)
+        if isinstance(value, partition_bound.Limit)
+        else _constant(column, value or "")
+        for column, value in zip(key, side, strict=True)
+    )
+
+
+def _constant(column: Column, text: str) -> pa.Scalar:
+    """As the type's input function reads it; what was written shorter, as Arrow does."""
+    oid = _type_oid(column)
+    try:
+        raw = text[:1] if oid == _BOOL else text
+        value = pgtypes.find(oid).text_value(raw.encode(), column.typmod)
+        return pa.scalar(value, column.type)
+    except (PenstockError, pa.ArrowException, ValueError):
+        try:
+            return pa.scalar(text, pa.string()).cast(column.type)
+        except pa.ArrowException:
+            raise FeatureNotSupported(
+                f'the bound "{text}" of a partition is not supported for column "{column.source}"'
+            ) from None
+
+
+def _type_oid(column: Column) -> int:
+    return column.type_oid or pg_type(column.type)[0]
