@@ -28,7 +28,8 @@ _SETUP = (
 @pytest.fixture
 def node(local_node: Callable[..., LocalNode], database: Database) -> LocalNode:
     database.execute(_SETUP)
-    node: LocalNode = local_node()
+    # Between two renames of folders nobody should try again.
+    node: LocalNode = local_node(wal_retrieve_retry_interval="5s")
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
     return node
