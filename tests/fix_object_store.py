@@ -20,6 +20,8 @@ from typing import Final
 import pytest
 from pyarrow import fs
 
+from penstock.embedded import free_port
+
 SECRET: Final = "kept-out-of-every-log"
 _ACCESS_KEY: Final = "AKIAPENSTOCKTESTS"
 _REGION: Final = "eu-central-7"
@@ -141,8 +143,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)

@@ -20,7 +20,8 @@ import psycopg
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
-from publishing.lake_node import drop_subscriptions, eventually, free_port
+from penstock.embedded import free_port
+from publishing.lake_node import drop_subscriptions, eventually
 
 _READER: Final = Path(__file__).with_name("run_spark_read.py")
 _SETUP: Final = (

@@ -15,8 +15,9 @@ from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
+from penstock.embedded import free_port
 from publishing.heard import heard, listen
-from publishing.lake_node import drop_subscriptions, eventually, free_port
+from publishing.lake_node import drop_subscriptions, eventually
 
 pytestmark = [
     part_of_make_faults,

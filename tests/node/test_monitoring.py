@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from penstock import Node
 from penstock.catalog import Catalog
+from penstock.embedded import free_port
 from penstock.errors import ConfigurationError
 from penstock.lsn import Lsn
 from penstock.node.monitoring import Monitoring, node_report
@@ -43,11 +43,6 @@ STATUS = SubscriptionStatus(
     updated_at=1.0,
     tables=(TableStatus("public.a", "r", None), TableStatus("public.b", "d", None)),
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def test_a_report_of_subscriptions(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ waiting until a database has what the lake has.
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import psycopg
 
 from fix_postgres import Database
 from penstock import Node
+from penstock.embedded import free_port
 
 PASSWORD = "a lake of secrets"
 Rows = list[tuple[Any, ...]]
@@ -136,11 +136,6 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) ->
     while not condition():
         assert time.monotonic() < deadline, f"no {what} in {timeout} s"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def drop_subscriptions(database: Database) -> None:

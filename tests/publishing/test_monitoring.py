@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually, free_port
+from penstock.embedded import free_port
+from publishing.lake_node import LakeNode, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.postgres]
 

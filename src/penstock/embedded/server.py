@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,12 +28,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from penstock.artifacts import Notice
 from penstock.embedded.account import as_account, server_account
 from penstock.embedded.installation import clients, find_installation
 from penstock.errors import ConfigurationError
+
+_PORTS: Final = range(16384, 32768)
 
 logger = logging.getLogger(__name__)
 
@@ -345,10 +349,16 @@ class EmbeddedPostgres:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nobody uses at the moment.
+
+    Not one of those that systems give to outgoing connections: whoever restarts finds it free.
+    Raises OSError when there is none.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"ports {_PORTS.start} to {_PORTS.stop - 1} are in use")
 
 
 def _conf_value(value: str | int | bool) -> str:

@@ -189,9 +189,12 @@ class ExpressionGrammar(PrimaryGrammar):
     def _quantified(self, left: Expression, operator: str) -> Expression | None:
         """``ANY (array)``, ``ALL (array)``: the right side of any operator."""
         word = self.cursor.word()
-        if word not in ("any", "some", "all") or self.peek(1) != "(":
+        if word not in ("any", "some", "all"):
             return None
+        array_follows = self.peek(1) == "("
         self.cursor.take()
+        if not array_follows:
+            self.cursor.expect_symbol("(")  # raises: the words are reserved
         kind = AExprKind.OP_ALL if word == "all" else AExprKind.OP_ANY
         if is_subquery(self.cursor, self.peek(1)):
             return self.sublink()
