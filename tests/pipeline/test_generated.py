@@ -44,6 +44,12 @@ def test_values_are_made_of_the_other_columns() -> None:
     assert filled.column(2).to_pylist() == ["x", None, "y"]
 
 
+def test_a_quotient_has_postgresqls_digits() -> None:
+    made = schema(t='("A b;"::numeric / 7)::text')
+    filled = generated_columns(made, "public.g").filled(rows(made, [(1, None), (700000, None)]))
+    assert filled.column(2).to_pylist() == ["0.14285714285714285714", "100000.000000000000"]
+
+
 def test_an_expression_without_columns_and_rows() -> None:
     made = schema(twice="7", t="'made'::text")
     filled = generated_columns(made, "public.g").filled(rows(made, [(1, None), (2, None)]))

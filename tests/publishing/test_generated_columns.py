@@ -21,6 +21,8 @@ _TABLES = (
     " missing bool GENERATED ALWAYS AS (n IS NULL) STORED)",
     "CREATE TABLE plain (x int, y text)",
     "CREATE TABLE ratio (a int, q int GENERATED ALWAYS AS (100 / a) STORED)",
+    "CREATE TABLE quotient (n numeric, third numeric GENERATED ALWAYS AS (n / 3) STORED,"
+    " inverse numeric GENERATED ALWAYS AS (1 / n))",
     "CREATE TABLE short (a text, b varchar(3) GENERATED ALWAYS AS (a) STORED)",
     "CREATE TABLE root (a int, b int GENERATED ALWAYS AS (a * 10) STORED, c text)"
     " PARTITION BY RANGE (a)",
@@ -58,6 +60,10 @@ _STATEMENTS = (
     "INSERT INTO ratio VALUES (5), (7)",
     "INSERT INTO ratio VALUES (1), (0)",
     "UPDATE ratio SET a = 0 WHERE a = 5",
+    "INSERT INTO quotient VALUES (1), (NULL), (7)",
+    "INSERT INTO quotient VALUES (-0.0001)",
+    "INSERT INTO quotient VALUES (1000000.50)",
+    "UPDATE quotient SET n = n / 7 WHERE third < 1000",
     "INSERT INTO short VALUES ('abc'), ('ab ')",
     "INSERT INTO short VALUES ('abcd')",
     "INSERT INTO root (a, c) VALUES (1, 'low'), (11, 'high')",
@@ -90,6 +96,7 @@ _READ = (
     "v",
     "plain",
     "ratio",
+    "quotient",
     "short",
     "root",
     "low",
