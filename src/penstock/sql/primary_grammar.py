@@ -35,6 +35,8 @@ from penstock.sql.expressions import (
 from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME, words
 from penstock.sql.lexer import Kind
 
+_WITHIN_TYPES: Final = words("( precision varying character char with without") | {""}
+"""What may come after a ConstTypename's first word; "" for a string."""
 _VALUE_FUNCTIONS: Final = words(
     """
     current_catalog current_date current_role current_schema current_time current_timestamp
@@ -130,7 +132,9 @@ class PrimaryGrammar(ABC):
         if word in _LITERALS:
             self.cursor.take()
             return _LITERALS[word]
-        if word in _VALUE_FUNCTIONS and not (word == "current_schema" and self.peek(1) == "("):
+        if word in _VALUE_FUNCTIONS and not (
+            word == "current_schema" and self.peek(1) in ("(", "")
+        ):
             self.cursor.take()
             if self.cursor.accept_symbol("("):
                 self.cursor.take()
@@ -184,7 +188,7 @@ class PrimaryGrammar(ABC):
 
     def _typed_literal(self, word: str) -> Expression | None:
         """``ConstTypename Sconst``; None where a column of such a name is meant."""
-        if word == "double" and self.peek(1) != "precision":
+        if self.peek(1) not in _WITHIN_TYPES or (word == "double" and self.peek(1) != "precision"):
             return None
         type_ = type_name(self.cursor, literal=True)
         return TypeCast(AConst(ConstKind.STRING, self.cursor.string()), type_)
