@@ -94,7 +94,7 @@ def _weight(number: Decimal) -> tuple[int, int]:
         return 0, 0
     weight = number.adjusted() // _DEC_DIGITS
     first = int(
-        abs(number).scaleb(-weight * _DEC_DIGITS, Context(prec=len(number.as_tuple().digits)))
+        number.copy_abs().scaleb(-weight * _DEC_DIGITS, Context(prec=len(number.as_tuple().digits)))
     )
     return weight, first
 

@@ -330,6 +330,8 @@ def _distinct_on(
     leading = list(itertools.takewhile(nodes.__contains__, order))
     others = order[len(leading) :]
     if nodes and others and any(n not in leading for n in nodes):
+        if any(map(contains_subquery, nodes)):  # two of one text are not known to be the same
+            raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
         raise PenstockError(
             "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
             sqlstate="42P10",
