@@ -38,7 +38,6 @@ from penstock.commands.generated_columns import check_not_virtual, with_expressi
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
-    family,
     find_table,
     get_schema,
     get_table,
@@ -120,7 +119,7 @@ def _alter(
         return CommandResult("ALTER TABLE", (skipped,))
     table = get_table(transaction, scope, statement.relation)
     check_owner(scope.role, table.owner, "table", table.name)
-    changes, before = ColumnChanges(at=at), family(transaction, table)
+    changes, before = ColumnChanges(at=at), transaction.tables.family(table)
     committed: Mapping[int, int] = {}
     for command in sorted(statement.commands, key=_pass_of):
         if isinstance(command, DropColumn):
@@ -130,7 +129,7 @@ def _alter(
             table = _execute(transaction, scope, table, command, changes, notices, default_rows)
         transaction.tables.save(table)
     if changes:
-        members = family(transaction, table)
+        members = transaction.tables.family(table)
         committed = change_columns(transaction, scope, members, changes, rewrites)
     keep_former(transaction, scope, before, committed)
     return CommandResult("ALTER TABLE", tuple(notices))

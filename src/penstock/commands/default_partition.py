@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.namespace import family, open_delta
+from penstock.commands.namespace import open_delta
 from penstock.commands.scope import Scope
 from penstock.errors import InvalidParameterValue
 from penstock.lakehouse.data_file import DataFile
@@ -72,7 +72,7 @@ class DefaultRows:
         if default is None or columns is None:
             return
         found = []
-        for member in family(transaction, default):
+        for member in transaction.tables.family(default):
             table = None if member.partition_key else open_delta(scope, member)
             if table is not None and table.rows:
                 taken = belonging(parent, bound, columns.schema)

@@ -15,7 +15,7 @@ from penstock.commands.change_columns import ColumnChanges
 from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINED_COLUMN
 from penstock.commands.depend import cascade_notices, shown_name, still_used
 from penstock.commands.generated_columns import generated_from
-from penstock.commands.namespace import family, names, table_columns
+from penstock.commands.namespace import names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope
 from penstock.commands.unique_indexes import without
@@ -48,7 +48,7 @@ def drop_column(
         raise InvalidParameterValue(
             f'cannot drop inherited column "{command.name}"', sqlstate=INVALID_TABLE_DEFINITION
         )
-    members = family(transaction, table)
+    members = transaction.tables.family(table)
     _check_partition_key(table, command.name)
     if only and len(members) > 1:
         raise InvalidParameterValue(
@@ -62,7 +62,7 @@ def drop_column(
     _check_not_generated_from(transaction, scope, members, command, made_of_it)
     for name in (command.name, *made_of_it):
         notices += _leave_publications(transaction, scope, members, replace(command, name=name))
-        for member in family(transaction, table)[1:]:
+        for member in transaction.tables.family(table)[1:]:
             transaction.tables.save(_without(member, name))
         changes.drop(name)
         table = _without(table, name)
@@ -74,7 +74,7 @@ def drop_column(
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
     """Whether a key or a publication has a column that the Delta tables have not: whoever dropped
     it was stopped before that was in the catalog, or it went by other means."""
-    members = {member.oid: member for member in family(transaction, table)}
+    members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(
         column in (rel.columns or ()) for rel in lists

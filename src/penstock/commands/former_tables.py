@@ -29,11 +29,6 @@ def keep_former(
             continue
         version = known.get(table.oid)
         if version is None:
-            version = _newest(scope, table.uri)
+            version = list_log(warehouse_of(scope).storage, table.uri).newest
         if version is not None:
             transaction.tables.keep_former(table, version)
-
-
-def _newest(scope: Scope, uri: str) -> int | None:
-    listing = list_log(warehouse_of(scope).storage, uri)
-    return max((*listing.entries, *listing.checkpoints), default=None)

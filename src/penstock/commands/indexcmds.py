@@ -13,7 +13,6 @@ from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import check_not_virtual
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken
 from penstock.commands.namespace import (
-    family,
     find_schema,
     get_schema,
     get_table,
@@ -59,7 +58,7 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandR
         for name in statement.names:
             found = _index_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if found is not None:
-                before = family(transaction, found[0])
+                before = transaction.tables.family(found[0])
                 drop(transaction, *found)
                 keep_former(transaction, scope, before)
     return CommandResult("DROP INDEX", tuple(notices))

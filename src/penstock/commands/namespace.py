@@ -174,15 +174,6 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
     return tuple(columns)
 
 
-def family(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
-    """A table with its partitions and theirs."""
-    found = [table]
-    for child in transaction.tables.all():
-        if child.parent == table.oid:
-            found += family(transaction, child)
-    return found
-
-
 def _type_of(delta: object) -> tuple[int, int]:
     try:
         return pg_type(arrow_type(delta))

@@ -36,7 +36,6 @@ from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
     creation_schema,
-    family,
     find_schema,
     find_table,
     register,
@@ -189,7 +188,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
             table = _table_to_drop(transaction, scope, name, statement.missing_ok, notices)
             if table is not None:
                 check_owner(scope.role, table.owner, "table", table.name)
-                dropped |= {member.oid: member for member in family(transaction, table)}
+                dropped |= {member.oid: member for member in transaction.tables.family(table)}
         for table in dropped.values():
             check_not_subscribed(transaction, table, "drop")
             check_detached(transaction, scope, table)
@@ -257,7 +256,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             shown = _shown(held, types)
             if shown and not statement.cascade:
                 raise _still_used(transaction, scope, namespace, held, types)
-            dropped = {member.oid: member for t in held for member in family(transaction, t)}
+            dropped = {member.oid: member for t in held for member in transaction.tables.family(t)}
             for table in dropped.values():
                 check_not_subscribed(transaction, table, "drop")
                 check_detached(transaction, scope, table)

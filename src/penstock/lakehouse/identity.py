@@ -66,8 +66,7 @@ def table_id(storage: Storage, table_uri: str, version: int) -> str:
 
 def newest_table_id(storage: Storage, table_uri: str) -> str | None:
     """The id at the newest version; None when there is no table. Raises as ``table_id``."""
-    listing = list_log(storage, table_uri)
-    newest = max((*listing.entries, *listing.checkpoints), default=None)
+    newest = list_log(storage, table_uri).newest
     return None if newest is None else table_id(storage, table_uri, newest)
 
 

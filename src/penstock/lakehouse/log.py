@@ -32,6 +32,11 @@ class LogListing:
     entries: tuple[int, ...]
     checkpoints: dict[int, tuple[str, ...]]
 
+    @property
+    def newest(self) -> int | None:
+        """The newest version, None where there is no table."""
+        return max((*self.entries, *self.checkpoints), default=None)
+
 
 def log_folder(table_uri: str) -> str:
     """The log's folder."""
