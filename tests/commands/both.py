@@ -114,6 +114,13 @@ class Ours:
             }  # fmt: skip
 
 
+def done(node: Ours, *texts: str) -> None:
+    """Each of them succeeds, with nothing to say."""
+    for text in texts:
+        outcome = node.run(text)
+        assert not outcome, (text, outcome)
+
+
 def _indexes(table: LakeTable) -> list[tuple[Any, ...]]:
     """Name, table, columns, primary, of a constraint, replica identity, of a partition."""
     found = [

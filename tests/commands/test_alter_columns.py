@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
-from commands.both import Ours
+from commands.both import Ours, done
 from end_to_end.compare import delta_rows
 from penstock.catalog import CatalogTransaction
 from penstock.lakehouse.files import FileWriter, WrittenFile
@@ -20,19 +20,6 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Ours]:
-    ours = Ours(tmp_path, "lake")
-    with ours.catalog:
-        yield ours
-
-
-def done(node: Ours, *texts: str) -> None:
-    for text in texts:
-        outcome = node.run(text)
-        assert not outcome, (text, outcome)
 
 
 def opened(node: Ours, name: str = "t") -> DeltaTable:

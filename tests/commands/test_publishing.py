@@ -5,7 +5,7 @@ in test_publishing_oracle.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from commands.both import POSTGRES, Ours
+from commands.both import POSTGRES, Ours, done
 from penstock.catalog import LakeTable, ReplicaIdentity, SubscriptionRelState
 from penstock.commands import (
     CurrentRole,
@@ -38,19 +38,6 @@ from penstock.walreceiver.publisher import Publisher
 class Recorded:
     text: str
     columns: frozenset[str] = frozenset()
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Ours]:
-    ours = Ours(tmp_path, "lake")
-    with ours.catalog:
-        yield ours
-
-
-def done(node: Ours, *texts: str) -> None:
-    for text in texts:
-        outcome = node.run(text)
-        assert not outcome, (text, outcome)
 
 
 def refused(node: Ours, text: str, sqlstate: str) -> str:

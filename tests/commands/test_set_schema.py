@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.both import Ours
-from commands.test_alter_columns import done, insert, rows
+from commands.both import Ours, done
+from commands.test_alter_columns import insert, rows
 from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import register_all
 from penstock.commands.subscription_targets import check_targets
