@@ -86,6 +86,12 @@ def reader_of_the_slot(database: Database) -> int | None:
     return None if pid is None else int(pid)
 
 
+def timeline(node: LocalNode) -> int | None:
+    """The publisher's, as the catalog has it."""
+    (followed,) = node.node._catalog.subscriptions()
+    return None if followed.publisher is None else followed.publisher.timeline
+
+
 def reopened(node: LocalNode, spark: Any) -> None:
     """The node again, after it was closed."""
     node.node = Node(node.folder, spark=spark)
@@ -105,10 +111,14 @@ def test_a_publisher_that_was_promoted_goes_on_and_one_that_was_restored_stops(
             server.start()
             database.execute("SELECT pg_promote()")
             assert database.value("SELECT timeline_id FROM pg_control_checkpoint()") >= 1
+            # A walsender of the standby would go on; another one tells of the new timeline.
+            database.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE backend_type = 'walsender'"
+            )
             insert(database, 1)
             same_rows(node, database)
-            (followed,) = node.node._catalog.subscriptions()
-            assert followed.publisher is not None and followed.publisher.timeline == 2
+            node.wait_for("s", "the new timeline", lambda _: timeline(node) == 2)
 
             server.stop()
             copy = server.data_dir.with_name("copy")
