@@ -28,6 +28,7 @@ from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.raw_statements import parse_query
 from penstock.walsender.authentication import LoginRole
 from penstock.walsender.commits import newest_version
+from penstock.walsender.lake_appends import LakeAppends
 from penstock.walsender.lake_checks import ROUTE, check_found, check_partition
 from penstock.walsender.lake_partitions import Partitions, Routing
 from penstock.walsender.lake_rewrites import USER_METADATA, LakeRewrites
@@ -53,6 +54,7 @@ class LakeChanges:
         select: LakeSelect,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
+        self._appends = LakeAppends(warehouse)
         self._rewrites = LakeRewrites(warehouse, catalog, sequencer, tables)
         self._spark = spark
         self._warehouse = warehouse
@@ -69,8 +71,11 @@ class LakeChanges:
         at = self._sequencer.position()
         with ExitStack() as stack:
             if isinstance(statement, InsertStmt):
-                rows = self._rows.inserted(statement, table, at, role, interrupts)
-                tag = f"INSERT 0 {self._insert(table, stack.enter_context(rows))}"
+                new = self._rows.new_rows(statement, table, at, role, interrupts)
+                count = self._appends.insert(table, new)
+                if count is None:
+                    count = self._insert(table, stack.enter_context(self._rows.staged(new, table)))
+                tag = f"INSERT 0 {count}"
             else:
                 session = session_of_a_statement(self._spark)
                 rows = self._rows.changed(statement, table, at, role, interrupts, session)

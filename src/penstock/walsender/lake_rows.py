@@ -8,7 +8,7 @@ the staging area; both go when the change is done.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -77,6 +77,16 @@ class Change:
         return f"DELETE FROM {table}{self.condition}"
 
 
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows of an INSERT. ``known``: the table's columns when they were planned; ``columns``: those
+    that they have, in ``batches`` as c1 and so on."""
+
+    known: tuple[LakeColumn, ...]
+    columns: tuple[LakeColumn, ...]
+    batches: Iterator[pa.RecordBatch]
+
+
 class LakeRows:
     """For every session."""
 
@@ -85,35 +95,40 @@ class LakeRows:
         self._tables = tables
         self._select = select
 
-    @contextmanager
-    def inserted(
+    def new_rows(
         self,
         statement: InsertStmt,
         table: LakeTable,
         at: Position,
         role: LoginRole,
         interrupts: Interrupts,
-    ) -> Iterator[Change]:
-        """The rows are in the staging area while inside. Raises PenstockError."""
-        columns = {column.name: column for column in self._tables.columns(table)}
+    ) -> NewRows:
+        """What an INSERT adds. Raises PenstockError."""
+        columns = self._tables.columns(table)
         plan = analyze_insert(
             statement,
-            _with_time(_output(columns.values()), datetime.now(UTC)),
+            _with_time(_output(columns), datetime.now(UTC)),
             self._select.find_table(at, role),
         )
-        written = [columns[name] for name in plan.columns]
+        by_name = {column.name: column for column in columns}
+        written = tuple(by_name[name] for name in plan.columns)
         batches = self._select.batches(compile_insert(plan), at, role, interrupts)
+        return NewRows(columns, written, map(_as_columns(written), batches))
+
+    @contextmanager
+    def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
+        """The rows are in the staging area while inside. Raises PenstockError."""
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
-            count = _write(f"{folder}/rows.parquet", written, batches)
-            if self._tables.columns(table) != tuple(columns.values()):
-                raise _altered(table)  # Spark would leave NULL where a column has a default
+            count = _write(f"{folder}/rows.parquet", rows)
+            if self._tables.columns(table) != rows.known:
+                raise altered(table)  # Spark would leave NULL where a column has a default
             values = ", ".join(
                 f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
-                for number, column in enumerate(written, 1)
+                for number, column in enumerate(rows.columns, 1)
             )
-            rows = f"SELECT {values} FROM parquet.{quoted(folder)}"
-            yield Change("insert", tuple(c.delta for c in written), rows, count)
+            selected = f"SELECT {values} FROM parquet.{quoted(folder)}"
+            yield Change("insert", tuple(c.delta for c in rows.columns), selected, count)
         finally:
             self._warehouse.storage.discard_folder(folder)
 
@@ -209,9 +224,14 @@ def _is_partitioned(table: LakeTable) -> bool:
     return table.partition_key is not None or table.parent is not None
 
 
-def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch]) -> int:
-    """A Parquet file with columns c1 and so on; the number of rows."""
+def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
+    return lambda batch: batch.cast(schema)
+
+
+def _write(uri: str, rows: NewRows) -> int:
+    """A Parquet file with columns c1 and so on; the number of rows."""
+    schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(rows.columns, 1)])
     count = 0
     make_folder(uri.rpartition("/")[0])
     with storage_errors("write file", uri):
@@ -220,13 +240,14 @@ def _write(uri: str, columns: list[LakeColumn], batches: Iterator[pa.RecordBatch
             filesystem.open_output_stream(path) as target,
             pq.ParquetWriter(target, schema) as writer,
         ):
-            for batch in batches:
-                writer.write_batch(batch.cast(schema))
+            for batch in rows.batches:
+                writer.write_batch(batch)
                 count += batch.num_rows
     return count
 
 
-def _altered(table: LakeTable) -> PenstockError:
+def altered(table: LakeTable) -> PenstockError:
+    """The columns are not those that the rows were made for."""
     return PenstockError(
         "could not serialize access due to concurrent update",
         detail=f'Columns of table "{table.name}" were added or dropped while its new rows were '

@@ -1,0 +1,97 @@
+"""Rows added to a table by a commit of their own, whatever others commit meanwhile.
+
+In: a table, later files with rows in its columns. Out: one version with them, durable when
+``commit`` returns. Nothing that the table holds is read. Which rows they are is left to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import CommitConflict, PenstockError, UndefinedObject
+from penstock.lakehouse import actions, protocol
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.state import TableState, load
+from penstock.lakehouse.storage import Storage
+
+_OPERATION: Final = "WRITE"
+"""As Spark's own appends are named in DESCRIBE HISTORY."""
+_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
+_DEFAULT_INTERVAL: Final = "10"
+"""Commits between two checkpoints (Delta's default)."""
+
+log = logging.getLogger(__name__)
+
+
+class Append:
+    """One append to a table as it is now.
+
+    Raises UndefinedObject: there is none; FeatureNotSupported: files alone would not keep what the
+    table promises.
+    """
+
+    def __init__(self, storage: Storage, store: LogStore, uri: str, name: str) -> None:
+        self._storage = storage
+        self._store = store
+        self._uri = uri
+        self._name = name
+        self.state: Final = self._load()
+        self.schema: Final = TableSchema.of_delta(
+            self.state.metadata["schemaString"], self.state.properties
+        )
+
+    def commit(self, files: Sequence[WrittenFile]) -> int:
+        """Add files; returns the version that has them.
+
+        Raises CommitConflict where the table has other columns by now, or is another one, and
+        FeatureNotSupported where it promises more. The files then belong to nobody. After another
+        error of a store (StorageError) it is not known whether the version is there.
+        """
+        now = actions.now_ms()
+        added = [
+            actions.add(DataFile.of_written(file, now), None, data_change=True) for file in files
+        ]
+        before = self.state
+        while True:
+            info = actions.commit_info(
+                _OPERATION,
+                now=now,
+                user_metadata={},
+                blind_append=True,
+                read_version=before.version,
+            )
+            try:
+                self._store.put(self._uri, before.version + 1, actions.lines([info, *added]))
+            except CommitConflict:
+                before = self._load()
+                self._check_same(before)
+                continue
+            self._checkpoint(before.version + 1, before)
+            return before.version + 1
+
+    def _load(self) -> TableState:
+        state = load(self._storage, self._uri)
+        if state is None:
+            raise UndefinedObject(f'relation "{self._name}" does not exist', sqlstate="42P01")
+        protocol.check_writable(self._name, state.protocol, state.metadata)
+        return state
+
+    def _check_same(self, state: TableState) -> None:
+        mine, now = self.state.metadata, state.metadata
+        if (mine["id"], mine["schemaString"]) != (now["id"], now["schemaString"]):
+            raise CommitConflict(f'table "{self._name}" was altered')
+
+    def _checkpoint(self, version: int, state: TableState) -> None:
+        """The rows are in the table whatever becomes of it."""
+        interval = int(state.properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL))
+        if version % interval:
+            return
+        try:
+            self._store.checkpoint(self._uri, state.properties)
+        except PenstockError as error:
+            log.warning('checkpoint of table "%s": %s', self._name, error.message)
