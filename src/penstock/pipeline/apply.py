@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
-from penstock.pipeline.job import run_job
+from penstock.pipeline.job import HERE_SECONDS, run_job
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
 from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
@@ -55,10 +55,12 @@ _SECONDS_PER_BYTE: Final = 2e-9
 @dataclass(frozen=True)
 class ApplyOptions:
     """``least_slice_bytes``, ``most_slice_bytes``: Arrow data that one write task takes; in between
-    a table's rows are spread over all cores."""
+    a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
+    job."""
 
     least_slice_bytes: int = 24 << 20
     most_slice_bytes: int = 256 << 20
+    here_seconds: float = HERE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ def _search_and_write(
             except (ReplicationConflict, RelationChanged) as error:
                 failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
-        return failed + run_job(spark, items, run_item, f"penstock: apply {names}"[:200])
+        name = f"penstock: apply {names}"[:200]
+        return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
 
 
 def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:

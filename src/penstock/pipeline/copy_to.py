@@ -31,7 +31,7 @@ from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_waves import waves
 from penstock.pipeline.duck import connection
-from penstock.pipeline.job import FOR_A_CLIENT, run_job
+from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
@@ -220,7 +220,7 @@ def _copied(
 
 def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
     work = [(float(item.size), item) for item in wave]
-    results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT)
+    results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES)
     made: list[CopiedFile] = []
     for result in results:
         if isinstance(result, Failed):

@@ -28,7 +28,7 @@ from penstock.pipeline.change_load import TooManyChanges
 from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
 from penstock.pipeline.duck import out_of_memory
-from penstock.pipeline.job import FOR_A_CLIENT, run_job
+from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
 from penstock.pipeline.tasks import Failed
 
 _INLINE_BYTES: Final = 1 << 20
@@ -162,7 +162,7 @@ class _Job:
         inline = min(_INLINE_BYTES, _INLINE_OF_A_JOB // max(1, len(items)))
         task = _Task(self.storage, self.folder, inline, self.share_bytes)
         tasks = [(1.0 + item.size, replace(task, item=item)) for item in items]
-        return run_job(self.spark, tasks, run_changes, _JOB, cores=FOR_A_CLIENT)
+        return run_job(self.spark, tasks, run_changes, _JOB, cores=FOR_A_CLIENT, here=HERE_BYTES)
 
     def _read(self, results: Sequence[_Result]) -> Iterator[Portion | Failed]:
         for result in results:
