@@ -1,5 +1,4 @@
-"""One Delta table as the driver keeps it between batches; commits by compare-and-swap on the
-version.
+"""One Delta table as the driver keeps it between batches; commits by compare-and-swap.
 
 In: files that tasks wrote, positions that they found. Out: versions of the table, each with its
 transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid while nobody
@@ -119,6 +118,11 @@ class DeltaTable:
         self._seen = Elapsed()
 
     @property
+    def state(self) -> TableState:
+        """What was loaded or committed last; not to be changed."""
+        return self._state
+
+    @property
     def id(self) -> str:
         """The table's own id (metaData.id), which no other table has."""
         return str(self._state.metadata["id"])
@@ -228,9 +232,7 @@ class DeltaTable:
 
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
-
-        Older versions stay what they are. It is no TRUNCATE, so the commit is not marked as one.
-        """
+        It is no TRUNCATE, so the commit is not marked as one."""
         self._staging.remove_all(truncate=False)
         if schema != self.schema or self.unfilled or self.dropped:
             self._staged_schema, self._replaced = schema, True
@@ -248,7 +250,7 @@ class DeltaTable:
         self._staged_dropped = frozenset()
 
     def is_behind(self) -> bool:
-        """Whether somebody has put a version after the one that is loaded; one small look."""
+        """Whether somebody has put a version after the one that is loaded."""
         return self.storage.exists(entry_uri(self.uri, self.version + 1))
 
     def reload(self) -> None:

@@ -24,6 +24,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.storage import Storage
+from penstock.pipeline.columns import Integers
 
 _NO_FILE: Final = "58P01"
 _ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
@@ -83,6 +84,14 @@ def scan(
 
     Raises VersionGone where the file is not there any more, StorageError.
     """
+    for _, batch in scan_positions(storage, table_uri, file, columns):
+        yield batch
+
+
+def scan_positions(
+    storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
+) -> Iterator[tuple[Integers, pa.RecordBatch]]:
+    """The same, each batch with the positions of its rows in the file."""
     try:
         yield from _scan(storage, table_uri, file, columns)
     except VersionGone:
@@ -98,7 +107,7 @@ def scan(
 
 def _scan(
     storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[Integers, pa.RecordBatch]]:
     gone = _positions(storage, table_uri, file.gone) or BitMap()
     only = _positions(storage, table_uri, file.only)
     with open_parquet(table_uri, file.path) as parquet:
@@ -115,10 +124,11 @@ def _scan(
                 return
             if end > file.start:
                 kept = _kept(gone, only, start, end, file)
+                positions = np.arange(start, end)
                 if kept is not None:
-                    batch = batch.filter(pa.array(kept))
+                    batch, positions = batch.filter(pa.array(kept)), positions[kept]
                 if batch.num_rows:
-                    yield _named(batch, file, columns)
+                    yield positions, _named(batch, file, columns)
 
 
 def _positions(

@@ -15,6 +15,7 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.lake_columns import columns_of
 from penstock.walsender.lake_rows import NewRows, altered
+from penstock.walsender.lake_tables import is_partitioned
 
 
 class LakeAppends:
@@ -25,7 +26,7 @@ class LakeAppends:
 
     def insert(self, table: LakeTable, rows: NewRows) -> int | None:
         """Raises PenstockError (40001: the table was altered meanwhile)."""
-        if table.partition_key is not None or table.parent is not None:
+        if is_partitioned(table):
             return None
         storage, uri = self._warehouse.storage, table.uri or ""
         try:

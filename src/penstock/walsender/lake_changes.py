@@ -32,9 +32,9 @@ from penstock.walsender.lake_appends import LakeAppends
 from penstock.walsender.lake_checks import ROUTE, check_found, check_partition
 from penstock.walsender.lake_partitions import Partitions, Routing
 from penstock.walsender.lake_rewrites import USER_METADATA, LakeRewrites
-from penstock.walsender.lake_rows import Change, LakeRows, delta_table
+from penstock.walsender.lake_rows import Change, LakeRows, as_functions, delta_table
 from penstock.walsender.lake_select import LakeSelect
-from penstock.walsender.lake_tables import LakeTables
+from penstock.walsender.lake_tables import LakeTables, is_partitioned
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import CommandOutcome
 
@@ -77,10 +77,14 @@ class LakeChanges:
                     count = self._insert(table, stack.enter_context(self._rows.staged(new, table)))
                 tag = f"INSERT 0 {count}"
             else:
-                session = session_of_a_statement(self._spark)
-                rows = self._rows.changed(statement, table, at, role, interrupts, session)
-                change = stack.enter_context(rows)
-                tag = f"{change.kind.upper()} {self._rewrites.run(table, change, session)}"
+                planned = self._rows.plan(statement, table, at, role, interrupts)
+                count = self._rewrites.run(table, planned, interrupts)
+                if count is None:
+                    session = session_of_a_statement(self._spark)
+                    functions = as_functions(planned, session, tolerant=is_partitioned(table))
+                    change = stack.enter_context(functions)
+                    count = self._rewrites.run_by_spark(table, change, session)
+                tag = f"{planned.kind.upper()} {count}"
         self._sequencer.step()
         return CommandOutcome(tag)
 
@@ -120,7 +124,7 @@ class LakeChanges:
     # INSERT
 
     def _insert(self, table: LakeTable, change: Change) -> int:
-        if table.partition_key is None and table.parent is None:
+        if not is_partitioned(table):
             self._spark.sql(change.on(delta_table(table)))
             return change.count
         columns = self._tables.columns(table)

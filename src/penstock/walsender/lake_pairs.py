@@ -7,6 +7,7 @@ told is of the version that was read here: where the UPDATE reads a later one, n
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,17 +16,22 @@ from penstock.catalog import LakeTable
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
 from penstock.lakehouse.storage import Storage
+from penstock.pipeline.duck import connection
 from penstock.pipeline.write_frame import write_frame
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn
 from penstock.walsender.lake_rows import Change, delta_table, quoted
+
+_PAIRS: Final = "pairs"
 
 
 def paired_columns(
     table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
 ) -> tuple[LakeColumn, ...]:
     """What tells rows apart and is changed: the key, or everything where there is no key; () where
-    the key stays. ``changed``: names in Delta."""
+    the key stays, or rows are not told apart. ``changed``: names in Delta."""
+    if table.identity is None:
+        return ()
     key = table.identity or table.primary_key
     found = tuple(c for c in columns if not key or c.name in key)
     return found if any(c.delta in changed for c in found) else ()
@@ -62,6 +68,22 @@ def differ(columns: Sequence[LakeColumn]) -> str:
     """A condition on old and new values."""
     same = (f"{quoted(OLD + c.name)} <=> {quoted(NEW + c.name)}" for c in columns)
     return f"NOT ({' AND '.join(same)})"
+
+
+def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
+    """``differ``, of pairs that are here."""
+    same = (f"{_duck(OLD + c.name)} IS NOT DISTINCT FROM {_duck(NEW + c.name)}" for c in columns)
+    duck = connection()
+    duck.register(_PAIRS, pairs)
+    try:
+        kept = duck.sql(f"SELECT NOT ({' AND '.join(same)}) FROM {_PAIRS}").to_arrow_table()
+    finally:
+        duck.unregister(_PAIRS)
+    return pairs.filter(kept.column(0))
+
+
+def _duck(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def pair_schema(columns: Sequence[LakeColumn]) -> pa.Schema:

@@ -18,6 +18,7 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.query import Interrupts
 from penstock.publication.members import Action, Members
 from penstock.publication.rules import check_identity
 from penstock.walsender.lake_checks import check_partition
@@ -25,9 +26,10 @@ from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.lake_moves import LakeMoves
 from penstock.walsender.lake_pairs import paired_columns, write_pairs
 from penstock.walsender.lake_partitions import Partitions
-from penstock.walsender.lake_rows import Change, delta_table, quoted
+from penstock.walsender.lake_rows import Change, RowChange, delta_table, quoted
+from penstock.walsender.lake_small_rewrites import SmallRewrites
 from penstock.walsender.lake_staying import staying
-from penstock.walsender.lake_tables import LakeTables
+from penstock.walsender.lake_tables import LakeTables, is_partitioned
 from penstock.walsender.sequencer import Sequencer
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -43,12 +45,19 @@ class LakeRewrites:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
+        self._small = SmallRewrites(warehouse)
         self._moves = LakeMoves(warehouse, sequencer)
 
-    def run(self, table: LakeTable, change: Change, session: SparkSession) -> int:
+    def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
+        """None: it is left to Spark, and nothing was done. Raises PenstockError."""
+        self._check_identity(self._tables.leaves(table), Action(change.kind))
+        if is_partitioned(table):
+            return None
+        return self._small.run(table, change, interrupts)
+
+    def run_by_spark(self, table: LakeTable, change: Change, session: SparkSession) -> int:
         """``session``: has the change's functions. Raises PenstockError, PySparkException."""
         leaves = self._tables.leaves(table)
-        self._check_identity(leaves, Action(change.kind))
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
             partitions = Partitions(t.tables.all(), columns)
@@ -120,8 +129,6 @@ class LakeRewrites:
             raise
 
     def _paired(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
-        if not change.settings or leaf.identity is None:
-            return ()
         changed = {name for name, _ in change.settings}
         return paired_columns(leaf, self._tables.columns(leaf), changed)
 

@@ -87,6 +87,51 @@ class NewRows:
     batches: Iterator[pa.RecordBatch]
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A value of each row, of some of the row's columns."""
+
+    evaluation: Evaluation
+    arguments: tuple[LakeColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
+    planned; ``where`` None: every row."""
+
+    kind: str
+    known: tuple[LakeColumn, ...]
+    settings: tuple[tuple[LakeColumn, Computed], ...]
+    where: Computed | None
+
+
+@contextmanager
+def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
+    """A change whose functions ``session`` has while inside. ``tolerant``: with ``Change.tried``."""
+    functions: list[str] = []
+
+    def call(computed: Computed, *, tolerant: bool = False) -> str:
+        evaluation = computed.evaluation
+        name = f"penstock_{uuid.uuid4().hex}"
+        function = evaluation.tolerant() if tolerant else evaluation.function()
+        session.udf.register(name, arrow_udf(function, spark_type(evaluation.type)))
+        functions.append(name)
+        return f"{name}({', '.join(quoted(column.delta) for column in computed.arguments)})"
+
+    try:
+        settings = tuple((column.delta, call(value)) for column, value in change.settings)
+        where = "" if change.where is None else call(change.where)
+        tried = tuple(
+            (column.delta, call(value, tolerant=True))
+            for column, value in (change.settings if tolerant else ())
+        )
+        yield Change(change.kind, settings=settings, tried=tried, where=where)
+    finally:
+        for name in functions:
+            session.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
 class LakeRows:
     """For every session."""
 
@@ -132,66 +177,40 @@ class LakeRows:
         finally:
             self._warehouse.storage.discard_folder(folder)
 
-    @contextmanager
-    def changed(
+    def plan(
         self,
         statement: UpdateStmt | DeleteStmt,
         table: LakeTable,
         at: Position,
         role: LoginRole,
         interrupts: Interrupts,
-        session: SparkSession,
-    ) -> Iterator[Change]:
-        """Its functions are there while inside, for ``session``. Raises PenstockError."""
-        columns = {column.name: column for column in self._tables.columns(table)}
+    ) -> RowChange:
+        """What an UPDATE or DELETE computes. Raises PenstockError."""
+        known = self._tables.columns(table)
+        columns = {column.name: column for column in known}
         plan = analyze_change(
             statement,
-            _with_time(_output(columns.values()), datetime.now(UTC)),
+            _with_time(_output(known), datetime.now(UTC)),
             self._select.find_table(at, role),
         )
-        functions: list[str] = []
 
-        def call(node: Node, column: LakeColumn | None, *, tolerant: bool = False) -> str:
-            compiled = compile_expression(
-                plan, node, None if column is None else output_column(column)
-            )
+        def computed(node: Node, column: LakeColumn | None) -> Computed:
+            output = None if column is None else output_column(column)
+            compiled = compile_expression(plan, node, output)
             tables = self._shipped(compiled, at, role, interrupts)
-            name = self._function(compiled, column, tables, session, tolerant)
-            functions.append(name)
-            arguments = (quoted(columns[item.name].delta) for _, item in compiled.columns)
-            return f"{name}({', '.join(arguments)})"
-
-        try:
-            settings = tuple(
-                (columns[name].delta, call(node, columns[name])) for name, node in plan.settings
+            type_ = pa.bool_() if column is None else column.type
+            names = tuple(name for name, _ in compiled.columns)
+            return Computed(
+                Evaluation(compiled.sql, compiled.relation, names, type_, tables),
+                tuple(columns[item.name] for _, item in compiled.columns),
             )
-            where = "" if plan.where is None else call(plan.where, None)
-            kind = "update" if isinstance(statement, UpdateStmt) else "delete"
-            tried = tuple(
-                (columns[name].delta, call(node, columns[name], tolerant=True))
-                for name, node in (plan.settings if _is_partitioned(table) else ())
-            )
-            yield Change(kind, settings=settings, tried=tried, where=where)
-        finally:
-            for name in functions:
-                session.sql(f"DROP TEMPORARY FUNCTION {name}")
 
-    @staticmethod
-    def _function(
-        compiled: CompiledExpression,
-        column: LakeColumn | None,
-        tables: dict[str, pa.Table],
-        session: SparkSession,
-        tolerant: bool,
-    ) -> str:
-        """The name of a new function of Spark's."""
-        type_ = pa.bool_() if column is None else column.type
-        names = tuple(name for name, _ in compiled.columns)
-        evaluation = Evaluation(compiled.sql, compiled.relation, names, type_, tables)
-        name = f"penstock_{uuid.uuid4().hex}"
-        function = evaluation.tolerant() if tolerant else evaluation.function()
-        session.udf.register(name, arrow_udf(function, spark_type(type_)))
-        return name
+        return RowChange(
+            "update" if isinstance(statement, UpdateStmt) else "delete",
+            known,
+            tuple((columns[name], computed(node, columns[name])) for name, node in plan.settings),
+            None if plan.where is None else computed(plan.where, None),
+        )
 
     def _shipped(
         self,
@@ -218,10 +237,6 @@ class LakeRows:
             schema = batches[0].schema if batches else self._select.schema(item, at, role)
             found[item.scan.name] = pa.Table.from_batches(batches, schema)
         return found
-
-
-def _is_partitioned(table: LakeTable) -> bool:
-    return table.partition_key is not None or table.parent is not None
 
 
 def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

@@ -92,3 +92,8 @@ class LakeTables:
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
         """(name in Delta, Spark type), now."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
+
+
+def is_partitioned(table: LakeTable) -> bool:
+    """Whether it has partitions, or is one."""
+    return table.partition_key is not None or table.parent is not None
