@@ -36,10 +36,10 @@ class Append:
     """
 
     def __init__(self, storage: Storage, store: LogStore, uri: str, name: str) -> None:
-        self._storage = storage
+        self.storage: Final = storage
         self._store = store
-        self._uri = uri
-        self._name = name
+        self.uri: Final = uri
+        self.name: Final = name
         self.state: Final = self._load()
         self.schema: Final = TableSchema.of_delta(
             self.state.metadata["schemaString"], self.state.properties
@@ -66,7 +66,7 @@ class Append:
                 read_version=before.version,
             )
             try:
-                self._store.put(self._uri, before.version + 1, actions.lines([info, *added]))
+                self._store.put(self.uri, before.version + 1, actions.lines([info, *added]))
             except CommitConflict:
                 before = self._load()
                 self._check_same(before)
@@ -74,17 +74,22 @@ class Append:
             self._checkpoint(before.version + 1, before)
             return before.version + 1
 
+    def remove(self, files: Sequence[WrittenFile]) -> None:
+        """Files that no commit has named."""
+        for file in files:
+            self.storage.remove(f"{self.uri}/{file.path}")
+
     def _load(self) -> TableState:
-        state = load(self._storage, self._uri)
+        state = load(self.storage, self.uri)
         if state is None:
-            raise UndefinedObject(f'relation "{self._name}" does not exist', sqlstate="42P01")
-        protocol.check_writable(self._name, state.protocol, state.metadata)
+            raise UndefinedObject(f'relation "{self.name}" does not exist', sqlstate="42P01")
+        protocol.check_writable(self.name, state.protocol, state.metadata)
         return state
 
     def _check_same(self, state: TableState) -> None:
         mine, now = self.state.metadata, state.metadata
         if (mine["id"], mine["schemaString"]) != (now["id"], now["schemaString"]):
-            raise CommitConflict(f'table "{self._name}" was altered')
+            raise CommitConflict(f'table "{self.name}" was altered')
 
     def _checkpoint(self, version: int, state: TableState) -> None:
         """The rows are in the table whatever becomes of it."""
@@ -92,6 +97,6 @@ class Append:
         if version % interval:
             return
         try:
-            self._store.checkpoint(self._uri, state.properties)
+            self._store.checkpoint(self.uri, state.properties)
         except PenstockError as error:
-            log.warning('checkpoint of table "%s": %s', self._name, error.message)
+            log.warning('checkpoint of table "%s": %s', self.name, error.message)

@@ -7,6 +7,8 @@ of the columns; or what rows cannot be routed by.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -36,7 +38,8 @@ from penstock.sql.partition_bound import (
     strategy_of,
 )
 
-_BOOL = 16
+_BOOL: Final = 16
+_NOWHERE: Final = -1
 
 
 def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> Level:
@@ -81,6 +84,17 @@ def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tup
         return Level(table.name, key, tuple(partitions), default)
 
     return level(tree[0]), tuple(leaves)
+
+
+def anywhere(level: Level) -> Level:
+    """The same, with the number -1 for rows that belong nowhere."""
+
+    def below(to: int | Level) -> int | Level:
+        return anywhere(to) if isinstance(to, Level) else to
+
+    partitions = tuple((bound, below(to)) for bound, to in level.partitions)
+    default = _NOWHERE if level.default is None else below(level.default)
+    return replace(level, partitions=partitions, default=default)
 
 
 def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:

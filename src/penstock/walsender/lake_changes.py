@@ -54,7 +54,7 @@ class LakeChanges:
         select: LakeSelect,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
-        self._appends = LakeAppends(warehouse)
+        self._appends = LakeAppends(warehouse, catalog, tables)
         self._rewrites = LakeRewrites(warehouse, catalog, sequencer, tables)
         self._spark = spark
         self._warehouse = warehouse

@@ -32,11 +32,16 @@ def check_partition(
     """ExecPartitionCheck: for a partition that is named itself. Raises PenstockError (23514)."""
     values = _first(rows, f"NOT ({constraint})", columns)
     if values is not None:
-        raise PenstockError(
-            f'new row for relation "{table.name}" violates partition constraint',
-            detail=f"Failing row contains ({', '.join(values)}).",
-            sqlstate=CHECK_VIOLATION,
-        )
+        raise elsewhere(table, values)
+
+
+def elsewhere(table: LakeTable, values: Sequence[str]) -> PenstockError:
+    """ExecPartitionCheckEmitError; ``values``: of the row, as ``shown`` has them."""
+    return PenstockError(
+        f'new row for relation "{table.name}" violates partition constraint',
+        detail=f"Failing row contains ({', '.join(values)}).",
+        sqlstate=CHECK_VIOLATION,
+    )
 
 
 def check_found(
@@ -60,7 +65,12 @@ def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[s
     found: pa.Table = rows.where(where).select(*names).limit(1).toArrow()
     if found.num_rows == 0:
         return None
-    cells = [text_output(column.combine_chunks())[0].as_py() for column in found.columns]
+    return shown([column.combine_chunks() for column in found.columns])
+
+
+def shown(row: Sequence[pa.Array]) -> list[str]:
+    """Cells of one row as PostgreSQL prints them in a message."""
+    cells = [text_output(column)[0].as_py() for column in row]
     return ["null" if cell is None else _shown(cell.decode()) for cell in cells]
 
 

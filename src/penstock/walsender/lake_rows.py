@@ -108,7 +108,7 @@ class RowChange:
 
 @contextmanager
 def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
-    """A change whose functions ``session`` has while inside. ``tolerant``: with ``Change.tried``."""
+    """The functions are there while inside. ``tolerant``: with ``Change.tried``."""
     functions: list[str] = []
 
     def call(computed: Computed, *, tolerant: bool = False) -> str:

@@ -18,12 +18,10 @@ from pyspark.sql.functions import arrow_udf
 
 from penstock.catalog import LakeTable
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.pipeline.partition_tree import routing_of
+from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.routing import Level
 from penstock.walsender.lake_columns import LakeColumn
 from penstock.walsender.lake_rows import Change, quoted
-
-_NOWHERE = -1
 
 
 @contextmanager
@@ -42,7 +40,7 @@ def staying(
     numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}
     keys = sorted(routing.columns)
     name = f"penstock_{uuid.uuid4().hex}"
-    session.udf.register(name, arrow_udf(_route(_anywhere(routing), keys), "bigint"))
+    session.udf.register(name, arrow_udf(_route(anywhere(routing), keys), "bigint"))
     new = dict(change.tried)
     leaf_of_new = f"{name}({', '.join(new.get(key, quoted(key)) for key in keys)})"
     where = f"({change.where}) AND " if change.where else ""
@@ -61,15 +59,3 @@ def _route(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Array]:
         return pa.array(routing.leaves(pa.table(list(arguments), names=list(keys))), pa.int64())
 
     return route
-
-
-def _anywhere(level: int | Level | None) -> Level:
-    """The same, with a number for rows that belong nowhere."""
-    assert isinstance(level, Level)
-    below = [(bound, _below(to)) for bound, to in level.partitions]
-    default = _NOWHERE if level.default is None else _below(level.default)
-    return replace(level, partitions=tuple(below), default=default)
-
-
-def _below(to: int | Level) -> int | Level:
-    return _anywhere(to) if isinstance(to, Level) else to
