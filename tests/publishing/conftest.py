@@ -10,7 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
+from penstock.walsender import lake_small_rewrites
+from penstock.walsender.lake_appends import LakeAppends
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 
@@ -68,3 +71,19 @@ def both(
             return stack.enter_context(lake.connect()), server
 
         yield connect
+
+
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INSERT, UPDATE and DELETE as on tables that are large, or that Delta alone may write."""
+    monkeypatch.setattr(lake_small_rewrites, "MAX_BYTES", -1)
+    monkeypatch.setattr(LakeAppends, "insert", lambda *_: None)
+
+
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=part_of_make_faults)], ids=["files", "Spark"]
+)
+def both_ways(request: pytest.FixtureRequest) -> None:
+    """A test that shows the same of rows that are written here and by Spark."""
+    if request.param == "Spark":
+        request.getfixturevalue("by_spark")

@@ -99,23 +99,29 @@ def test_a_copy_has_the_rows_as_they_are_now(
     assert Counter(b for _, b in database.rows(rows)) == {False: 45, True: 1}
 
 
+@pytest.mark.parametrize("spark", [False, True], ids=["files", "Spark"])
 def test_rows_that_were_made_without_a_column_are_made_again(
-    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch, spark: bool
 ) -> None:
     """Where a server lets ALTER TABLE wait, the statement is to be run again."""
-    lake.execute("CREATE TABLE made (id int)")
-    write = lake_rows._write
+    name = "made_by_spark" if spark else "made_by_files"
+    lake.execute(f"CREATE TABLE {name} (id int)")
+    write: Any = lake_rows._write if spark else RoutedWriter.add
 
-    def late(*arguments: Any) -> int:
-        count = write(*arguments)
+    def late(*arguments: Any) -> Any:
+        written = write(*arguments)
         with lake.connect() as other:
-            other.execute("ALTER TABLE made ADD COLUMN b int DEFAULT 7")
-        return count
+            other.execute(f"ALTER TABLE {name} ADD COLUMN b int DEFAULT 7")
+        return written
 
     with monkeypatch.context() as patched:
-        patched.setattr(lake_rows, "_write", late)
+        if spark:
+            patched.setattr(LakeAppends, "insert", lambda *_: None)
+            patched.setattr(lake_rows, "_write", late)
+        else:
+            patched.setattr(RoutedWriter, "add", late)
         with pytest.raises(psycopg.errors.SerializationFailure):
-            lake.execute("INSERT INTO made VALUES (1)")
-    assert lake.rows("SELECT * FROM made") == []
-    lake.execute("INSERT INTO made VALUES (1)")
-    assert lake.rows("SELECT * FROM made") == [(1, 7)]
+            lake.execute(f"INSERT INTO {name} VALUES (1)")
+    assert lake.rows(f"SELECT * FROM {name}") == []
+    lake.execute(f"INSERT INTO {name} VALUES (1)")
+    assert lake.rows(f"SELECT * FROM {name}") == [(1, 7)]

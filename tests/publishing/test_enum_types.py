@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from psycopg import sql
 
 from fix_postgres import Database
 from penstock.embedded.installation import clients
+from penstock.errors import ProtocolViolation
 from penstock.pgoutput.decoder import Decoder
-from penstock.pgoutput.messages import RelationMessage, TypeMessage
+from penstock.pgoutput.messages import Message, RelationMessage, TypeMessage
 from publishing.lake_node import LakeNode, eventually
 from publishing.psql_pair import Pair
 
@@ -273,11 +274,22 @@ def _recvlogical(conninfo: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def _messages(output: bytes) -> Iterator[Message]:
+    """A message may have newlines in it, as numbers have all bytes."""
+    decoder, begun = Decoder(1), b""
+    for line in output.split(b"\n")[:-1]:
+        try:
+            yield decoder.decode(begun + line)
+            begun = b""
+        except ProtocolViolation:
+            begun += line + b"\n"
+    assert begun == b""
+
+
 def _shown(output: bytes) -> list[str]:
     """Messages, types by the order in which they came; each ends with a newline."""
-    found, decoder, oids = [], Decoder(1), [23]
-    for line in output.split(b"\n")[:-1]:
-        message = decoder.decode(line)
+    found, oids = [], [23]
+    for message in _messages(output):
         match message:
             case TypeMessage(oid, schema, name):
                 assert oid >= 16384

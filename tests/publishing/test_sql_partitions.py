@@ -15,6 +15,7 @@ from publishing.psql_pair import Pair
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_ranges_lists_and_levels(pair: Pair) -> None:
     pair.both(
         r"""
@@ -98,6 +99,7 @@ SELECT * FROM ld;
     )
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_update_moves_rows(pair: Pair) -> None:
     """As far as the named table reaches, and not at all where one row belongs nowhere."""
     pair.both(
@@ -152,6 +154,7 @@ def test_no_row_moves_to_a_table_that_files_would_damage(pair: Pair) -> None:
     assert lake.rows("SELECT a, b FROM f ORDER BY a") == [(3, 0), (17, 1)]
 
 
+@pytest.mark.usefixtures("by_spark")
 def test_a_row_that_comes_after_an_update_has_looked(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ _SOURCE: Final = "_penstock_source"
 """Column: the number of the leaf that a row was in."""
 _FILE: Final = "_penstock_file"
 _POSITION: Final = "_penstock_position"
-_APP_ID: Final = "penstock.update"
+APP_ID: Final = "penstock.update"
 _UPDATE: Final = "UPDATE"
 _MOVE: Final = "MERGE"
 """commitInfo.operation where rows leave, which is not all UPDATE to subscribers."""
@@ -94,12 +94,7 @@ class LakeMoves:
                 return 0
             if all(source == route for source, route in counts):
                 return None
-            if filled:
-                raise FeatureNotSupported(
-                    "moving a row to another partition by UPDATE is not supported for tables that "
-                    "a subscription fills",
-                    hint="Make the change at the publisher.",
-                )
+            check_not_filled(filled=filled)
             departures = job.departures(rows, counts)
         finally:
             rows.unpersist()
@@ -132,6 +127,16 @@ class LakeMoves:
                     arrive(storage, store, uris[arrivals.relation], arrivals)
 
 
+def check_not_filled(*, filled: bool) -> None:
+    """A cut of a subscription may come between the two commits of a row that moves."""
+    if filled:
+        raise FeatureNotSupported(
+            "moving a row to another partition by UPDATE is not supported for tables that "
+            "a subscription fills",
+            hint="Make the change at the publisher.",
+        )
+
+
 def _not_serialized(detail: str | None, done: Sequence[str]) -> PenstockError:
     """``done``: tables whose part of the statement is done already, and stays so."""
     hint = "Run the statement again."
@@ -153,7 +158,7 @@ def _depart(leaf: Departures, group: str) -> None:
     try:
         leaf.table.stage(written=leaf.stays, deleted=leaf.gone)
         leaf.table.commit(
-            app_id=_APP_ID,
+            app_id=APP_ID,
             version_marker=leaf.table.version + 1,
             operation=_MOVE if leaf.arrivals else _UPDATE,
             user_metadata={**departure_mark(group, leaf.arrivals), **leaf.pairs},

@@ -29,7 +29,7 @@ from penstock.walsender.lake_partitions import Partitions
 from penstock.walsender.lake_rows import Change, RowChange, delta_table, quoted
 from penstock.walsender.lake_small_rewrites import SmallRewrites
 from penstock.walsender.lake_staying import staying
-from penstock.walsender.lake_tables import LakeTables, is_partitioned
+from penstock.walsender.lake_tables import LakeTables
 from penstock.walsender.sequencer import Sequencer
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -45,15 +45,16 @@ class LakeRewrites:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
-        self._small = SmallRewrites(warehouse)
         self._moves = LakeMoves(warehouse, sequencer)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""
-        self._check_identity(self._tables.leaves(table), Action(change.kind))
-        if is_partitioned(table):
-            return None
-        return self._small.run(table, change, interrupts)
+        leaves = self._tables.leaves(table)
+        self._check_identity(leaves, Action(change.kind))
+        with self._catalog.read() as t:
+            filled = _is_filled(t, table, leaves)
+        return self._small.run(table, change, interrupts, filled=filled)
 
     def run_by_spark(self, table: LakeTable, change: Change, session: SparkSession) -> int:
         """``session``: has the change's functions. Raises PenstockError, PySparkException."""

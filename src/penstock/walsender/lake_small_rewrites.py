@@ -1,40 +1,33 @@
-"""UPDATE and DELETE of a small table by its files, without a job of Spark's.
+"""UPDATE and DELETE of small tables by their files, without a job of Spark's.
 
-In: what is computed of the rows, and the table. Out: one Delta commit with deletion vectors, new
-files and the pairs of rows that an UPDATE identifies anew, and the number of rows. None, and
-nothing is done, where the table is large or asks of its writers what Delta alone knows. Memory: a
-run of rows of one file.
+In: what is computed of the rows, and the table. Out: one Delta commit of each table that has rows
+to change, and the number of rows. None, and nothing is done, where the tables are large or ask of
+their writers what Delta alone knows. Rows of one table are ``lake_row_work``'s; commits of rows
+that leave their partition are ``lake_moves``'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyroaring import BitMap
-
-from penstock.catalog import LakeTable
+from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, UndefinedObject
-from penstock.lakehouse.files import FileWriter, WrittenFile
-from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder, pairs_mark
+from penstock.lakehouse.row_moves import Arrivals
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.columns import Integers
 from penstock.pipeline.query import Interrupts
-from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
-from penstock.walsender.lake_columns import LakeColumn, columns_of
-from penstock.walsender.lake_pairs import distinct_rows, pair_schema, paired_columns
-from penstock.walsender.lake_rows import Computed, RowChange, altered
+from penstock.walsender.lake_moves import Departures, LakeMoves, check_not_filled
+from penstock.walsender.lake_routes import Route, fits, route, schema_of
+from penstock.walsender.lake_row_work import LeafWork
+from penstock.walsender.lake_rows import RowChange, altered
+from penstock.walsender.lake_tables import LakeTables
 
 MAX_BYTES: Final = 8 << 20
-"""Of the table's files: rows of so much are read and written here before Spark has begun."""
+"""Of the files of all tables: rows of so much are read and written here before Spark has begun."""
 _TRIES: Final = 20
-"""Of a statement whose table others commit to."""
-_APP_ID: Final = "penstock.update"
+"""Of a statement whose tables others commit to."""
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 """Readers of the feed are to see which new row was which old one; Delta's own UPDATE tells them."""
 
@@ -42,136 +35,135 @@ _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 class SmallRewrites:
     """For every session."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(
+        self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables, moves: LakeMoves
+    ) -> None:
         self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._moves = moves
 
-    def run(self, leaf: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
-        """Raises PenstockError (40001: the table was altered, or others were always first)."""
-        for _ in range(_TRIES):
-            table = self._load(leaf)
-            if table is None:
-                return None
-            if columns_of(table.state) != change.known:
-                raise altered(leaf)
-            work = _Work(table, leaf, change, interrupts)
-            try:
-                return work.run()
-            except CommitConflict:
-                interrupts.check()
-        raise altered(leaf)
-
-    def _load(self, leaf: LakeTable) -> DeltaTable | None:
-        warehouse, uri = self._warehouse, leaf.uri or ""
+    def run(
+        self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
+    ) -> int | None:
+        """``filled``: by a subscription, so that no row may move. Raises PenstockError (23514;
+        40001: the table was altered, or others were always first)."""
         try:
-            table = DeltaTable.load(warehouse.storage, warehouse.store, uri, leaf.qualified_name)
+            found = route(self._catalog, self._tables, table, change.known)
         except FeatureNotSupported:
             return None
-        if table is None:
-            raise UndefinedObject(
-                f'relation "{leaf.qualified_name}" does not exist', sqlstate="42P01"
-            )
-        large = sum(file.size for file in table.files.values()) > MAX_BYTES
-        fed = table.properties.get(_CHANGE_FEED, "false").lower() == "true"
-        return None if large or fed else table
+        for _ in range(_TRIES):
+            opened = self._open(found.leaves)
+            if opened is None:
+                return None
+            self._check_columns(found, change, opened)
+            try:
+                return self._attempt(found, change, opened, interrupts, filled=filled)
+            except CommitConflict:
+                interrupts.check()
+        raise altered(table)
 
-
-@dataclass
-class _Work:
-    """One attempt, on one version."""
-
-    table: DeltaTable
-    leaf: LakeTable
-    change: RowChange
-    interrupts: Interrupts
-    _gone: dict[str, BitMap] = field(default_factory=dict)
-    _pairs: list[pa.Table] = field(default_factory=list)
-
-    def run(self) -> int:
-        """The number of rows. Raises CommitConflict, and then nothing is left behind."""
-        table = self.table
-        writer = FileWriter(table.storage, table.uri, table.schema.arrow())
-        written = writer.write(self._new_rows())
-        count = sum(len(positions) for positions in self._gone.values())
-        if not count:
-            return 0
-        pairs: list[WrittenFile] = []
+    def _open(self, leaves: Sequence[LakeTable]) -> list[DeltaTable] | None:
+        """None: they are large, or not to be written by files."""
         try:
-            table.stage(written=written, deleted=self._gone)
-            pairs = self._write_pairs()
-            table.commit(
-                app_id=_APP_ID,
-                version_marker=table.version + 1,
-                operation=self.change.kind.upper(),
-                user_metadata=pairs_mark(table.version, pairs),
-            )
+            found = [self._load(leaf) for leaf in leaves]
+        except FeatureNotSupported:
+            return None
+        size = sum(file.size for table in found for file in table.files.values())
+        fed = any(t.properties.get(_CHANGE_FEED, "false").lower() == "true" for t in found)
+        return None if size > MAX_BYTES or fed else found
+
+    def _load(self, leaf: LakeTable) -> DeltaTable:
+        warehouse, uri = self._warehouse, leaf.uri or ""
+        name = leaf.qualified_name
+        table = DeltaTable.load(warehouse.storage, warehouse.store, uri, name)
+        if table is None:
+            raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+        return table
+
+    def _check_columns(self, found: Route, change: RowChange, opened: Sequence[DeltaTable]) -> None:
+        rows = schema_of(change.known).arrow()
+        others = any(not fits(table.schema.arrow(), rows) for table in opened)
+        if others or self._tables.columns(found.table) != change.known:
+            raise altered(found.table)
+
+    def _attempt(
+        self,
+        found: Route,
+        change: RowChange,
+        opened: Sequence[DeltaTable],
+        interrupts: Interrupts,
+        *,
+        filled: bool,
+    ) -> int:
+        """Everything is computed before anything is committed. Raises CommitConflict: nothing was
+        done."""
+        works: list[LeafWork] = []
+        try:
+            for number in range(len(opened)):
+                works.append(LeafWork(found, number, opened, change, interrupts))
+                works[-1].run()
+            touched = [work for work in works if work.count]
+            moves = any(work.leaves for work in touched)
+            if moves:
+                check_not_filled(filled=filled)
         except BaseException:
-            table.discard()
-            for file in pairs:  # without its commit nobody reads it
-                table.storage.remove(f"{pairs_folder(table.uri)}/{file.path}")
+            for work in works:
+                work.remove()
             raise
+        if moves:
+            self._move(found, touched)
+            return sum(work.count for work in touched)
+        return self._commit_each(touched, found, change, interrupts)
+
+    def _move(self, found: Route, works: Sequence[LeafWork]) -> None:
+        group = str(uuid.uuid4())
+        departures = [
+            Departures(
+                work.table,
+                work.pairs_mark(),
+                work.gone,
+                work.files.get(work.number, ()),
+                [
+                    Arrivals.of_written(group, found.leaves[to].oid, work.opened[to].version, files)
+                    for to, files in work.files.items()
+                    if to != work.number
+                ],
+            )
+            for work in works
+        ]
+        self._moves.commit(departures, found.leaves, group)
+
+    def _commit_each(
+        self,
+        works: Sequence[LeafWork],
+        found: Route,
+        change: RowChange,
+        interrupts: Interrupts,
+    ) -> int:
+        """Once one table has changed, the others follow: a row that came there meanwhile and would
+        move is younger than the statement, which leaves it as it is."""
+        count = 0
+        for done, work in enumerate(works):
+            try:
+                count += work.commit()
+                continue
+            except BaseException as error:
+                if not (done and isinstance(error, CommitConflict)):
+                    for rest in works[done + 1 :]:
+                        rest.remove()
+                    raise
+            count += self._again(work.number, found, change, interrupts)
         return count
 
-    def _new_rows(self) -> Iterator[pa.RecordBatch]:
-        """Rows as they become; which ones go is known afterwards."""
-        updates = bool(self.change.settings)
-        columns = self.change.known if updates else _used(self.change)
-        scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
-        paired = self._paired()
-        for path, file in list(self.table.files.items()):
-            batches = scan_positions(self.table.storage, self.table.uri, ScanFile.of(file), scanned)
-            for positions, batch in batches:
-                self.interrupts.check()
-                meant, rows = self._meant(positions, batch)
-                self._gone.setdefault(path, BitMap()).update(meant.tolist())
-                if updates and rows.num_rows:
-                    new = self._changed(rows)
-                    self._pair(paired, rows, new)
-                    yield new
-
-    def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
-        """Those that the condition holds for."""
-        if self.change.where is None:
-            return positions, batch
-        holds = pc.fill_null(_values(self.change.where, batch), False)
-        return positions[np.asarray(holds)], batch.filter(holds)
-
-    def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        settings = {column.delta: value for column, value in self.change.settings}
-        schema = self.table.schema.arrow()
-        columns = [
-            _values(settings[name], rows) if name in settings else rows.column(name)
-            for name in schema.names
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _paired(self) -> tuple[LakeColumn, ...]:
-        changed = {column.delta for column, _ in self.change.settings}
-        return paired_columns(self.leaf, self.change.known, changed)
-
-    def _pair(
-        self, columns: Sequence[LakeColumn], old: pa.RecordBatch, new: pa.RecordBatch
-    ) -> None:
-        if columns:
-            cells: Mapping[str, pa.Array] = {
-                **{OLD + column.name: old.column(column.delta) for column in columns},
-                **{NEW + column.name: new.column(column.delta) for column in columns},
-            }
-            found = pa.table(list(cells.values()), schema=pair_schema(columns))
-            self._pairs.append(distinct_rows(found, columns))
-
-    def _write_pairs(self) -> list[WrittenFile]:
-        pairs = [table for table in self._pairs if table.num_rows]
-        if not pairs:
-            return []
-        folder = pairs_folder(self.table.uri)
-        self.table.storage.create_folder(folder)
-        return FileWriter(self.table.storage, folder, pairs[0].schema).write(pairs)
-
-
-def _used(change: RowChange) -> tuple[LakeColumn, ...]:
-    """What a condition reads; a column at least, which tells how many rows there are."""
-    return (change.where.arguments if change.where else ()) or change.known[:1]
-
-
-def _values(computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-    return computed.evaluation.values(*(rows.column(c.delta) for c in computed.arguments))
+    def _again(self, number: int, found: Route, change: RowChange, interrupts: Interrupts) -> int:
+        for _ in range(_TRIES):
+            opened = [self._load(leaf) for leaf in found.leaves]
+            self._check_columns(found, change, opened)
+            work = LeafWork(found, number, opened, change, interrupts, stay=True)
+            try:
+                work.run()
+                return work.commit()
+            except CommitConflict:
+                continue
+        raise altered(found.leaves[number])

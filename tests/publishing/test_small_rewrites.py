@@ -1,0 +1,203 @@
+"""Rows of small tables are changed by their files: what others commit meanwhile is neither lost nor
+overlooked, and what the tables ask of their writers is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.walsender.lake_appends import LakeAppends
+from penstock.walsender.lake_row_work import LeafWork
+from publishing.lake_node import LakeNode
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
+
+
+@pytest.fixture
+def after_reading(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """``after_reading(statement, times)``: another session runs it once a table has been read, that
+    often; by then the new rows are written, and nothing is committed."""
+
+    def prepare(statement: str, times: int) -> None:
+        read, left = LeafWork.run, [times]
+
+        def run(work: LeafWork) -> None:
+            read(work)
+            if left[0]:
+                left[0] -= 1
+                with lake.connect() as other:
+                    other.execute(statement)
+
+        monkeypatch.setattr(LeafWork, "run", run)
+
+    return prepare
+
+
+@pytest.fixture(autouse=True)
+def no_job(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark has nothing to do with it."""
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("Spark was asked")
+
+    monkeypatch.setattr("penstock.walsender.lake_changes.session_of_a_statement", refused)
+
+
+def test_rows_of_others_are_changed_as_well(
+    lake: LakeNode, after_reading: Callable[[str, int], None]
+) -> None:
+    lake.execute("CREATE TABLE busy (id int PRIMARY KEY, v int)", "INSERT INTO busy VALUES (1, 1)")
+    after_reading("INSERT INTO busy SELECT max(id) + 1, 1 FROM busy", 3)
+    lake.execute("UPDATE busy SET v = v + 1")
+    assert sorted(lake.rows("SELECT * FROM busy")) == [(1, 2), (2, 2), (3, 2), (4, 2)]
+    after_reading("UPDATE busy SET v = v + 10 WHERE id = 1", 1)
+    lake.execute("DELETE FROM busy WHERE v = 2")
+    assert lake.rows("SELECT * FROM busy") == [(1, 12)]
+
+
+def test_a_table_that_never_rests(
+    lake: LakeNode, after_reading: Callable[[str, int], None]
+) -> None:
+    lake.execute("CREATE TABLE restless (v int)", "INSERT INTO restless VALUES (1)")
+    after_reading("INSERT INTO restless VALUES (1)", 100)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        lake.execute("UPDATE restless SET v = 2")
+    assert set(lake.rows("SELECT v FROM restless")) == {(1,)}
+
+
+def test_a_column_that_comes_meanwhile(
+    lake: LakeNode, after_reading: Callable[[str, int], None]
+) -> None:
+    lake.execute("CREATE TABLE grows (v int)", "INSERT INTO grows VALUES (1)")
+    after_reading("ALTER TABLE grows ADD COLUMN w int DEFAULT 5", 1)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        lake.execute("UPDATE grows SET v = 2")
+    assert lake.rows("SELECT * FROM grows") == [(1, 5)]
+
+
+_PARTITIONED = (
+    "CREATE TABLE {0} (a int, b int) PARTITION BY RANGE (a)",
+    "CREATE TABLE {0}1 PARTITION OF {0} FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE {0}2 PARTITION OF {0} FOR VALUES FROM (10) TO (20)",
+    "INSERT INTO {0} VALUES (1, 0), (2, 5), (11, 5)",
+)
+
+
+def test_a_row_that_comes_between_two_partitions(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once one partition is changed, a row that comes to the next one and would have to move is
+    left as it is."""
+    lake.execute(*(statement.format("later") for statement in _PARTITIONED))
+    commit = LeafWork.commit
+
+    def late(work: LeafWork) -> int:
+        count = commit(work)
+        monkeypatch.setattr(LeafWork, "commit", commit)
+        with lake.connect() as other:
+            other.execute("INSERT INTO later VALUES (18, 5), (15, 5)")
+        return count
+
+    monkeypatch.setattr(LeafWork, "commit", late)
+    lake.execute("UPDATE later SET a = a + 10 / b WHERE b > 0")
+    assert sorted(lake.rows("SELECT a, b FROM later1")) == [(1, 0), (4, 5)]
+    assert sorted(lake.rows("SELECT a, b FROM later2")) == [(13, 5), (17, 5), (18, 5)]
+
+
+def test_what_fails_for_one_partition_changes_none(lake: LakeNode) -> None:
+    lake.execute(*(statement.format("fails") for statement in _PARTITIONED))
+    for statement, error in (
+        ("UPDATE fails SET b = 10 / (b - 5) + b", psycopg.errors.DivisionByZero),
+        ("UPDATE fails SET a = a + 9", psycopg.errors.CheckViolation),
+        ("UPDATE fails1 SET a = a + 8", psycopg.errors.CheckViolation),
+    ):
+        with pytest.raises(error):
+            lake.execute(statement)
+    assert sorted(lake.rows("SELECT * FROM fails")) == [(1, 0), (2, 5), (11, 5)]
+    folder = lake.node.folder / "warehouse" / "public"
+    assert len([*folder.glob("fails[12]/*.parquet")]) == 2, "files of what failed are gone"
+
+
+def test_files_of_an_insert_that_fails_are_gone(lake: LakeNode) -> None:
+    lake.execute(*(statement.format("routed") for statement in _PARTITIONED))
+    for statement in (
+        "INSERT INTO routed VALUES (3, 3), (12, 3), (99, 3)",
+        "INSERT INTO routed2 VALUES (12, 3), (3, 3)",
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            lake.execute(statement)
+    assert sorted(lake.rows("SELECT * FROM routed")) == [(1, 0), (2, 5), (11, 5)]
+    folder = lake.node.folder / "warehouse" / "public"
+    assert len([*folder.glob("routed[12]/*.parquet")]) == 2
+
+
+def test_hash_partitions_take_rows(lake: LakeNode, database: Any) -> None:
+    """As a server routes them."""
+    statements = (
+        "CREATE TABLE hashed (a int, t text) PARTITION BY HASH (a, t)",
+        *(
+            f"CREATE TABLE hashed{n} PARTITION OF hashed FOR VALUES WITH (modulus 3, remainder {n})"
+            for n in range(3)
+        ),
+        "INSERT INTO hashed SELECT g, 'row ' || g::text FROM generate_series(1, 50) AS g",
+        "UPDATE hashed SET a = a + 100 WHERE a < 20",
+        "DELETE FROM hashed WHERE a > 40 AND a < 50",
+    )
+    for statement in statements:
+        lake.execute(statement)
+        database.execute(statement)
+    for n in range(3):
+        query = f"SELECT * FROM hashed{n} ORDER BY 1"
+        assert lake.rows(query) == database.rows(query)
+
+
+def test_what_delta_alone_may_write_is_left_to_it(
+    lake: LakeNode, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CHECK constraint of Delta's, which no file shows."""
+    monkeypatch.undo()
+    lake.execute("CREATE TABLE checked (v int)", "INSERT INTO checked VALUES (1)")
+    uri = lake.node.folder / "warehouse" / "public" / "checked"
+    spark.sql(f"ALTER TABLE delta.`{uri}` ADD CONSTRAINT small CHECK (v < 10)")
+    for statement in ("INSERT INTO checked VALUES (11)", "UPDATE checked SET v = 11"):
+        with pytest.raises(psycopg.Error, match="CHECK constraint small"):
+            lake.execute(statement)
+    lake.execute("INSERT INTO checked VALUES (2)", "UPDATE checked SET v = 3 WHERE v = 1")
+    assert sorted(lake.rows("SELECT v FROM checked")) == [(2,), (3,)]
+
+
+def test_spark_reads_what_was_written(lake: LakeNode, spark: Any) -> None:
+    """After enough commits for a checkpoint, which it reads first."""
+    lake.execute("CREATE TABLE many (id int, v text)")
+    for n in range(12):
+        lake.execute(f"INSERT INTO many VALUES ({n}, 'v{n}'), ({n + 100}, NULL)")
+    lake.execute("UPDATE many SET v = 'new' WHERE id < 3", "DELETE FROM many WHERE id >= 100")
+    uri = lake.node.folder / "warehouse" / "public" / "many"
+    assert (uri / "_delta_log" / "_last_checkpoint").exists()
+    rows = spark.sql(f"SELECT id, v FROM delta.`{uri}`").collect()
+    assert sorted(map(tuple, rows)) == sorted(lake.rows("SELECT id, v FROM many"))
+    assert sorted(map(tuple, rows)) == [
+        (n, "new" if n < 3 else f"v{n}") for n in range(12)
+    ]  # fmt: skip
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{uri}`").collect()
+    assert [row.operation for row in history[:3]] == ["DELETE", "UPDATE", "WRITE"]
+
+
+def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find a version for their rows."""
+    lake.execute("CREATE TABLE shared (v int)")
+    insert = LakeAppends._commit
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(LakeAppends, "_commit", insert)
+        with lake.connect() as other:
+            other.execute("INSERT INTO shared VALUES (1)")
+        insert(*arguments)
+
+    monkeypatch.setattr(LakeAppends, "_commit", late)
+    lake.execute("INSERT INTO shared VALUES (2)")
+    assert sorted(lake.rows("SELECT v FROM shared")) == [(1,), (2,)]
