@@ -12,7 +12,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.walsender import lake_rows
+from penstock.walsender.lake_appends import LakeAppends
 from publishing.lake_node import LakeNode, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
