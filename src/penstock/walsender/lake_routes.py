@@ -1,7 +1,8 @@
 """Where rows that sessions write belong: to leaves of the table that they name.
 
 In: a table, the catalog, its columns. Out: ``Route``, for batches with all of those columns by
-their names in Delta, and destinations for what is written. Routing itself is ``pipeline.routing``'s.
+their names in Delta, and destinations for what is written. How one row is compared with bounds is
+left to ``pipeline.routing``.
 """
 
 from __future__ import annotations
