@@ -14,6 +14,7 @@ from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.walsender import lake_small_rewrites
 from penstock.walsender.lake_appends import LakeAppends
+from penstock.walsender.lake_truncates import LakeTruncates
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 
@@ -75,9 +76,10 @@ def both(
 
 @pytest.fixture
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INSERT, UPDATE and DELETE as on tables that are large, or that Delta alone may write."""
+    """Rows are changed as in tables that are large, or that Delta alone may write."""
     monkeypatch.setattr(lake_small_rewrites, "MAX_BYTES", -1)
     monkeypatch.setattr(LakeAppends, "insert", lambda *_: None)
+    monkeypatch.setattr(LakeTruncates, "_by_files", lambda *_: False)
 
 
 @pytest.fixture(

@@ -1,44 +1,37 @@
-"""INSERT, UPDATE, DELETE and TRUNCATE on tables of the lake, run by Spark.
+"""INSERT, UPDATE, DELETE and TRUNCATE on tables of the lake.
 
 In: the statement of a session. Out: one Delta commit of each table that has rows, and the number
 of rows; rows find their partition as in PostgreSQL, and what belongs nowhere is refused before
-anything is written. UPDATE and DELETE are left to ``lake_rewrites``.
+anything is written. What is written by files is left to ``lake_appends``, ``lake_truncates`` and
+``lake_rewrites``; here is INSERT where Spark has to write.
 """
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import FeatureNotSupported
-from penstock.lakehouse.actions import commit_info, lines, now_ms
 from penstock.lakehouse.session import session_of_a_statement
-from penstock.lakehouse.state import load
-from penstock.lakehouse.truncate import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
 from penstock.sql import RangeVar
 from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.raw_statements import parse_query
 from penstock.walsender.authentication import LoginRole
-from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_appends import LakeAppends
 from penstock.walsender.lake_checks import ROUTE, check_found, check_partition
 from penstock.walsender.lake_partitions import Partitions, Routing
-from penstock.walsender.lake_rewrites import USER_METADATA, LakeRewrites
+from penstock.walsender.lake_rewrites import LakeRewrites
 from penstock.walsender.lake_rows import Change, LakeRows, as_functions, delta_table
 from penstock.walsender.lake_select import LakeSelect
 from penstock.walsender.lake_tables import LakeTables, is_partitioned
+from penstock.walsender.lake_truncates import LakeTruncates
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.services import CommandOutcome
-
-_IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 
 
 class LakeChanges:
@@ -55,9 +48,9 @@ class LakeChanges:
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
         self._appends = LakeAppends(warehouse, catalog, tables)
+        self._truncates = LakeTruncates(spark, warehouse, sequencer)
         self._rewrites = LakeRewrites(warehouse, catalog, sequencer, tables)
         self._spark = spark
-        self._warehouse = warehouse
         self._catalog = catalog
         self._sequencer = sequencer
         self._tables = tables
@@ -89,37 +82,15 @@ class LakeChanges:
         return CommandOutcome(tag)
 
     def truncate(self, relations: Iterable[RangeVar], role: LoginRole) -> CommandOutcome:
-        """TRUNCATE: one commit a table, marked as such, and one transaction to subscribers.
+        """TRUNCATE: one commit a table, and one transaction to subscribers.
 
         Raises PenstockError, PySparkException.
         """
         tables = [self._tables.find(relation, role, owner=True) for relation in relations]
         members = {m.oid: m for table in tables for m in self._tables.tree(table)}
-        leaves = [member for member in members.values() if member.partition_key is None]
-        mark = grouped_mark(str(uuid.uuid4()), members)
-        session = session_of_a_statement(self._spark)
-        session.conf.set(USER_METADATA, json.dumps(mark))
-        with self._sequencer.one_transaction():
-            for leaf in leaves:
-                self._empty(leaf, session, mark)
+        self._truncates.run(members)
         self._sequencer.step()
         return CommandOutcome("TRUNCATE TABLE")
-
-    def _empty(self, leaf: LakeTable, session: SparkSession, mark: Mapping[str, object]) -> None:
-        """One commit, of an empty table as well: subscribers may have rows of others in it."""
-        storage, uri = self._warehouse.storage, leaf.uri or ""
-        before = newest_version(storage, uri)
-        session.sql(f"DELETE FROM {delta_table(leaf)}").collect()
-        if before is None or newest_version(storage, uri) != before:
-            return
-        state = load(storage, uri)
-        configuration = {} if state is None else state.metadata.get("configuration") or {}
-        if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
-            return  # Spark alone writes its log
-        info = commit_info(
-            "TRUNCATE", now=now_ms(), user_metadata=mark, blind_append=False, read_version=before
-        )
-        self._warehouse.store.put(uri, before + 1, lines([info]))
 
     # INSERT
 
