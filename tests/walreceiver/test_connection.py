@@ -124,6 +124,17 @@ def guarded() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+def _once_there_is_a_walsender(conninfo: str) -> Connection:
+    """The server has one, which ends a moment after its last client."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return connect(conninfo)
+        except ConnectionFailure as error:
+            if "max_wal_senders" not in error.message or time.monotonic() > deadline:
+                raise
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     ("addition", "text", "sqlstate", "hint"),
@@ -141,7 +152,7 @@ def test_what_a_retry_cannot_heal(
     guarded: EmbeddedPostgres, addition: str, text: str, sqlstate: str, hint: str
 ) -> None:
     with pytest.raises(AuthenticationFailure) as caught:
-        connect(f"{guarded.conninfo()} {addition}")
+        _once_there_is_a_walsender(f"{guarded.conninfo()} {addition}")
     assert caught.value.message.startswith("could not connect to the publisher: connection to ")
     assert text in caught.value.message
     assert caught.value.sqlstate == sqlstate
