@@ -458,6 +458,8 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         thread, failures = waiting(busy)
         wait_for(lambda: any(r.waiting.is_set() for r in node.runners))
         assert node.server is not None
+        server = node.server
+        wait_for(lambda: server.sessions == 3)  # also the one that has said nothing
         node.server.stop()
         thread.join(20)
         with pytest.raises(psycopg.OperationalError) as told:
