@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from penstock.errors import ReplicationConflict
+from penstock.errors import PenstockError, ReplicationConflict
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import connection
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
@@ -148,16 +149,26 @@ class LeafWork:
         """Those that the condition holds for."""
         if self._change.where is None:
             return positions, batch
-        holds = pc.fill_null(_values(self._change.where, batch), False)
+        holds = pc.fill_null(self._values(self._change.where, batch), False)
         return positions[np.asarray(holds)], batch.filter(holds)
 
     def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         settings = {column.delta: value for column, value in self._change.settings}
         columns = [
-            _values(settings[name], rows) if name in settings else rows.column(name)
+            self._values(settings[name], rows) if name in settings else rows.column(name)
             for name in self._schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
+        """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""
+        arguments = (rows.column(column.delta) for column in computed.arguments)
+        with self._interrupts.interrupting(connection().interrupt):
+            try:
+                return computed.evaluation.values(*arguments)
+            except PenstockError:
+                self._interrupts.check()
+                raise
 
     def _moved(
         self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
@@ -190,7 +201,3 @@ class LeafWork:
 def _used(change: RowChange) -> tuple[LakeColumn, ...]:
     """What a condition reads; a column at least, which tells how many rows there are."""
     return (change.where.arguments if change.where else ()) or change.known[:1]
-
-
-def _values(computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-    return computed.evaluation.values(*(rows.column(c.delta) for c in computed.arguments))
