@@ -15,7 +15,7 @@ from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.storage import Storage
 
@@ -84,6 +84,7 @@ class Append:
         if state is None:
             raise UndefinedObject(f'relation "{self.name}" does not exist', sqlstate="42P01")
         protocol.check_writable(self.name, state.protocol, state.metadata)
+        check_lengths(state.metadata["schemaString"])
         return state
 
     def _check_same(self, state: TableState) -> None:
