@@ -2,7 +2,7 @@
 
 In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
 positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies anew.
-Memory: a run of rows of one file, and the pairs.
+Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from penstock.walsender.lake_moves import APP_ID
 from penstock.walsender.lake_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.walsender.lake_routes import Route, destination, not_of_replication, schema_of
 from penstock.walsender.lake_rows import Computed, RowChange
+
+_ROWS: Final = 10_000
+"""Of which values are computed at a time, as Spark does it: new values may be larger than old ones.
+"""
 
 
 class LeafWork:
@@ -135,7 +139,9 @@ class LeafWork:
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
         storage, uri = self.table.storage, self.table.uri
         for path, file in list(self.table.files.items()):
-            for positions, batch in scan_positions(storage, uri, ScanFile.of(file), scanned):
+            for positions, batch in _portions(
+                scan_positions(storage, uri, ScanFile.of(file), scanned)
+            ):
                 self._interrupts.check()
                 meant, rows = self._meant(positions, batch)
                 if updates and rows.num_rows:
@@ -196,6 +202,14 @@ class LeafWork:
         ]
         found = pa.table(cells, schema=pair_schema(self._paired))
         self._pairs.append(distinct_rows(found, self._paired))
+
+
+def _portions(
+    batches: Iterator[tuple[Integers, pa.RecordBatch]],
+) -> Iterator[tuple[Integers, pa.RecordBatch]]:
+    for positions, batch in batches:
+        for at in range(0, batch.num_rows, _ROWS):
+            yield positions[at : at + _ROWS], batch.slice(at, _ROWS)
 
 
 def _used(change: RowChange) -> tuple[LakeColumn, ...]:
