@@ -4,6 +4,7 @@ overlooked, and what the tables ask of their writers is kept.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,26 @@ def test_files_of_an_insert_that_fails_are_gone(lake: LakeNode) -> None:
     assert sorted(lake.rows("SELECT * FROM routed")) == [(1, 0), (2, 5), (11, 5)]
     folder = lake.node.folder / "warehouse" / "public"
     assert len([*folder.glob("routed[12]/*.parquet")]) == 2
+
+
+def test_files_that_no_log_names_are_gone(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they have filled the disk, nobody could make room."""
+    lake.execute(*(statement.format("brim") for statement in _PARTITIONED))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", full)
+        for statement in (
+            "INSERT INTO brim1 VALUES (3, 3)",
+            "INSERT INTO brim VALUES (3, 3), (12, 3)",
+        ):
+            with pytest.raises(psycopg.errors.DiskFull):
+                lake.execute(statement)
+    assert sorted(lake.rows("SELECT * FROM brim")) == [(1, 0), (2, 5), (11, 5)]
+    folder = lake.node.folder / "warehouse" / "public"
+    assert len([*folder.glob("brim[12]/*.parquet")]) == 2
 
 
 def test_hash_partitions_take_rows(lake: LakeNode, database: Any) -> None:
