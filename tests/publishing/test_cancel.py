@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.pipeline.evaluate import Evaluation
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -68,3 +70,30 @@ def test_a_copy_is_cancelled(node: LakeNode) -> None:
             while rows.read():
                 pass
         assert connection.execute("SELECT count(*) FROM cancelled").fetchone() == (400000,)
+
+
+def test_what_is_computed_of_few_rows_is_cancelled(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job of Spark's has it; the request comes once it has begun."""
+    lake.execute(
+        "CREATE TABLE few (v bigint)",
+        "INSERT INTO few VALUES (1)",
+        "CREATE TABLE many (v int)",
+        "INSERT INTO many SELECT n FROM generate_series(1, 100000) AS s(n)",
+    )
+    values = Evaluation.values
+    with lake.connect() as connection:
+
+        def begun(*arguments: Any) -> Any:
+            threading.Timer(1, connection.cancel_safe).start()
+            return values(*arguments)
+
+        monkeypatch.setattr(Evaluation, "values", begun)
+        began = time.monotonic()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(
+                "UPDATE few SET v = (SELECT count(*) FROM many a, many b WHERE a.v + b.v > few.v)"
+            )
+        assert time.monotonic() - began < 20
+    assert lake.rows("SELECT v FROM few") == [(1,)]

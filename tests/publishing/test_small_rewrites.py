@@ -4,12 +4,14 @@ overlooked, and what the tables ask of their writers is kept.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.pipeline.evaluate import Evaluation
 from penstock.walsender.lake_appends import LakeAppends
 from penstock.walsender.lake_row_work import LeafWork
 from publishing.lake_node import LakeNode
@@ -135,6 +137,26 @@ def test_files_of_an_insert_that_fails_are_gone(lake: LakeNode) -> None:
     assert len([*folder.glob("routed[12]/*.parquet")]) == 2
 
 
+def test_files_that_no_log_names_are_gone(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they have filled the disk, nobody could make room."""
+    lake.execute(*(statement.format("brim") for statement in _PARTITIONED))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", full)
+        for statement in (
+            "INSERT INTO brim1 VALUES (3, 3)",
+            "INSERT INTO brim VALUES (3, 3), (12, 3)",
+        ):
+            with pytest.raises(psycopg.errors.DiskFull):
+                lake.execute(statement)
+    assert sorted(lake.rows("SELECT * FROM brim")) == [(1, 0), (2, 5), (11, 5)]
+    folder = lake.node.folder / "warehouse" / "public"
+    assert len([*folder.glob("brim[12]/*.parquet")]) == 2
+
+
 def test_hash_partitions_take_rows(lake: LakeNode, database: Any) -> None:
     """As a server routes them."""
     statements = (
@@ -168,6 +190,45 @@ def test_what_delta_alone_may_write_is_left_to_it(
             lake.execute(statement)
     lake.execute("INSERT INTO checked VALUES (2)", "UPDATE checked SET v = 3 WHERE v = 1")
     assert sorted(lake.rows("SELECT v FROM checked")) == [(2,), (3,)]
+
+
+def test_texts_have_the_length_that_spark_keeps(
+    lake: LakeNode, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses what is longer; no feature of the table tells of it."""
+    monkeypatch.undo()
+    uri = lake.node.folder / "warehouse" / "public" / "lengths"
+    spark.sql(
+        f"CREATE TABLE delta.`{uri}` (v VARCHAR(3), c CHAR(3)) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    lake.execute("INSERT INTO lengths VALUES ('abc', 'x')")
+    for statement in ("INSERT INTO lengths VALUES ('abcd', 'x')", "UPDATE lengths SET v = 'abcd'"):
+        with pytest.raises(psycopg.Error, match="EXCEED_CHAR_VARCHAR_LIMIT"):
+            lake.execute(statement)
+    assert lake.rows("SELECT v, c FROM lengths") == [("abc", "x")]
+
+
+def test_new_values_are_computed_of_some_rows_at_a_time(
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be much larger than the old ones."""
+    lake.execute(
+        "CREATE TABLE widened (n int, v text)",
+        "INSERT INTO widened SELECT n, n::text FROM generate_series(1, 30000) AS s(n)",
+    )
+    values, most = Evaluation.values, [0]
+
+    def counted(self: Evaluation, *arguments: Any) -> Any:
+        most[0] = max(most[0], *map(len, arguments))
+        return values(self, *arguments)
+
+    monkeypatch.setattr(Evaluation, "values", counted)
+    lake.execute("UPDATE widened SET v = repeat(v, 2) WHERE n > 5000")
+    assert 0 < most[0] <= 10_000
+    wanted = "SELECT count(*), count(DISTINCT v), min(length(v)) FROM widened"
+    assert lake.rows(wanted) == [(30000, 30000, 1)]
+    assert lake.rows("SELECT count(*) FROM widened WHERE length(v) = 10") == [(20001,)]
 
 
 def test_spark_reads_what_was_written(lake: LakeNode, spark: Any) -> None:

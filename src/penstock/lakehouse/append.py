@@ -6,16 +6,18 @@ In: a table, later files with rows in its columns. Out: one version with them, d
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import CommitConflict, PenstockError, UndefinedObject
+from penstock.errors import CommitConflict, PenstockError, StorageError, UndefinedObject
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.storage import Storage
 
@@ -44,14 +46,30 @@ class Append:
         self.schema: Final = TableSchema.of_delta(
             self.state.metadata["schemaString"], self.state.properties
         )
+        self._may_be_there = False
 
     def commit(self, files: Sequence[WrittenFile]) -> int:
         """Add files; returns the version that has them.
 
-        Raises CommitConflict where the table has other columns by now, or is another one, and
-        FeatureNotSupported where it promises more. The files then belong to nobody. After another
-        error of a store (StorageError) it is not known whether the version is there.
+        Raises CommitConflict where the table has other columns by now, or is another one,
+        FeatureNotSupported where it promises more, UndefinedObject where it is gone. The files are
+        removed then, and after an error of a store (StorageError) unless it is not known whether
+        the version is there.
         """
+        self._may_be_there = False
+        try:
+            return self._commit(files)
+        except BaseException:
+            if not self._may_be_there:
+                self.remove(files)
+            raise
+
+    def remove(self, files: Sequence[WrittenFile]) -> None:
+        """Files that no commit has named."""
+        for file in files:
+            self.storage.remove(f"{self.uri}/{file.path}")
+
+    def _commit(self, files: Sequence[WrittenFile]) -> int:
         now = actions.now_ms()
         added = [
             actions.add(DataFile.of_written(file, now), None, data_change=True) for file in files
@@ -66,7 +84,7 @@ class Append:
                 read_version=before.version,
             )
             try:
-                self._store.put(self.uri, before.version + 1, actions.lines([info, *added]))
+                self._put(before.version + 1, actions.lines([info, *added]))
             except CommitConflict:
                 before = self._load()
                 self._check_same(before)
@@ -74,16 +92,25 @@ class Append:
             self._checkpoint(before.version + 1, before)
             return before.version + 1
 
-    def remove(self, files: Sequence[WrittenFile]) -> None:
-        """Files that no commit has named."""
-        for file in files:
-            self.storage.remove(f"{self.uri}/{file.path}")
+    def _put(self, version: int, lines: Sequence[str]) -> None:
+        """Of an object store, which may do later what seems to have failed, nothing is known."""
+        try:
+            self._store.put(self.uri, version, lines)
+        except CommitConflict:
+            raise
+        except BaseException:
+            self._may_be_there = True
+            if self.storage.is_local:
+                with contextlib.suppress(StorageError):
+                    self._may_be_there = self.storage.exists(entry_uri(self.uri, version))
+            raise
 
     def _load(self) -> TableState:
         state = load(self.storage, self.uri)
         if state is None:
             raise UndefinedObject(f'relation "{self.name}" does not exist', sqlstate="42P01")
         protocol.check_writable(self.name, state.protocol, state.metadata)
+        check_lengths(state.metadata["schemaString"])
         return state
 
     def _check_same(self, state: TableState) -> None:

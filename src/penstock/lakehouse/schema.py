@@ -48,6 +48,8 @@ PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
 FOREIGN_TYPES: Final = 1 << 31
 """Added to the oid of a type that a publisher's users made, so that it is none of the node's."""
+_LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
 _FIRST_NORMAL_OID: Final = 16384
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
@@ -222,6 +224,13 @@ class TableSchema:
             for c in wanted
             if c.source not in taken
         )
+
+
+def check_lengths(schema_json: str) -> None:
+    """Raise FeatureNotSupported where Spark keeps the texts of a column to a length. Rows of a
+    publisher have its lengths; those of sessions do not."""
+    if _LENGTH in schema_json:
+        raise FeatureNotSupported("Spark keeps texts of the table to a length")
 
 
 def attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:

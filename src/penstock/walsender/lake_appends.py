@@ -67,14 +67,16 @@ class LakeAppends:
         waiting: dict[int, list[WrittenFile]] = {}
         for at, file in writer.files:
             waiting.setdefault(at, []).append(file)
-        for at in list(waiting):
+        while waiting:
+            at = next(iter(waiting))
             try:
-                appends[at].commit(waiting[at])
-            except (CommitConflict, FeatureNotSupported):
+                appends[at].commit(waiting.pop(at))
+            except BaseException as error:
                 for number, files in waiting.items():
                     appends[number].remove(files)
-                raise altered(table) from None
-            del waiting[at]
+                if isinstance(error, (CommitConflict, FeatureNotSupported)):
+                    raise altered(table) from None
+                raise
 
 
 def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

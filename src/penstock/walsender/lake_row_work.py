@@ -2,7 +2,7 @@
 
 In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
 positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies anew.
-Memory: a run of rows of one file, and the pairs.
+Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from penstock.errors import ReplicationConflict
+from penstock.errors import PenstockError, ReplicationConflict
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import connection
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
@@ -28,6 +29,10 @@ from penstock.walsender.lake_moves import APP_ID
 from penstock.walsender.lake_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.walsender.lake_routes import Route, destination, not_of_replication, schema_of
 from penstock.walsender.lake_rows import Computed, RowChange
+
+_ROWS: Final = 10_000
+"""Of which values are computed at a time, as Spark does it: new values may be larger than old ones.
+"""
 
 
 class LeafWork:
@@ -134,7 +139,9 @@ class LeafWork:
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
         storage, uri = self.table.storage, self.table.uri
         for path, file in list(self.table.files.items()):
-            for positions, batch in scan_positions(storage, uri, ScanFile.of(file), scanned):
+            for positions, batch in _portions(
+                scan_positions(storage, uri, ScanFile.of(file), scanned)
+            ):
                 self._interrupts.check()
                 meant, rows = self._meant(positions, batch)
                 if updates and rows.num_rows:
@@ -148,16 +155,26 @@ class LeafWork:
         """Those that the condition holds for."""
         if self._change.where is None:
             return positions, batch
-        holds = pc.fill_null(_values(self._change.where, batch), False)
+        holds = pc.fill_null(self._values(self._change.where, batch), False)
         return positions[np.asarray(holds)], batch.filter(holds)
 
     def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         settings = {column.delta: value for column, value in self._change.settings}
         columns = [
-            _values(settings[name], rows) if name in settings else rows.column(name)
+            self._values(settings[name], rows) if name in settings else rows.column(name)
             for name in self._schema.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
+        """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""
+        arguments = (rows.column(column.delta) for column in computed.arguments)
+        with self._interrupts.interrupting(connection().interrupt):
+            try:
+                return computed.evaluation.values(*arguments)
+            except PenstockError:
+                self._interrupts.check()
+                raise
 
     def _moved(
         self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
@@ -187,10 +204,14 @@ class LeafWork:
         self._pairs.append(distinct_rows(found, self._paired))
 
 
+def _portions(
+    batches: Iterator[tuple[Integers, pa.RecordBatch]],
+) -> Iterator[tuple[Integers, pa.RecordBatch]]:
+    for positions, batch in batches:
+        for at in range(0, batch.num_rows, _ROWS):
+            yield positions[at : at + _ROWS], batch.slice(at, _ROWS)
+
+
 def _used(change: RowChange) -> tuple[LakeColumn, ...]:
     """What a condition reads; a column at least, which tells how many rows there are."""
     return (change.where.arguments if change.where else ()) or change.known[:1]
-
-
-def _values(computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-    return computed.evaluation.values(*(rows.column(c.delta) for c in computed.arguments))

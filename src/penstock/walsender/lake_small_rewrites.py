@@ -15,6 +15,7 @@ from typing import Final
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, UndefinedObject
 from penstock.lakehouse.row_moves import Arrivals
+from penstock.lakehouse.schema import check_lengths
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
@@ -79,6 +80,7 @@ class SmallRewrites:
         table = DeltaTable.load(warehouse.storage, warehouse.store, uri, name)
         if table is None:
             raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+        check_lengths(table.state.metadata["schemaString"])
         return table
 
     def _check_columns(self, found: Route, change: RowChange, opened: Sequence[DeltaTable]) -> None:
