@@ -101,14 +101,14 @@ def test_a_copy_has_the_rows_as_they_are_now(
     assert Counter(b for _, b in database.rows(rows)) == {False: 45, True: 1}
 
 
-@pytest.mark.parametrize("spark", [False, True], ids=["files", "Spark"])
+@pytest.mark.parametrize("slow", [False, True], ids=["files", "Spark"])
 def test_rows_that_were_made_without_a_column_are_made_again(
-    lake: LakeNode, monkeypatch: pytest.MonkeyPatch, spark: bool
+    lake: LakeNode, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     """Where a server lets ALTER TABLE wait, the statement is to be run again."""
-    name = "made_by_spark" if spark else "made_by_files"
+    name = "made_by_spark" if slow else "made_by_files"
     lake.execute(f"CREATE TABLE {name} (id int)")
-    write: Any = lake_rows._write if spark else RoutedWriter.add
+    write: Any = lake_rows._write if slow else RoutedWriter.add
 
     def late(*arguments: Any) -> Any:
         written = write(*arguments)
@@ -117,7 +117,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
         return written
 
     with monkeypatch.context() as patched:
-        if spark:
+        if slow:
             patched.setattr(LakeAppends, "insert", lambda *_: None)
             patched.setattr(lake_rows, "_write", late)
         else:
