@@ -127,3 +127,19 @@ def test_bounds_of_delta_rs_hold_its_values(tmp_path: Path) -> None:
     for name, cells in (("d", values), ("t", moments)):
         low, high = bounds(stats, name, rows.schema.field(name).type) or (None, None)
         assert low <= cells[0] and high >= cells[1], name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([19000, 2**31 - 1], pa.date32()),  # infinity
+        pa.array([-(2**31) + 1, 19000], pa.date32()),
+        pa.array([0, 2**63 - 1], pa.timestamp("us")),
+        pa.array([0, -(2**62)], pa.timestamp("us", "UTC")),
+        pa.array([-800_000, 0], pa.date32()),  # BC
+    ],
+)
+def test_what_python_has_no_year_for_has_no_bounds(values: pa.Array) -> None:
+    found = of_table(pa.table({"d": values, "i": [1, 2]}))
+    assert (found["minValues"], found["maxValues"]) == ({"i": 1}, {"i": 2})
+    assert (found["numRecords"], found["nullCount"]) == (2, {"d": 0, "i": 0})

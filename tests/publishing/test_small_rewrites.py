@@ -209,6 +209,20 @@ def test_texts_have_the_length_that_spark_keeps(
     assert lake.rows("SELECT v, c FROM lengths") == [("abc", "x")]
 
 
+def test_what_a_byte_cannot_hold_is_an_error_of_the_statement(lake: LakeNode, spark: Any) -> None:
+    """A server has no such type; the session goes on."""
+    uri = lake.node.folder / "warehouse" / "public" / "bytes"
+    spark.sql(
+        f"CREATE TABLE delta.`{uri}` (b TINYINT) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    lake.execute("INSERT INTO bytes VALUES (127)")
+    for statement in ("INSERT INTO bytes VALUES (128)", "UPDATE bytes SET b = 300"):
+        with pytest.raises(psycopg.errors.NumericValueOutOfRange):
+            lake.execute(statement)
+    assert lake.rows("SELECT b FROM bytes") == [(127,)]
+
+
 def test_new_values_are_computed_of_some_rows_at_a_time(
     lake: LakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

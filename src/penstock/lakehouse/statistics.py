@@ -54,7 +54,11 @@ class Collector:
             self._unbounded.add(column)
             return
         found = pc.min_max(values)
-        low, high = found["min"].as_py(), found["max"].as_py()
+        try:
+            low, high = found["min"].as_py(), found["max"].as_py()
+        except (OverflowError, ValueError):
+            self._unbounded.add(column)  # infinity, and years that Python's dates have not
+            return
         if low is None:
             return
         self._low[column] = min(low, self._low.get(column, low))

@@ -7,7 +7,8 @@ Arrow arrays that Spark's executors call. Which function is called where is left
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,7 +83,17 @@ class Evaluation:
         finally:
             for name in given:
                 duck.unregister(name)
-        return found.column(_VALUE).cast(self.type).combine_chunks()
+        with out_of_range():
+            return found.column(_VALUE).cast(self.type).combine_chunks()
+
+
+@contextmanager
+def out_of_range() -> Iterator[None]:
+    """Raises PenstockError (22003) where a column's type in Delta has not the value: one byte."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise PenstockError("value out of range", detail=str(error), sqlstate="22003") from None
 
 
 def told_error(text: str) -> PenstockError | None:

@@ -25,7 +25,7 @@ from penstock.executor.duckdb_change import CompiledExpression, compile_expressi
 from penstock.executor.duckdb_query import compile_input
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.evaluate import Evaluation
+from penstock.pipeline.evaluate import Evaluation, out_of_range
 from penstock.pipeline.query import Interrupts
 from penstock.sql.default_grammar import NOW, default_text
 from penstock.sql.primnodes import Node
@@ -241,7 +241,12 @@ class LakeRows:
 
 def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
-    return lambda batch: batch.cast(schema)
+
+    def converted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with out_of_range():
+            return batch.cast(schema)
+
+    return converted
 
 
 def _write(uri: str, rows: NewRows) -> int:
