@@ -276,3 +276,26 @@ def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LakeAppends, "_commit", late)
     lake.execute("INSERT INTO shared VALUES (2)")
     assert sorted(lake.rows("SELECT v FROM shared")) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("date", "infinity"),
+        ("timestamp", "-infinity"),
+        ("timestamptz", "infinity"),
+        ("date", "0044-03-15 BC"),
+        ("timestamptz", "20000-01-01"),
+    ],
+)
+def test_moments_that_delta_has_not_are_refused(lake: LakeNode, kind: str, value: str) -> None:
+    """As where a subscription brings them."""
+    name = f"moment_{abs(hash((kind, value)))}"
+    lake.execute(f"CREATE TABLE {name} (v {kind})", f"INSERT INTO {name} VALUES ('2020-01-01')")
+    for statement in (
+        f"INSERT INTO {name} VALUES ('{value}')",
+        f"UPDATE {name} SET v = '{value}'",
+    ):
+        with pytest.raises(psycopg.errors.DatetimeFieldOverflow):
+            lake.execute(statement)
+    assert lake.rows(f"SELECT count(*) FROM {name} WHERE v = '2020-01-01'") == [(1,)]

@@ -7,15 +7,16 @@ Arrow arrays that Spark's executors call. Which function is called where is left
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+import penstock.pgtypes as pgtypes
 from penstock.errors import PenstockError
+from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.duck import connection, query_error
 
 _TOLD: Final = "<penstock {} {} penstock>"
@@ -83,17 +84,22 @@ class Evaluation:
         finally:
             for name in given:
                 duck.unregister(name)
-        with out_of_range():
-            return found.column(_VALUE).cast(self.type).combine_chunks()
+        return as_kept(found.column(_VALUE).combine_chunks(), self.type)
 
 
-@contextmanager
-def out_of_range() -> Iterator[None]:
-    """Raises PenstockError (22003) where a column's type in Delta has not the value: one byte."""
+def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
+    """Values of a statement as a column of that type keeps them.
+
+    Raises PenstockError (22003: a type of Delta that is narrower than PostgreSQL's),
+    ValueNotRepresentable (22008: infinity, and years that Delta has not).
+    """
     try:
-        yield
+        kept = values.cast(type)
     except pa.ArrowInvalid as error:
         raise PenstockError("value out of range", detail=str(error), sqlstate="22003") from None
+    if pa.types.is_date(type) or pa.types.is_timestamp(type):
+        return pgtypes.find(pg_type(type)[0]).copy_column(kept, -1)
+    return kept
 
 
 def told_error(text: str) -> PenstockError | None:

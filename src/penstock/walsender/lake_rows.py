@@ -25,7 +25,7 @@ from penstock.executor.duckdb_change import CompiledExpression, compile_expressi
 from penstock.executor.duckdb_query import compile_input
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.evaluate import Evaluation, out_of_range
+from penstock.pipeline.evaluate import Evaluation, as_kept
 from penstock.pipeline.query import Interrupts
 from penstock.sql.default_grammar import NOW, default_text
 from penstock.sql.primnodes import Node
@@ -243,8 +243,8 @@ def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.
     schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
 
     def converted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        with out_of_range():
-            return batch.cast(schema)
+        kept = map(as_kept, batch.columns, schema.types)
+        return pa.RecordBatch.from_arrays(list(kept), schema=schema)
 
     return converted
 
@@ -268,10 +268,20 @@ def _write(uri: str, rows: NewRows) -> int:
 
 def altered(table: LakeTable) -> PenstockError:
     """The columns are not those that the rows were made for."""
+    return _not_serialized(
+        f'Columns of table "{table.name}" were added or dropped while its new rows were made.'
+    )
+
+
+def outrun(table: LakeTable) -> PenstockError:
+    """Other writers were first, again and again."""
+    return _not_serialized(f'Others have always committed to table "{table.name}" first.')
+
+
+def _not_serialized(detail: str) -> PenstockError:
     return PenstockError(
         "could not serialize access due to concurrent update",
-        detail=f'Columns of table "{table.name}" were added or dropped while its new rows were '
-        "made.",
+        detail=detail,
         hint="Run the statement again.",
         sqlstate="40001",
     )

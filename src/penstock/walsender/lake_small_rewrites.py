@@ -22,7 +22,7 @@ from penstock.pipeline.query import Interrupts
 from penstock.walsender.lake_moves import Departures, LakeMoves, check_not_filled
 from penstock.walsender.lake_routes import Route, fits, route, schema_of
 from penstock.walsender.lake_row_work import LeafWork
-from penstock.walsender.lake_rows import RowChange, altered
+from penstock.walsender.lake_rows import RowChange, altered, outrun
 from penstock.walsender.lake_tables import LakeTables
 
 MAX_BYTES: Final = 8 << 20
@@ -62,7 +62,7 @@ class SmallRewrites:
                 return self._attempt(found, change, opened, interrupts, filled=filled)
             except CommitConflict:
                 interrupts.check()
-        raise altered(table)
+        raise outrun(table)
 
     def _open(self, leaves: Sequence[LakeTable]) -> list[DeltaTable] | None:
         """None: they are large, or not to be written by files."""
@@ -160,7 +160,9 @@ class SmallRewrites:
 
     def _again(self, number: int, found: Route, change: RowChange, interrupts: Interrupts) -> int:
         for _ in range(_TRIES):
-            opened = [self._load(leaf) for leaf in found.leaves]
+            opened = self._open(found.leaves)
+            if opened is None:
+                break
             self._check_columns(found, change, opened)
             work = LeafWork(found, number, opened, change, interrupts, stay=True)
             try:
@@ -168,4 +170,4 @@ class SmallRewrites:
                 return work.commit()
             except CommitConflict:
                 continue
-        raise altered(found.leaves[number])
+        raise outrun(found.leaves[number])
