@@ -12,12 +12,13 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
+.PHONY: help setup demo test test-fast oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
+	@echo 'make test-fast   those that need neither Spark nor a server of PostgreSQL'
 	@echo 'make oracle      row filters and queries beside PostgreSQL 18, a million pairs (PAIRS=1000000)'
 	@echo 'make tap         PostgreSQL'"'"'s own subscription tests with a node at one end'
 	@echo '                 (ROLE=subscriber or publisher, FILES="001 028", TAP_SOURCE=archive)'
@@ -68,6 +69,9 @@ ALL_TESTS := --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations
 test: setup $(STAMPS)/classes
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
+test-fast: $(STAMPS)/python
+	$(BIN)/python -m pytest --numprocesses=2 -m "not spark and not postgres and not slow" $(ARGS)
+
 oracle: setup $(STAMPS)/classes
 	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \
 		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
@@ -84,7 +88,8 @@ tap-page: $(STAMPS)/python
 
 # What `make test` leaves out, being long (tests/faults/heavy.py), is here too.
 HEAVY := tests/faults tests/pipeline/test_attempts.py tests/publishing/test_updates.py \
-	tests/publishing/test_subscribe.py \
+	tests/publishing/test_subscribe.py tests/publishing/test_generated_columns.py \
+	tests/publishing/test_sql_partitions.py tests/publishing/test_truncate.py \
 	tests/end_to_end/test_cluster.py tests/end_to_end/test_partitioned_targets.py \
 	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stopping.py \
 	tests/end_to_end/test_versions.py tests/end_to_end/test_relation_identity.py \

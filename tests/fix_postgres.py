@@ -1,6 +1,7 @@
 """Fixtures with real PostgreSQL servers: one per major version and session, a database per test.
 
-A test that uses one of them gets the marker ``postgres`` by itself.
+A test that uses one of them gets the marker ``postgres`` by itself, and one that uses Spark
+``spark``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _FIXTURES & set(getattr(item, "fixturenames", ())):
+        names = set(getattr(item, "fixturenames", ()))
+        if _FIXTURES & names:
             item.add_marker(pytest.mark.postgres)
+        if "spark" in names:
+            item.add_marker(pytest.mark.spark)
 
 
 class Database:
