@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.walsender import lake_small_rewrites
 from penstock.walsender.lake_appends import LakeAppends
 from penstock.walsender.lake_truncates import LakeTruncates
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
+
+_WAY = "PENSTOCK_TESTS_WRITE_BY"
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +84,8 @@ def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LakeTruncates, "_by_files", lambda *_: False)
 
 
-@pytest.fixture(
-    params=[False, pytest.param(True, marks=part_of_make_faults)], ids=["files", "Spark"]
-)
-def both_ways(request: pytest.FixtureRequest) -> None:
-    """A test that shows the same of rows that are written here and by Spark."""
-    if request.param == "Spark":
+@pytest.fixture(autouse=True)
+def by_spark_where_asked(request: pytest.FixtureRequest) -> None:
+    """``make faults`` runs some modules once more that way."""
+    if os.environ.get(_WAY) == "spark":
         request.getfixturevalue("by_spark")

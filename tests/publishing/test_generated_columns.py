@@ -115,7 +115,6 @@ def _outcome(connection: Any, statement: str) -> tuple[Any, ...]:
         return error.sqlstate, error.diag.message_primary, error.diag.message_detail
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_statements_do_what_a_server_does(both: Callable[..., tuple[Any, Any]]) -> None:
     ours, server = both(*_TABLES)
     for statement in _STATEMENTS:

@@ -15,7 +15,6 @@ from publishing.psql_pair import Pair
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_ranges_lists_and_levels(pair: Pair) -> None:
     pair.both(
         r"""
@@ -99,7 +98,6 @@ SELECT * FROM ld;
     )
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_update_moves_rows(pair: Pair) -> None:
     """As far as the named table reaches, and not at all where one row belongs nowhere."""
     pair.both(

@@ -12,7 +12,6 @@ from publishing.lake_node import LakeNode
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_of_an_empty_table(lake: LakeNode, subscriber: Callable[..., Database]) -> None:
     lake.execute("CREATE TABLE none (id int PRIMARY KEY)", "CREATE PUBLICATION none FOR TABLE none")
     target = subscriber()
@@ -27,7 +26,6 @@ def test_of_an_empty_table(lake: LakeNode, subscriber: Callable[..., Database]) 
     assert target.rows("SELECT * FROM none") == [(4,)]
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_of_several_tables_is_one_transaction(
     lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:

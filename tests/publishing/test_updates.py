@@ -133,7 +133,6 @@ def _goes_round(statement: str, stock: Database) -> bool:
     return bool({old for old, _ in changed} & {new for _, new in changed})
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_the_same_changes_as_of_a_stock_publisher(publishers: Publishers) -> None:
     publishers.both(*_TABLES, *_FULL, *_ROWS, _PUBLICATION)
     targets = [table.replace(", w text", "") if "listed" in table else table for table in _TABLES]
@@ -251,7 +250,6 @@ _MOVES = (
 )
 
 
-@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("via_root", [False, True])
 def test_rows_that_move_between_partitions(publishers: Publishers, via_root: bool) -> None:
     name = "as_root" if via_root else "as_leaves"
