@@ -18,8 +18,8 @@ from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.walsender.lake_routes import (
+    check_columns,
     destination,
-    fits,
     not_of_replication,
     route,
     schema_of,
@@ -43,10 +43,8 @@ class LakeAppends:
             appends = [self._open(leaf) for leaf in routed.leaves]
         except FeatureNotSupported:
             return None
+        check_columns(self._tables, table, rows.known, appends)
         schema = schema_of(rows.known).arrow()
-        others = any(not fits(append.schema.arrow(), schema) for append in appends)
-        if others or self._tables.columns(table) != rows.known:
-            raise altered(table)
         destinations = [destination(append, schema) for append in appends]
         writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
         try:

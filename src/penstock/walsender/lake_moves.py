@@ -33,7 +33,7 @@ from penstock.walsender.lake_checks import ROUTE, check_found
 from penstock.walsender.lake_columns import LakeColumn
 from penstock.walsender.lake_pairs import differ, old_values, pair_schema, paired_columns
 from penstock.walsender.lake_partitions import Partitions
-from penstock.walsender.lake_rows import Change, delta_table, quoted
+from penstock.walsender.lake_rows import Change, delta_table, not_serialized, quoted
 from penstock.walsender.sequencer import Sequencer
 
 _SOURCE: Final = "_penstock_source"
@@ -120,7 +120,7 @@ class LakeMoves:
                     left += leaf.arrivals
                 failpoint(BEFORE_ARRIVAL)
             except CommitConflict as error:
-                raise _not_serialized(error.message, done) from None
+                raise _half_done(error.message, done) from None
             finally:
                 storage, store = self._warehouse.storage, self._warehouse.store
                 for arrivals in by_table(left):
@@ -137,20 +137,15 @@ def check_not_filled(*, filled: bool) -> None:
         )
 
 
-def _not_serialized(detail: str | None, done: Sequence[str]) -> PenstockError:
+def _half_done(detail: str | None, done: Sequence[str]) -> PenstockError:
     """``done``: tables whose part of the statement is done already, and stays so."""
-    hint = "Run the statement again."
-    if done:
-        named = ", ".join(f'"{name}"' for name in done)
-        hint = (
-            f"The rows of {named} are changed already. Look at what is there, and run the "
-            "statement for the other rows."
-        )
-    return PenstockError(
-        "could not serialize access due to concurrent update",
-        detail=detail,
-        hint=hint,
-        sqlstate="40001",
+    if not done:
+        return not_serialized(detail)
+    named = ", ".join(f'"{name}"' for name in done)
+    return not_serialized(
+        detail,
+        f"The rows of {named} are changed already. Look at what is there, and run the statement "
+        "for the other rows.",
     )
 
 
@@ -261,7 +256,7 @@ class _Job:
                 hint=error.hint,
             ) from None
         if table is None or table.version != self._versions[number]:
-            raise _not_serialized(None, ())
+            raise not_serialized(None)
         return table
 
     @staticmethod

@@ -16,6 +16,7 @@ from penstock.catalog import LakeTable
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
 from penstock.lakehouse.storage import Storage
+from penstock.pipeline.change_item import quoted as duck_name
 from penstock.pipeline.duck import connection
 from penstock.pipeline.write_frame import write_frame
 from penstock.walsender.commits import newest_version
@@ -72,7 +73,9 @@ def differ(columns: Sequence[LakeColumn]) -> str:
 
 def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
     """``differ``, of pairs that are here."""
-    same = (f"{_duck(OLD + c.name)} IS NOT DISTINCT FROM {_duck(NEW + c.name)}" for c in columns)
+    same = (
+        f"{duck_name(OLD + c.name)} IS NOT DISTINCT FROM {duck_name(NEW + c.name)}" for c in columns
+    )
     duck = connection()
     duck.register(_PAIRS, pairs)
     try:
@@ -80,10 +83,6 @@ def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
     finally:
         duck.unregister(_PAIRS)
     return pairs.filter(kept.column(0))
-
-
-def _duck(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def pair_schema(columns: Sequence[LakeColumn]) -> pa.Schema:

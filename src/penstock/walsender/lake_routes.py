@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, ReplicationConflict
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Mask
 from penstock.pipeline.generated import GeneratedColumns
@@ -24,8 +25,9 @@ from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.routing import Level
 from penstock.pipeline.write import Destination
 from penstock.walsender.lake_checks import elsewhere, shown
-from penstock.walsender.lake_columns import LakeColumn
+from penstock.walsender.lake_columns import LakeColumn, columns_of
 from penstock.walsender.lake_partitions import Partitions
+from penstock.walsender.lake_rows import altered
 from penstock.walsender.lake_tables import LakeTables
 
 
@@ -96,15 +98,11 @@ def schema_of(columns: Sequence[LakeColumn]) -> TableSchema:
     )
 
 
-def fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
-    """Whether both have the same columns; partitions may have them in another order."""
-    mine, theirs = ({f.name: f.type for f in schema} for schema in (leaf, rows))
-    return bool(mine == theirs)
-
-
 class _Opened(Protocol):
     """A table that rows are written to."""
 
+    @property
+    def state(self) -> TableState: ...
     @property
     def storage(self) -> Storage: ...
     @property
@@ -113,6 +111,24 @@ class _Opened(Protocol):
     def name(self) -> str: ...
     @property
     def schema(self) -> TableSchema: ...
+
+
+def check_columns(
+    tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[_Opened]
+) -> None:
+    """Whether a table and its leaves, as they are opened, still have the columns that rows were
+    made for. Raises PenstockError (40001)."""
+    rows = schema_of(known).arrow()
+    others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
+    now = tables.columns(table) if table.partition_key else columns_of(opened[0].state)
+    if others or now != tuple(known):
+        raise altered(table)
+
+
+def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
+    """Whether both have the same columns; partitions may have them in another order."""
+    mine, theirs = ({f.name: f.type for f in schema} for schema in (leaf, rows))
+    return bool(mine == theirs)
 
 
 def destination(table: _Opened, rows: pa.Schema) -> Destination:

@@ -268,21 +268,22 @@ def _write(uri: str, rows: NewRows) -> int:
 
 def altered(table: LakeTable) -> PenstockError:
     """The columns are not those that the rows were made for."""
-    return _not_serialized(
+    return not_serialized(
         f'Columns of table "{table.name}" were added or dropped while its new rows were made.'
     )
 
 
 def outrun(table: LakeTable) -> PenstockError:
     """Other writers were first, again and again."""
-    return _not_serialized(f'Others have always committed to table "{table.name}" first.')
+    return not_serialized(f'Others have always committed to table "{table.name}" first.')
 
 
-def _not_serialized(detail: str) -> PenstockError:
+def not_serialized(detail: str | None, hint: str = "Run the statement again.") -> PenstockError:
+    """Other writers were first."""
     return PenstockError(
         "could not serialize access due to concurrent update",
         detail=detail,
-        hint="Run the statement again.",
+        hint=hint,
         sqlstate="40001",
     )
 

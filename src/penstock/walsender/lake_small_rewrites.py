@@ -20,9 +20,9 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
 from penstock.walsender.lake_moves import Departures, LakeMoves, check_not_filled
-from penstock.walsender.lake_routes import Route, fits, route, schema_of
+from penstock.walsender.lake_routes import Route, check_columns, route
 from penstock.walsender.lake_row_work import LeafWork
-from penstock.walsender.lake_rows import RowChange, altered, outrun
+from penstock.walsender.lake_rows import RowChange, outrun
 from penstock.walsender.lake_tables import LakeTables
 
 MAX_BYTES: Final = 8 << 20
@@ -57,7 +57,7 @@ class SmallRewrites:
             opened = self._open(found.leaves)
             if opened is None:
                 return None
-            self._check_columns(found, change, opened)
+            check_columns(self._tables, found.table, change.known, opened)
             try:
                 return self._attempt(found, change, opened, interrupts, filled=filled)
             except CommitConflict:
@@ -82,12 +82,6 @@ class SmallRewrites:
             raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
         check_lengths(table.state.metadata["schemaString"])
         return table
-
-    def _check_columns(self, found: Route, change: RowChange, opened: Sequence[DeltaTable]) -> None:
-        rows = schema_of(change.known).arrow()
-        others = any(not fits(table.schema.arrow(), rows) for table in opened)
-        if others or self._tables.columns(found.table) != change.known:
-            raise altered(found.table)
 
     def _attempt(
         self,
@@ -163,7 +157,7 @@ class SmallRewrites:
             opened = self._open(found.leaves)
             if opened is None:
                 break
-            self._check_columns(found, change, opened)
+            check_columns(self._tables, found.table, change.known, opened)
             work = LeafWork(found, number, opened, change, interrupts, stay=True)
             try:
                 work.run()
