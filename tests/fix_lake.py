@@ -11,28 +11,26 @@ import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from penstock.catalog import Catalog, LakeTransaction
+from penstock.backend.backend import BackendOptions, Services
+from penstock.backend.hba import parse_rules
+from penstock.backend.runner import SessionRunner
+from penstock.backend.server import ListenOptions, Server
+from penstock.backend.services import SessionServices
+from penstock.catalog import Catalog, LakeTransaction, Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import Insert
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import Text
 from penstock.protocol.copy_both import xlog_data
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.walsender.authentication import LoginRole
-from penstock.walsender.backend import BackendOptions, Services
+from penstock.stats.backend_status import Sessions
 from penstock.walsender.feed import Begun, Changes, Ended, Piece
-from penstock.walsender.hba import parse_rules
-from penstock.walsender.node_catalogs import NodeCatalogs
-from penstock.walsender.roles import login_role
-from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.sequencer_thread import SequencerThread
-from penstock.walsender.server import ListenOptions, Server
-from penstock.walsender.services import SessionServices
-from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
@@ -134,10 +132,9 @@ class LakeServer:
         self.thread.start()
         self.server.start()
 
-    def _find_role(self, name: str) -> LoginRole | None:
+    def _find_role(self, name: str) -> Role | None:
         with self.catalog.read() as t:
-            role = t.roles.find(name)
-        return None if role is None else login_role(role)
+            return t.roles.find(name)
 
     def stop(self) -> None:
         self.server.stop()

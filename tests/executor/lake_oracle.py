@@ -14,9 +14,6 @@ import pyarrow as pa
 from psycopg.pq import ExecStatus
 
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
-from penstock.executor import numeric_functions
-from penstock.executor.duckdb_query import CompiledQuery, compile_query
-from penstock.executor.session_values import SessionValues
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.duck import query_error
 from penstock.sql import RangeVar
@@ -24,6 +21,9 @@ from penstock.sql.query.parsenodes import SelectStmt
 from penstock.sql.query.primnodes import OutputColumn, Query
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
+from penstock.sql.to_duckdb import numeric_functions
+from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, compile_query
+from penstock.sql.to_duckdb.session_values import SessionValues
 from server_rows import arrow_arrays
 
 Rows = list[tuple[bytes | None, ...]]

@@ -16,7 +16,7 @@ import pytest
 from executor.calls import call_forms, compare, create
 from executor.lake_oracle import LakeOracle
 from fix_postgres import Database
-from penstock.executor.numeric_functions import numeric_division, numeric_round
+from penstock.sql.to_duckdb.numeric_functions import numeric_division, numeric_round
 
 pytestmark = pytest.mark.postgres
 

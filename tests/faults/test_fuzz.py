@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from faults.fuzzing import SECONDS, Campaign, mutated
+from penstock.backend.hba import parse_rules
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.executor.duckdb_change import compile_expression, compile_insert
-from penstock.executor.duckdb_query import compile_query
+from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.protocol.replication_commands import (
     AlterReplicationSlot,
@@ -36,12 +36,12 @@ from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
-from penstock.walsender.hba import parse_rules
-from penstock.walsender.pg_catalog import CatalogDatabase, reads_catalog_only
+from penstock.sql.to_duckdb.duckdb_change import compile_expression, compile_insert
+from penstock.sql.to_duckdb.duckdb_query import compile_query
+from pg_catalog import objects, subscriber_queries
+from pg_catalog.test_queries import QUERIES
 from publication.filters import VALUES, Filters
 from publication.test_row_filter_texts import TEXTS
-from walsender.pg_catalog import objects, subscriber_queries
-from walsender.pg_catalog.test_queries import QUERIES
 
 pytestmark = pytest.mark.faults
 

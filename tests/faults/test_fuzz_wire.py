@@ -24,16 +24,16 @@ import pytest
 from faults.fuzzing import SECONDS, SEED, Campaign
 from fix_lake import LakeServer
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
+from penstock.protocol.answers import Description, Rows
 from penstock.protocol.frontend_messages import CopyDone, Query, Sync
 from penstock.protocol.phases import Phase
 from penstock.protocol.scram import NONCE_SIZE, ScramExchange, mock_verifier
 from penstock.protocol.session import ServerSession
 from penstock.protocol.startup import read_startup
 from penstock.protocol.startup_packets import SslRequest, StartupMessage
-from penstock.walsender.answers import Description, Rows
-from penstock.walsender.pg_catalog import CatalogDatabase, reads_catalog_only
-from walsender.pg_catalog import objects
-from walsender.pg_catalog.catalog_server import field_descriptions
+from pg_catalog import objects
+from pg_catalog.catalog_server import field_descriptions
 
 pytestmark = pytest.mark.faults
 

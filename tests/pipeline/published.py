@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, LakeTransaction, Member
+from penstock.catalog import Catalog, LakeTransaction, Member, Role
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.session_commands import SessionCommands
@@ -22,13 +22,12 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.tuple_data import NULL, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql import parse
-from penstock.walsender.authentication import LoginRole
 from penstock.walsender.decoding import Decoding
 from penstock.walsender.feed import Piece
 from penstock.walsender.sequencer import Sequencer
 from pipeline.cells import Cells, cells_of, kind_of, messages_of, shown, whole, with_columns
 
-_ROLE = LoginRole(10, "lake", True, True, True, None)
+_ROLE = Role(10, "lake", superuser=True, login=True, replication=True)
 
 
 class PublishingLake:

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.walsender import lake_small_rewrites
-from penstock.walsender.lake_appends import LakeAppends
-from penstock.walsender.lake_truncates import LakeTruncates
+from penstock.executor import small_rewrites
+from penstock.executor.insert import LakeAppends
+from penstock.executor.truncate import LakeTruncates
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 
@@ -79,7 +79,7 @@ def both(
 @pytest.fixture
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are changed as in tables that are large, or that Delta alone may write."""
-    monkeypatch.setattr(lake_small_rewrites, "MAX_BYTES", -1)
+    monkeypatch.setattr(small_rewrites, "MAX_BYTES", -1)
     monkeypatch.setattr(LakeAppends, "insert", lambda *_: None)
     monkeypatch.setattr(LakeTruncates, "_by_files", lambda *_: False)
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.executor import rows as executor_rows
+from penstock.executor.insert import LakeAppends
 from penstock.pipeline.routed_writer import RoutedWriter
-from penstock.walsender import lake_rows
-from penstock.walsender.lake_appends import LakeAppends
 from publishing.lake_node import LakeNode, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -108,7 +108,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
     """Where a server lets ALTER TABLE wait, the statement is to be run again."""
     name = "made_by_spark" if with_spark else "made_by_files"
     lake.execute(f"CREATE TABLE {name} (id int)")
-    write: Any = lake_rows._write if with_spark else RoutedWriter.add
+    write: Any = executor_rows._write if with_spark else RoutedWriter.add
 
     def late(*arguments: Any) -> Any:
         written = write(*arguments)
@@ -119,7 +119,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
     with monkeypatch.context() as patched:
         if with_spark:
             patched.setattr(LakeAppends, "insert", lambda *_: None)
-            patched.setattr(lake_rows, "_write", late)
+            patched.setattr(executor_rows, "_write", late)
         else:
             patched.setattr(RoutedWriter, "add", late)
         with pytest.raises(psycopg.errors.SerializationFailure):

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from backend.test_replication import Receiver
 from publishing.lake_node import LakeNode, eventually
-from walsender.test_replication import Receiver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

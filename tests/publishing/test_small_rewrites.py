@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.executor.insert import LakeAppends
+from penstock.executor.row_work import LeafWork
 from penstock.pipeline.evaluate import Evaluation
-from penstock.walsender.lake_appends import LakeAppends
-from penstock.walsender.lake_row_work import LeafWork
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -46,7 +46,7 @@ def no_job(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise AssertionError("Spark was asked")
 
-    monkeypatch.setattr("penstock.walsender.lake_changes.session_of_a_statement", refused)
+    monkeypatch.setattr("penstock.executor.modify.session_of_a_statement", refused)
 
 
 def test_rows_of_others_are_changed_as_well(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.walsender.lake_moves import LakeMoves
+from penstock.executor.row_moves import LakeMoves
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]

@@ -27,6 +27,7 @@ from penstock.pgoutput.tuple_data import Text
 from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
 from penstock.subscription.copies import Copies
 from penstock.subscription.inbox import Batch, Piece
@@ -35,7 +36,6 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
-from penstock.walsender.sessions import Sessions
 
 A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
 

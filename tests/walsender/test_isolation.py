@@ -16,11 +16,11 @@ from deltalake import write_deltalake
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.services import SessionFacts
-from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 
 TYPE_OF_ONE = pa.table({"id": [1]})

@@ -17,6 +17,7 @@ from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
 from penstock.commands.scope import Scope
 from penstock.errors import ObjectInUse, PenstockError
+from penstock.executor.row_moves import Departures, LakeMoves
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.row_moves import Arrivals, departure_mark
@@ -25,7 +26,6 @@ from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import parse_script
-from penstock.walsender.lake_moves import Departures, LakeMoves
 from penstock.walsender.sequencer import Sequencer
 
 _SCHEMA = TableSchema((Column("id", "id", pa.int64(), 20),), ("id",))

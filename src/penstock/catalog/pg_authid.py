@@ -58,7 +58,8 @@ _SELECT = Table(
 class Role:
     """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``, None: no password, no login by one.
 
-    ``valid_until``: seconds since 1970, None for ever. ``connection_limit``: -1 for none.
+    ``valid_until``: seconds since 1970 until which the password is good, None for ever.
+    ``connection_limit``: -1 for none. ``dropped``: since a session has logged in as it.
     """
 
     oid: int
@@ -69,6 +70,7 @@ class Role:
     connection_limit: int = NO_LIMIT
     verifier: str | None = field(default=None, repr=False)
     valid_until: float | None = None
+    dropped: bool = False
 
 
 class PgAuthid:

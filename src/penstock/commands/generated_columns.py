@@ -17,13 +17,13 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
 )
-from penstock.executor.duckdb_change import compile_generation
 from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef
 from penstock.sql.deparse import deparse
 from penstock.sql.primnodes import Node, children, column_names
 from penstock.sql.query.generated_column import analyze_generation
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.to_duckdb.duckdb_change import compile_generation
 from penstock.sql.type_cache import is_enum
 
 _INVALID_COLUMN_DEFINITION = "42611"

@@ -1,5 +1,1 @@
-"""Expressions and queries of PostgreSQL as SQL of DuckDB that gives the same values (executor).
-
-In: typed trees of ``penstock.sql``. Out: SQL text. Row filters and queries on tables of the lake
-are one rule here; what does not surely agree with PostgreSQL is refused. Nothing is run.
-"""
+"""Statements on tables of the lake (execMain.c, nodeModifyTable.c): SELECT, COPY and changes."""

@@ -16,12 +16,12 @@ from penstock.commands.result import CommandResult
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.serving import DATABASE_OID, ServingNode
-from penstock.walsender.node_catalogs import NodeCatalogs
-from penstock.walsender.pg_catalog.snapshot import NODE_OWNER
+from penstock.pg_catalog.node_catalogs import NodeCatalogs
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.services import SessionFacts
-from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 
 _OWNER: Final = "penstock"

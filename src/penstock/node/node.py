@@ -52,8 +52,8 @@ from penstock.node.warehouse_owner import take_warehouse
 from penstock.relation import TableName
 from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import Statement
+from penstock.stats.backend_status import Sessions
 from penstock.stats.report import NodeReport
-from penstock.walsender.sessions import Sessions
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from penstock.node.reports import Reports
 from penstock.node.shown_workers import ShownWorkers
 from penstock.node.worker_options import copy_options, stream_options
 from penstock.pipeline.payload import remove_leftovers
+from penstock.stats.backend_status import Sessions
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
-from penstock.walsender.sessions import Sessions
 
 log = logging.getLogger(__name__)
 

@@ -14,28 +14,26 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog
+from penstock.backend.backend import BackendOptions, Services, SessionContext
+from penstock.backend.hba import parse_rules
+from penstock.backend.runner import SessionRunner
+from penstock.backend.server import ListenOptions, Server
+from penstock.backend.services import SessionServices
+from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
+from penstock.executor.lake import SparkLake
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
+from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pipeline.job_groups import JobGroups
-from penstock.walsender.answers import StatementRunner
-from penstock.walsender.authentication import LoginRole
-from penstock.walsender.backend import BackendOptions, Services, SessionContext
+from penstock.protocol.answers import StatementRunner
+from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding import Decoding
-from penstock.walsender.hba import parse_rules
-from penstock.walsender.lake import SparkLake
-from penstock.walsender.node_catalogs import NodeCatalogs
 from penstock.walsender.retention import Retention
-from penstock.walsender.roles import login_role
-from penstock.walsender.runner import SessionRunner
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.sequencer_thread import SequencerThread
-from penstock.walsender.server import ListenOptions, Server
-from penstock.walsender.services import SessionServices
-from penstock.walsender.sessions import Sessions
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
@@ -190,10 +188,9 @@ class ServingNode:
             "port": str(parameters.port),
         }
 
-    def _find_role(self, name: str) -> LoginRole | None:
+    def _find_role(self, name: str) -> Role | None:
         with self._catalog.read() as t:
-            role = t.roles.find(name)
-        return None if role is None else login_role(role)
+            return t.roles.find(name)
 
     def _has_database(self, name: str) -> bool:
         return name == self._parameters.database

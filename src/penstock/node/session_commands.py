@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from penstock.catalog import Catalog
+from penstock.catalog import Catalog, Role
 from penstock.commands.scope import CurrentRole, Scope, TableColumn
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.publisher import connect_publisher
+from penstock.protocol.answers import CommandOutcome, Notice
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.sql import Statement
-from penstock.walsender.answers import Notice
-from penstock.walsender.authentication import LoginRole
 from penstock.walsender.sequencer import Sequencer
-from penstock.walsender.services import CommandOutcome
 
 
 class SessionCommands:
@@ -38,7 +36,7 @@ class SessionCommands:
         self._database = database
 
     def __call__(
-        self, statement: Statement, role: LoginRole, check: Callable[[], None]
+        self, statement: Statement, role: Role, check: Callable[[], None]
     ) -> CommandOutcome:
         """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
         current = CurrentRole(role.name, role.oid, role.superuser)

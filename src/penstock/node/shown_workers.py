@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.pg_stat_subscription import STREAMING
+from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.relation import TableName
+from penstock.stats.backend_status import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
 from penstock.subscription.worker_status import WorkerSnapshot, WorkerStatus
-from penstock.walsender.pg_catalog.snapshot import NODE_OWNER
-from penstock.walsender.sessions import ACTIVE, IDLE, Activity, BackendType, Session, Sessions
 
 _NO_NAME: Final = ""
 """A worker's application_name; it has one at its publisher."""

@@ -17,8 +17,8 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.executor import numeric_functions
-from penstock.executor.duckdb_errors import postgres_error
+from penstock.sql.to_duckdb import numeric_functions
+from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""

@@ -14,11 +14,11 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import PenstockError, RelationChanged, ValueNotRepresentable
-from penstock.executor.duckdb_change import compile_generation
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.to_duckdb.duckdb_change import compile_generation
 
 _TABLES: Final = 256
 """Of which the compiled expressions are kept: every batch asks."""

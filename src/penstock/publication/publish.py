@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import FeatureNotSupported
-from penstock.executor.duckdb_predicate import conjunction
-from penstock.executor.duckdb_values import BOOL, Value
 from penstock.publication.members import (
     Action,
     Members,
@@ -25,6 +23,8 @@ from penstock.publication.members import (
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.relation import AttGenerated
 from penstock.sql.expressions import BoolOp
+from penstock.sql.to_duckdb.duckdb_predicate import conjunction
+from penstock.sql.to_duckdb.duckdb_values import BOOL, Value
 
 FILTERED = (Action.INSERT, Action.UPDATE, Action.DELETE)
 """TRUNCATE is never filtered."""

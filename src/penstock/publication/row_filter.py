@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.executor.duckdb_predicate import predicate
 from penstock.relation import AttGenerated
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
@@ -32,6 +31,7 @@ from penstock.sql.primnodes import (
 )
 from penstock.sql.query.generated_column import analyze_generation
 from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.to_duckdb.duckdb_predicate import predicate
 from penstock.sql.volatility import calls_mutable_function
 
 FIRST_NORMAL_OBJECT_ID: Final = 16384

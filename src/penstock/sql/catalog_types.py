@@ -1,7 +1,7 @@
 """Types of PostgreSQL's catalogs, and what holds their values in DuckDB (pg_type.dat).
 
 In: type names as pg_type.typname has them (``_name`` is ``name[]``, ``char`` is ``"char"``). Out:
-oid, length, DuckDB type. Values are written and read by ``penstock.walsender.pg_catalog``.
+oid, length, DuckDB type. Values are written and read by ``penstock.pg_catalog``.
 """
 
 from __future__ import annotations

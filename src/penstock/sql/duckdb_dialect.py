@@ -3,7 +3,7 @@
 In: one SELECT, the tables and functions that there are. Out: ``Translation``: DuckDB's text, the
 columns with PostgreSQL's names and types, the types of parameters, the tables and functions that
 must be there. Tables are read as ``cat."name"``, functions without a template are called as
-``pg__name``; both are left to ``penstock.walsender.pg_catalog``.
+``pg__name``; both are left to ``penstock.pg_catalog``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The node as a publisher: sessions of clients that speak PostgreSQL's protocol.
+"""The node as a publisher: the log of what is committed to its tables, and streams of it.
 
-In: connections. Out: answers to SQL, copies and change streams. ``server`` listens, ``backend`` is
-one client's session; statements are run by what ``node`` passes in.
+In: the tables' Delta logs. Out: transactions in one order, slots, and what streams send. Who
+asks for them over the port is ``backend``'s.
 """

@@ -29,6 +29,7 @@ from penstock.pgoutput.messages import (
     StreamStop,
     TypeMessage,
 )
+from penstock.protocol.answers import Duplex
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import (
     StandbyStatusUpdate,
@@ -38,7 +39,6 @@ from penstock.protocol.copy_both import (
 )
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
-from penstock.walsender.answers import Duplex
 from penstock.walsender.feed import Begun, Ended, Failed, Feed, Piece
 
 _TICK_S: Final = 0.05

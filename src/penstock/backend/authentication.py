@@ -1,0 +1,76 @@
+"""Logging in (auth.c, auth-scram.c): from a startup packet to a role, or a refusal.
+
+In: a startup packet, the rules of ``hba``, and a way to look a role up. Out: the role. A client
+learns from a refusal neither whether the role exists nor what was wrong with the password; a
+failed one costs it a pause, which is the caller's to wait out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from penstock.backend.hba import Method
+from penstock.catalog import Role
+from penstock.errors import AuthenticationFailure, ProtocolViolation
+from penstock.protocol.authentication import SaslInitialResponse, SaslResponse
+from penstock.protocol.scram import (
+    NONCE_SIZE,
+    ScramExchange,
+    mechanisms,
+    mock_verifier,
+    password_failure,
+)
+from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.protocol.session import ServerSession
+from penstock.protocol.session_input import Event
+
+Exchange = Callable[[bytes], Event]
+"""Sends bytes and gives the client's next message. Raises ConnectionFailure when it has left."""
+
+
+def authenticate(
+    session: ServerSession,
+    exchange: Exchange,
+    user: str,
+    role: Role | None,
+    method: Method,
+    *,
+    secret: bytes,
+    now: float,
+) -> tuple[Role, bytes]:
+    """The role, once the client has proved that it is it, and what to send before
+    AuthenticationOk.
+
+    ``secret``: random bytes of this node, for users that do not exist. Raises
+    AuthenticationFailure (28P01, 28000), ProtocolViolation.
+    """
+    last = b""
+    if method is Method.SCRAM:
+        last = _scram(session, exchange, user, _verifier(user, role, secret, now))
+    if role is None:
+        raise AuthenticationFailure(f'role "{user}" does not exist', sqlstate="28000")
+    if not role.login:
+        raise AuthenticationFailure(f'role "{user}" is not permitted to log in', sqlstate="28000")
+    return role, last
+
+
+def _verifier(user: str, role: Role | None, secret: bytes, now: float) -> ScramVerifier:
+    expired = role is not None and role.valid_until is not None and now > role.valid_until
+    if role is None or role.verifier is None or expired:
+        return mock_verifier(user, secret)
+    return ScramVerifier.parse(role.verifier)
+
+
+def _scram(session: ServerSession, exchange: Exchange, user: str, verifier: ScramVerifier) -> bytes:
+    first = exchange(session.request_sasl(mechanisms(None)))
+    if not isinstance(first, SaslInitialResponse):
+        raise ProtocolViolation("expected SASL response")
+    scram = ScramExchange(user, verifier, os.urandom(NONCE_SIZE), mechanism=first.mechanism)
+    answer = scram.respond(first.data)
+    while not scram.finished:
+        event = exchange(session.continue_sasl(answer))
+        if not isinstance(event, SaslResponse):
+            raise password_failure(user)
+        answer = scram.respond(event.data)
+    return session.finish_sasl(answer)

@@ -1,0 +1,129 @@
+"""Parameters in binary format to text (the receive functions of utils/adt).
+
+In: the bytes of one value of Bind, and its type. Out: the same value in text format. Types that
+tables have are read by ``pgtypes``, a few more here. Parameters in text format are read by whoever
+runs the statement.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from penstock.backend.binary_results import CHARACTER_TYPES, no_function
+from penstock.cells import Cells
+from penstock.errors import PenstockError, ProtocolViolation
+from penstock.lsn import Lsn
+from penstock.pgtypes import find
+from penstock.pgtypes.text_output import text_output
+from penstock.sql.array_literals import join_array
+from penstock.sql.type_cache import is_enum, types
+
+_HEADER: Final = struct.Struct("!iiI")
+_DIMENSION: Final = struct.Struct("!ii")
+_LENGTH: Final = struct.Struct("!i")
+_TIME: Final = struct.Struct("!q")
+_INTERVAL: Final = struct.Struct("!qii")
+_SECOND: Final = 1_000_000
+_OIDS: Final = (24, 26, 28, 29, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191)
+"""Unsigned numbers of four bytes: oids, those that are printed as names among them, xid, cid."""
+
+_SIZES: Final[Mapping[int, int]] = {
+    **dict.fromkeys((23, 700, 1082, *_OIDS), 4),
+    **dict.fromkeys((20, 701, 1083, 1114, 1184, 3220), 8),
+    16: 1,
+    21: 2,
+    1186: 16,
+    2950: 16,
+}
+"""Bytes of types of one size."""
+
+_Receive = Callable[[bytes], bytes]
+
+
+def parameter_text(value: bytes, type_oid: int, number: int) -> bytes:
+    """``number``: of the parameter. Raises ProtocolViolation (22P03), PenstockError (42883)."""
+    if len(value) < _SIZES.get(type_oid, 0):
+        raise ProtocolViolation("insufficient data left in message")
+    try:
+        return _text(value, type_oid)
+    except (struct.error, ProtocolViolation):
+        raise ProtocolViolation(
+            f"incorrect binary data format in bind parameter {number}", sqlstate="22P03"
+        ) from None
+
+
+def _text(value: bytes, type_oid: int) -> bytes:
+    receive = _RECEIVE.get(type_oid)
+    if receive is not None:
+        return receive(value)
+    family = find(type_oid)
+    if type_oid in family.oids and family.binary:
+        cells = Cells(
+            np.frombuffer(value, np.uint8), np.zeros(1, np.intp), np.full(1, len(value), np.intp)
+        )
+        text = text_output(family.binary_column(cells, -1), type_oid)[0].as_py()
+        assert isinstance(text, bytes)
+        return text
+    if is_enum(type_oid):
+        return value
+    known = types().get(type_oid)
+    if known is not None and known.category == "A" and known.element:
+        return _array(value, known.element)
+    raise no_function("input", type_oid)
+
+
+def _array(value: bytes, element: int) -> bytes:
+    """array_recv of at most one dimension."""
+    dimensions, _, sent = _HEADER.unpack_from(value)
+    if sent != element:
+        raise PenstockError(
+            f"binary data has array element type {sent} instead of expected {element}",
+            sqlstate="42804",
+        )
+    if dimensions == 0:
+        return b"{}"
+    if dimensions != 1:
+        raise PenstockError("arrays of several dimensions are not supported", sqlstate="0A000")
+    count, _ = _DIMENSION.unpack_from(value, _HEADER.size)
+    items: list[str | None] = []
+    at = _HEADER.size + _DIMENSION.size
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(value, at)
+        at += _LENGTH.size
+        if length < 0:
+            items.append(None)
+            continue
+        items.append(_text(value[at : at + length], element).decode())
+        at += length
+    return join_array(items).encode()
+
+
+def _time(value: bytes) -> bytes:
+    (microseconds,) = _TIME.unpack(value)
+    return _clock(microseconds).encode()
+
+
+def _interval(value: bytes) -> bytes:
+    microseconds, days, months = _INTERVAL.unpack(value)
+    sign = "-" if microseconds < 0 else ""
+    return f"{months} mons {days} days {sign}{_clock(abs(microseconds))}".encode()
+
+
+def _clock(microseconds: int) -> str:
+    seconds, fraction = divmod(microseconds, _SECOND)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02}:{minute:02}:{second:02}" + (f".{fraction:06}" if fraction else "")
+
+
+_RECEIVE: Final[Mapping[int, _Receive]] = {
+    3220: lambda value: str(Lsn(struct.unpack("!Q", value)[0])).encode(),
+    1083: _time,
+    1186: _interval,
+    **dict.fromkeys(_OIDS, lambda value: str(struct.unpack("!I", value)[0]).encode()),
+    **dict.fromkeys(CHARACTER_TYPES, lambda value: value),
+}

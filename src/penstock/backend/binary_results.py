@@ -1,0 +1,167 @@
+"""Cells of results as the client wants them: binary format, its encoding (the send functions).
+
+In: rows in text format and UTF-8, with the types and formats of their columns. Out: the same rows
+in those formats. Types that tables have are written by ``pgtypes``, those of the catalogs here.
+Rows of COPY are written by ``pipeline``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from penstock.cells import Cells as Column
+from penstock.errors import PenstockError
+from penstock.lsn import Lsn
+from penstock.pgtypes import find
+from penstock.pgtypes.binary_output import binary_output
+from penstock.protocol.answers import Cells
+from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
+from penstock.protocol.encoding import UTF8, ClientEncoding
+from penstock.sql.array_literals import split_array
+from penstock.sql.type_cache import ENUM, is_enum, types
+
+CHARACTER_TYPES: Final = frozenset((18, 19, 25, 114, 194, 705, 1042, 1043, 2275))
+"""Types whose binary format is their text, in the client's encoding."""
+_TEXT: Final = 25
+_VECTORS: Final[Mapping[int, int]] = {22: 21, 30: 26}
+"""int2vector and oidvector: arrays that begin at 0, and their elements."""
+_ROWS: Final = 1000
+"""Rows that are put into binary format at once."""
+_NULL: Final = b"\xff\xff\xff\xff"
+
+_Send = Callable[[bytes], bytes]
+
+
+def _packed(form: str) -> _Send:
+    packer = struct.Struct(form)
+    number = float if form.endswith(("f", "d")) else int
+    return lambda cell: packer.pack(number(cell))
+
+
+_SEND: Final[Mapping[int, _Send]] = {
+    16: lambda cell: b"\1" if cell == b"t" else b"\0",
+    20: _packed("!q"),
+    21: _packed("!h"),
+    23: _packed("!i"),
+    26: _packed("!I"),
+    28: _packed("!I"),
+    29: _packed("!I"),
+    700: _packed("!f"),
+    701: _packed("!d"),
+    3220: lambda cell: struct.pack("!Q", Lsn.parse(cell.decode())),
+    5069: _packed("!Q"),
+    2278: lambda cell: b"",
+    **dict.fromkeys(CHARACTER_TYPES, lambda cell: cell),
+}
+
+
+def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
+    """Rows with the columns in binary format whose fields say so, drawn as far as they are needed.
+
+    Raises PenstockError (42883) at a value of a type that has no binary format here.
+    """
+    if all(field.format != BINARY_FORMAT for field in fields):
+        return iter(rows)
+    return _batched(iter(rows), fields)
+
+
+def _batched(rows: Iterator[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
+    while batch := list(islice(rows, _ROWS)):
+        columns = [
+            _binary(cells, field) if field.format == BINARY_FORMAT else cells
+            for cells, field in zip(zip(*batch, strict=True), fields, strict=True)
+        ]
+        yield from zip(*columns, strict=True)
+
+
+def _binary(cells: Sequence[bytes | None], field: FieldDescription) -> Sequence[bytes | None]:
+    send = _send(field.type_oid)
+    if send is not None:
+        return [None if cell is None else send(cell) for cell in cells]
+    family = find(field.type_oid)
+    if field.type_oid in family.oids:
+        read = family.text_column(_column(cells), field.typmod)
+        return binary_output(read, field.type_oid, field.typmod).to_pylist()  # type: ignore[no-any-return]
+    if all(cell is None for cell in cells):
+        return cells
+    raise no_function("output", field.type_oid)
+
+
+def _send(type_oid: int) -> _Send | None:
+    """For one cell; None where ``pgtypes`` has to do it, or nobody can."""
+    if type_oid in _SEND:
+        return _SEND[type_oid]
+    if type_oid in _VECTORS:
+        element = _VECTORS[type_oid]
+        return lambda cell: _array(list(cell.decode().split()), element, first=0)
+    known = types().get(type_oid)
+    if known is not None and known.kind == ENUM:
+        return _SEND[_TEXT]
+    if known is not None and _send_own(known.element) and known.category == "A":
+        return lambda cell: _array(split_array(cell.decode()), known.element)
+    return None
+
+
+def _send_own(type_oid: int) -> _Send | None:
+    """Of what an array may hold here."""
+    return _SEND[_TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
+
+
+def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
+    """array_send of one dimension."""
+    if not items and first:
+        return struct.pack("!iiI", 0, 0, element)
+    out = [struct.pack("!iiIii", 1, int(None in items), element, len(items), first)]
+    for item in items:
+        if item is None:
+            out.append(_NULL)
+        else:
+            send = _send_own(element)
+            assert send is not None
+            value = send(item.encode())
+            out += (struct.pack("!i", len(value)), value)
+    return b"".join(out)
+
+
+def _column(cells: Sequence[bytes | None]) -> Column:
+    """As type families read cells."""
+    lengths = np.array([0 if cell is None else len(cell) for cell in cells], np.intp)
+    ends = np.cumsum(lengths)
+    return Column(
+        np.frombuffer(b"".join(cell for cell in cells if cell is not None), np.uint8),
+        ends - lengths,
+        lengths,
+        np.array([cell is None for cell in cells]),
+    )
+
+
+def in_encoding(
+    rows: Iterable[Cells], fields: Sequence[FieldDescription], encoding: ClientEncoding
+) -> Iterable[Cells]:
+    """Rows with their text in the client's encoding. Raises ValueNotRepresentable (22P05)."""
+    if encoding.codec == UTF8.codec:
+        return rows
+    text = [f.format != BINARY_FORMAT or f.type_oid in CHARACTER_TYPES for f in fields]
+    return (
+        [
+            encoding.encode(cell.decode()) if cell is not None and is_text else cell
+            for cell, is_text in zip(row, text, strict=True)
+        ]
+        for row in rows
+    )
+
+
+def no_function(which: str, type_oid: int) -> PenstockError:
+    """PostgreSQL's error for a type without such a function; ``which``: input or output."""
+    known = types().get(type_oid)
+    name = str(type_oid) if known is None else known.sql_name
+    return PenstockError(
+        f"no binary {which} function available for type {name}",
+        hint="Ask for the text format of this value.",
+        sqlstate="42883",
+    )

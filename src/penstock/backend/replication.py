@@ -1,0 +1,255 @@
+"""Replication commands (walsender.c, exec_replication_command).
+
+In: a parsed command and the session's transaction block. Out: its answer. Slots, snapshots and
+streams are made here out of what the node has; what a slot is, is left to ``slots``, what is sent
+to ``stream``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from penstock.backend.backend import SessionContext
+from penstock.backend.cancellation import Cancellation
+from penstock.backend.roles import role_now
+from penstock.backend.services import SessionServices
+from penstock.backend.transaction_block import TransactionBlock
+from penstock.catalog import Slot
+from penstock.errors import (
+    FeatureNotSupported,
+    NotInPrerequisiteState,
+    PenstockError,
+    RequiredChangesRemoved,
+    UndefinedObject,
+)
+from penstock.lsn import Lsn
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.parameters import parse_parameters
+from penstock.protocol import replication_commands as c
+from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.protocol.replication_commands import ReplicationCommand, ReplicationKind
+from penstock.protocol.slot_options import (
+    SnapshotAction,
+    alter_slot_options,
+    create_slot_options,
+)
+from penstock.walsender.feed import Feed
+from penstock.walsender.replication_rights import check_replication
+from penstock.walsender.slots import WAL_REMOVED
+from penstock.walsender.stream import SenderState, Stream
+
+_TEXT: Final = 25
+_INT4: Final = 23
+_INT8: Final = 20
+_TIMELINE: Final = "1"
+
+log = logging.getLogger(__name__)
+
+
+class Replication:
+    """The replication commands of one session."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        services: SessionServices,
+        block: TransactionBlock,
+        show: Callable[[str], str],
+        cancellation: Cancellation,
+    ) -> None:
+        self._context = context
+        self._services = services
+        self._block = block
+        self._show = show
+        self._cancellation = cancellation
+
+    def run(self, command: ReplicationCommand) -> Iterator[Answer]:
+        """Execute one command. Raises PenstockError.
+
+        The right to is looked up each time; PostgreSQL asks for it when a walsender starts only.
+        """
+        self._block.check()
+        role = role_now(self._services.catalog, self._context.role)
+        check_replication(
+            superuser=role.superuser, replication=role.replication, version=self._services.version
+        )
+        self._services.snapshots.withdraw(self._context.pid)
+        match command:
+            case c.IdentifySystem():
+                yield self._identify_system()
+            case c.Show(name):
+                yield _row("SHOW", [(name, _TEXT, self._show(name))])
+            case c.CreateReplicationSlot():
+                yield self._create(command)
+            case c.AlterReplicationSlot():
+                yield self._alter(command)
+            case c.DropReplicationSlot(name, wait):
+                self._services.slots.drop(
+                    name, pid=self._context.pid, wait=wait, cancelled=self._cancellation.requested
+                )
+                yield Done("DROP_REPLICATION_SLOT")
+            case c.ReadReplicationSlot(name):
+                yield self._read(name)
+            case c.StartReplication():
+                yield self._start(command)
+            case c.TimelineHistory(timeline):
+                self._block.outside("TIMELINE_HISTORY")
+                raise PenstockError(
+                    f'could not open file "pg_wal/{timeline:08X}.history": '
+                    "No such file or directory",
+                    sqlstate="58P01",
+                )
+            case _:
+                raise FeatureNotSupported(
+                    f"{type(command).__name__} is not supported: the lake has no files to back up "
+                    "as PostgreSQL has"
+                )
+
+    def _identify_system(self) -> Answer:
+        services = self._services
+        timeline = _INT4 if services.version < 16 else _INT8
+        return _row(
+            "IDENTIFY_SYSTEM",
+            [
+                ("systemid", _TEXT, services.system_identifier),
+                ("timeline", timeline, _TIMELINE),
+                ("xlogpos", _TEXT, str(services.sequencer.position().lsn)),
+                ("dbname", _TEXT, self._context.parameters.database or None),
+            ],
+        )
+
+    def _create(self, command: c.CreateReplicationSlot) -> Answer:
+        services, version = self._services, self._services.version
+        if command.kind is ReplicationKind.PHYSICAL or command.plugin is None:
+            create_slot_options(command, version)
+            raise FeatureNotSupported("physical replication slots are not supported")
+        self._require_database()
+        options = create_slot_options(command, version)
+        if options.snapshot is SnapshotAction.EXPORT:
+            self._block.forbid_export()
+        elif options.snapshot is SnapshotAction.USE:
+            self._block.check_use(version)
+        position = services.slots.create(
+            command.slot_name,
+            command.plugin,
+            pid=self._context.pid,
+            database=services.database_oid,
+            temporary=command.temporary,
+            two_phase=options.two_phase,
+            failover=options.failover,
+        )
+        exported = None
+        if options.snapshot is SnapshotAction.EXPORT:
+            exported = services.snapshots.export(self._context.pid, position)
+        elif options.snapshot is SnapshotAction.USE:
+            self._block.use(position)
+        return _row(
+            "CREATE_REPLICATION_SLOT",
+            [
+                ("slot_name", _TEXT, command.slot_name),
+                ("consistent_point", _TEXT, str(position.lsn)),
+                ("snapshot_name", _TEXT, exported),
+                ("output_plugin", _TEXT, command.plugin),
+            ],
+        )
+
+    def _alter(self, command: c.AlterReplicationSlot) -> Answer:
+        options = alter_slot_options(command, self._services.version)
+
+        def change(slot: Slot) -> Slot:
+            failover = slot.failover if options.failover is None else options.failover
+            two_phase = slot.two_phase if options.two_phase is None else options.two_phase
+            return replace(slot, failover=failover, two_phase=two_phase)
+
+        self._services.slots.alter(
+            command.slot_name, change, pid=self._context.pid, version=self._services.version
+        )
+        return Done("ALTER_REPLICATION_SLOT")
+
+    def _read(self, name: str) -> Answer:
+        with suppress(UndefinedObject), self._services.catalog.read() as t:
+            t.slots.get(name)
+            raise FeatureNotSupported(
+                "cannot use READ_REPLICATION_SLOT with a logical replication slot"
+            )
+        columns = [("slot_type", _TEXT), ("restart_lsn", _TEXT), ("restart_tli", _INT8)]
+        return _row("READ_REPLICATION_SLOT", [(name, oid, None) for name, oid in columns])
+
+    def _require_database(self) -> None:
+        if not self._context.parameters.database:
+            raise NotInPrerequisiteState("logical decoding requires a database connection")
+
+    # Streams
+
+    def _start(self, command: c.StartReplication) -> Answer:
+        self._block.outside("START_REPLICATION")
+        if command.kind is ReplicationKind.PHYSICAL or command.slot_name is None:
+            raise FeatureNotSupported(
+                "physical replication is not supported",
+                hint="START_REPLICATION SLOT name LOGICAL ... streams logical changes.",
+            )
+        self._require_database()
+        name = command.slot_name
+        # Everything that can be refused is refused before the stream begins; the slot is held
+        # from the first moment of the stream.
+        with self._services.slots.held(name, self._context.pid, version=self._services.version):
+            options = parse_parameters(command.options, self._services.version)
+        end = self._services.sequencer.position().lsn
+        if command.start > end:
+            # The subscriber has what this log does not: it would skip what takes those positions.
+            raise PenstockError(
+                f"requested starting point {command.start} is ahead of the WAL flush position of "
+                f"this server {end}",
+                hint="The node's state store may be an older copy of itself: drop the slot and "
+                "the subscription and subscribe anew.",
+            )
+        return Streaming(lambda wire: self._stream(wire, name, command.start, options))
+
+    def _stream(self, wire: Duplex, name: str, requested: Lsn, options: PgoutputOptions) -> None:
+        services, context = self._services, self._context
+        with services.slots.held(name, context.pid, version=services.version) as slot:
+            with services.catalog.read() as t:
+                start = t.transactions.boundary(max(requested, slot.confirmed_flush_lsn))
+            state = SenderState(slot=name, sent=start)
+            with services.senders.running(
+                context.pid,
+                state,
+                role=context.role.oid,
+                application_name=context.parameters.application_name,
+                address=context.address,
+                port=context.port,
+            ):
+                log.info(
+                    'starting logical decoding for slot "%s": transactions after %s', name, start
+                )
+                feed = Feed(
+                    services.catalog, services.sequencer, services.make_source(options), start
+                )
+                feed.start()
+                try:
+                    Stream(
+                        wire,
+                        feed,
+                        state,
+                        confirm=lambda flush: services.slots.confirm(name, flush),
+                        timeout_s=services.wal_sender_timeout_s,
+                        check=self._cancellation.check,
+                    ).run()
+                except RequiredChangesRemoved:
+                    services.check_warehouse()  # raises: it is not there, and nothing is lost
+                    services.slots.invalidate(name, WAL_REMOVED)
+                    raise
+                finally:
+                    feed.close()
+
+
+def _row(tag: str, cells: list[tuple[str, int, str | None]]) -> Rows:
+    fields = tuple(FieldDescription(name, oid) for name, oid, _ in cells)
+    return Rows(
+        fields, [[None if v is None else v.encode() for _, _, v in cells]], tag, counted=False
+    )

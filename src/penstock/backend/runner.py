@@ -1,0 +1,400 @@
+"""The statements of one session, each to whoever runs it (postgres.c, exec_simple_query).
+
+In: query strings. Out: answers. Replication commands go to ``replication``; what concerns the
+session itself is done here; commands, catalog queries and the lake's rows are the node's services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from penstock.backend.backend import SessionContext
+from penstock.backend.cancellation import Cancellation
+from penstock.backend.copy_statement import copy_of_rows, copy_request
+from penstock.backend.create_table_as import create_table_as
+from penstock.backend.prepared_queries import Parameters, describe_query, described_parameters
+from penstock.backend.replication import Replication
+from penstock.backend.roles import role_now
+from penstock.backend.services import SessionServices
+from penstock.backend.session_settings import SessionSettings
+from penstock.backend.transaction_block import TransactionBlock
+from penstock.catalog import Role
+from penstock.errors import ConnectionFailure, PenstockError
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.protocol.answers import (
+    Answer,
+    CommandOutcome,
+    Description,
+    Done,
+    Empty,
+    Notice,
+    Prepared,
+    Rows,
+)
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
+from penstock.protocol.replication_grammar import (
+    is_replication_command,
+    parse_replication_command,
+)
+from penstock.protocol.startup import Replication as ReplicationMode
+from penstock.sql import (
+    CloseCursor,
+    Copy,
+    Deallocate,
+    Discard,
+    Query,
+    ResetVariable,
+    Select,
+    SetTransaction,
+    SetTransactionSnapshot,
+    SetVariable,
+    ShowVariable,
+    Statement,
+    Transaction,
+    TransactionKind,
+    Truncate,
+    Unlisten,
+    parse,
+    parse_script,
+)
+from penstock.sql.enum_types import remember_enums
+from penstock.sql.parameters import with_values
+from penstock.sql.table_statements import CreateTableAs
+from penstock.sql.to_duckdb.session_values import SessionValues
+
+_TEXT = 25
+_ISOLATION = "transaction_isolation"
+_WARNING = "01000"
+_READS = ("select", "with", "values", "table")
+
+
+class SessionRunner:
+    """Runs what one client sends; made when it has logged in."""
+
+    def __init__(self, context: SessionContext, services: SessionServices) -> None:
+        self._context = context
+        self._services = services
+        self._cancellation = Cancellation(services.jobs)
+        self._settings = SessionSettings(
+            {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
+            context.parameters.settings,
+            services.version,
+            lambda: self._role().superuser,
+        )
+        self.prepared: dict[str, Prepared] = {}
+        self._warnings: list[Notice] = []
+        self._block = TransactionBlock(services.sequencer.position)
+        self._replication = Replication(
+            context, services, self._block, self._settings.show, self._cancellation
+        )
+
+    # StatementRunner
+
+    def simple(self, text: str) -> Iterator[Answer]:
+        """Run a query string."""
+        self._cancellation.begin()
+        walsender = self._context.parameters.replication is not ReplicationMode.NONE
+        version = self._services.version
+        if walsender and is_replication_command(text, version):
+            yield from self._replication.run(parse_replication_command(text, version))
+            return
+        self._require_database()
+        statements = parse_script(text)
+        if not statements:
+            yield Empty()
+        for statement in statements:
+            yield from self._run(statement, _source(statement, text), Parameters())
+
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        """What a statement takes and gives."""
+        description = Description(tuple(types), None)
+        if not text.strip():
+            return Prepared(text, description)
+        self._learn_types()
+        statement = parse(text)
+        if not isinstance(statement, Transaction):
+            self._block.check()
+        match statement:
+            case ShowVariable(name=name):
+                title = None if name is None else self._settings.title(name)
+                description = replace(description, fields=_shown_fields(title))
+            case Select() | Query() if _reads(statement):
+                at, role = self._block.now(), self._role()
+                facts = self._facts(role)
+                description = describe_query(self._services, text, types, at, facts, role)
+            case Query():
+                parameters = described_parameters(self._services, text, types)
+                description = Description(parameters, None)
+        return Prepared(text, description)
+
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        """Run one prepared statement."""
+        self._cancellation.begin()
+        text = statement.text
+        if not text.strip():
+            return [Empty()]
+        self._learn_types()
+        given = Parameters(parameters, statement.description.parameters)
+        if parameters and not self._services.catalog_queries.reads_catalog_only(text):
+            text, given = with_values(text, given.values, given.types), Parameters()
+        return self._run(parse(text), text, given)
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        """What ReadyForQuery tells."""
+        return self._block.status
+
+    def failed(self) -> None:
+        """The running statement has failed; temporary slots go with it, as in PostgreSQL."""
+        self._block.fail()
+        self._services.slots.end_session(self._context.pid)
+
+    def cancel(self) -> None:
+        """End the running statement soon."""
+        self._cancellation.request()
+
+    def terminate(self) -> None:
+        """End the running statement soon, and every other one."""
+        self._cancellation.end()
+
+    def close(self) -> None:
+        """The session ends."""
+        self._services.snapshots.withdraw(self._context.pid)
+        self._services.slots.end_session(self._context.pid)
+
+    # One statement
+
+    def _run(self, statement: Statement, text: str, parameters: Parameters) -> Iterator[Answer]:
+        for message in statement.notices:
+            yield Notice("NOTICE", message, sqlstate="42622")
+        if isinstance(statement, Transaction):
+            yield from self._transaction(statement)
+            return
+        self._block.check()
+        self._services.snapshots.withdraw(self._context.pid)
+        self._learn_types()
+        yield from self._in_session(statement, text, parameters)
+
+    def _in_session(
+        self, statement: Statement, text: str, parameters: Parameters
+    ) -> Iterator[Answer]:
+        match statement:
+            case SetVariable(name=name):
+                value = None if statement.values is None else statement.text
+                yield from self._settings.set(name, value)
+                self._tell_name()
+                yield Done("SET")
+            case ResetVariable(name=None | str()):
+                yield from self._settings.reset(statement.name)
+                self._tell_name()
+                yield Done("RESET")
+            case ShowVariable():
+                yield self._show(statement.name)
+            case SetTransaction(modes=modes, session=True):
+                if modes.isolation is not None:
+                    self._settings.set("default_transaction_isolation", modes.isolation)
+                if modes.read_only is not None:
+                    value = "on" if modes.read_only else "off"
+                    self._settings.set("default_transaction_read_only", value)
+                yield Done("SET")
+            case SetTransaction(modes=modes):
+                warning = self._block.set_modes(modes.isolation, modes.read_only)
+                yield from () if warning is None else (warning,)
+                yield Done("SET")
+            case SetTransactionSnapshot(snapshot=name):
+                self._block.import_snapshot(lambda: self._services.snapshots.take(name))
+                yield Done("SET")
+            case Discard(what=what):
+                self.prepared.clear()
+                yield from self._settings.reset(None) if what == "all" else ()
+                self._tell_name()
+                yield Done(f"DISCARD {what.upper()}")
+            case Deallocate():
+                yield self._deallocate(statement.name)
+            case CloseCursor(name=None):
+                yield Done("CLOSE CURSOR ALL")
+            case CloseCursor(name=cursor):
+                raise PenstockError(f'cursor "{cursor}" does not exist', sqlstate="34000")
+            case Unlisten():
+                yield Done("UNLISTEN")
+            case _:
+                yield from self._of_the_node(statement, text, parameters)
+
+    def _of_the_node(
+        self, statement: Statement, text: str, parameters: Parameters
+    ) -> Iterator[Answer]:
+        services, role = self._services, self._role()
+        match statement:
+            case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
+                rows = self._catalog_rows(query, Parameters())
+                yield from self._warned()
+                yield copy_of_rows(rows, statement)
+            case Copy():
+                request = copy_request(statement)
+                copied = services.lake.copy(request, self._block.snapshot(), role)
+                yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
+            case Select() | Query() if _reads(statement):
+                rows = self._query(text, parameters)
+                yield from self._warned()
+                yield rows
+            case Query(kind=kind):
+                self._block.refuse(kind.upper())
+                with self._cancellation.running():
+                    outcome = services.lake.change(text, role, self._cancellation)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+            case CreateTableAs():
+                self._block.refuse("CREATE TABLE AS")
+                with self._cancellation.running():
+                    outcome = self._create_table_as(statement, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+            case Truncate(relations=relations):
+                self._block.refuse("TRUNCATE")
+                with self._cancellation.running():
+                    outcome = services.lake.truncate(relations, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+            case _:
+                self._block.refuse("This statement")
+                outcome = self._command(statement, role)
+                yield from outcome.notices
+                yield Done(outcome.tag)
+
+    def _create_table_as(self, statement: CreateTableAs, role: Role) -> CommandOutcome:
+        lake, at = self._services.lake, self._block.now()
+        return create_table_as(
+            statement,
+            lambda query: lake.describe(query, at, role),
+            lambda command: self._command(command, role),
+            lambda change: lake.change(change, role, self._cancellation),
+        )
+
+    def _command(self, statement: Statement, role: Role) -> CommandOutcome:
+        try:
+            return self._services.run_command(statement, role, self._cancellation.check)
+        except ConnectionFailure as error:  # to a publisher: this session goes on
+            raise PenstockError(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from None
+
+    def _query(self, text: str, parameters: Parameters) -> Rows:
+        catalogs = self._services.catalog_queries
+        if catalogs.reads_catalog_only(text):
+            return self._catalog_rows(text, parameters)
+        role, context = self._role(), self._context
+        session = SessionValues(
+            "" if role.dropped else role.name,
+            role.oid,
+            context.parameters.database,
+            self._services.sessions.transaction_started(context.pid),
+        )
+        with self._cancellation.running():
+            found = self._services.lake.query(
+                text, self._block.snapshot(), role, self._cancellation, session
+            )
+        return replace(found, rows=self._cancellation.drawn(found.rows))
+
+    def _catalog_rows(self, text: str, parameters: Parameters) -> Rows:
+        """A query of the catalogs, which may end sessions: this one, too."""
+        catalogs, facts = self._services.catalog_queries, self._facts(self._role())
+        rows = catalogs.query(text, parameters.values, facts, parameters.types)
+        self._cancellation.check()
+        return rows
+
+    def _warn(self, message: str) -> None:
+        self._warnings.append(Notice("WARNING", message, sqlstate=_WARNING))
+
+    def _warned(self) -> Iterator[Notice]:
+        """What functions of the query had to say."""
+        warnings, self._warnings = self._warnings, []
+        yield from warnings
+
+    def _deallocate(self, name: str | None) -> Done:
+        if name is None:
+            self.prepared.clear()
+            return Done("DEALLOCATE ALL")
+        if self.prepared.pop(name, None) is None:
+            raise PenstockError(f'prepared statement "{name}" does not exist', sqlstate="26000")
+        return Done("DEALLOCATE")
+
+    def _show(self, name: str | None) -> Rows:
+        if name is None:
+            rows = [
+                [key.encode(), value.encode(), b""]
+                for key, value in sorted(self._settings.values().items())
+            ]
+            return Rows(_shown_fields(None), rows, "SHOW", counted=False)
+        value = self._settings.show(name)
+        if name.lower() == _ISOLATION:
+            value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
+        fields = _shown_fields(self._settings.title(name))
+        return Rows(fields, [[value.encode()]], "SHOW", counted=False)
+
+    def _transaction(self, statement: Transaction) -> Iterator[Answer]:
+        tag = statement.kind.value
+        if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
+            self._block.check()
+            modes = statement.modes
+            isolation = modes.isolation or self._settings.show("default_transaction_isolation")
+            warning = self._block.begin(isolation, modes.read_only)
+        else:
+            tag, warning = self._block.end(tag)
+        if warning is not None:
+            yield warning
+        yield Done(tag)
+
+    def _require_database(self) -> None:
+        if not self._context.parameters.database:
+            raise PenstockError(
+                "cannot execute SQL commands in WAL sender for physical replication",
+                sqlstate="0A000",
+            )
+
+    def _learn_types(self) -> None:
+        """The node's own types, as the statement that begins finds them."""
+        with self._services.catalog.read() as t:
+            remember_enums(t.types.all())
+
+    def _role(self) -> Role:
+        """Looked up for every statement: what was revoked since is gone."""
+        return role_now(self._services.catalog, self._context.role)
+
+    def _facts(self, role: Role) -> SessionFacts:
+        return SessionFacts(
+            pid=self._context.pid,
+            user="" if role.dropped else role.name,
+            role_oid=role.oid,
+            superuser=role.superuser,
+            replication=role.replication,
+            database=self._context.parameters.database,
+            version=self._services.version,
+            settings=self._settings.values(),
+            set_config=self._set_config,
+            warn=self._warn,
+            cancelled=self._cancellation.requested,
+        )
+
+    def _set_config(self, name: str, value: str, is_local: bool) -> str:
+        self._settings.set(name, value)
+        self._tell_name()
+        return self._settings.show(name)
+
+    def _tell_name(self) -> None:
+        name = self._settings.show("application_name")
+        self._services.sessions.name(self._context.pid, name)
+
+
+def _reads(statement: Statement) -> bool:
+    return not isinstance(statement, Query) or statement.kind in _READS
+
+
+def _shown_fields(name: str | None) -> tuple[FieldDescription, ...]:
+    names = ("name", "setting", "description") if name is None else (name,)
+    return tuple(FieldDescription(column, _TEXT) for column in names)
+
+
+def _source(statement: Statement, text: str) -> str:
+    start, end = statement.span
+    return text[start:end]

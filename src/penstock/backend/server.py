@@ -1,0 +1,200 @@
+"""The node's port: accepts clients, a thread each, within limits (postmaster.c).
+
+In: an address, what sessions share and what they ask for. Out: running sessions, until ``stop``.
+CancelRequests find their session here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.backend.backend import Backend, BackendOptions, Services
+from penstock.backend.client_socket import ClientSocket
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.protocol.startup_packets import CancelRequest
+
+_KEY_SIZE: Final = 32
+"""Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
+_SHORTEST_KEY: Final = 4
+_BACKLOG: Final = 128
+_STOP_S: Final = 10.0
+_TOLD_S: Final = 2.0
+"""Given to sessions for telling their clients that the node stops."""
+_TURNED_AWAY_AT_ONCE: Final = 20
+"""Clients beyond the limits that are told so at the same time; the others are just closed."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """``port`` 0: any free one.
+
+    Replication connections are counted by themselves, from their start packets on
+    (``max_wal_senders``, InitProcess), all others by ``max_connections``: those that log in, too.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 5432
+    max_connections: int = 100
+    max_wal_senders: int = 10
+    write_timeout_s: float = 60.0
+
+
+class Server:
+    """Listens from ``start`` to ``stop``."""
+
+    def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
+        self._listen = listen
+        self._options = backends
+        self._services = replace(
+            services, cancel=self._cancel, sessions_of=self._sessions_of, admit=self._admit
+        )
+        self._lock = threading.Lock()
+        self._admitted: dict[int, bool] = {}  # pid: whether it is a walsender
+        self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
+        self._socket: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._socket.getsockname()[1]) if self._socket is not None else 0
+
+    @property
+    def sessions(self) -> int:
+        """How many clients are connected."""
+        with self._lock:
+            return len(self._backends)
+
+    def start(self) -> None:
+        """Listen. Raises ConfigurationError: the address is in use, or not ours."""
+        listen = self._listen
+        try:
+            family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
+            self._socket = socket.create_server(
+                (listen.address, listen.port), family=family, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f'could not listen on address "{listen.address}", port {listen.port}: '
+                f"{error.strerror}",
+                hint="Is another node or server running there? Choose another port.",
+            ) from None
+        self._acceptor = threading.Thread(target=self._accept, name="postmaster", daemon=True)
+        self._acceptor.start()
+        log.info("listening on %s, port %d", listen.address, self.port)
+
+    def stop(self) -> None:
+        """End every session and the listening; returns when their threads have ended.
+
+        Clients are told (57P01, a fast shutdown); who does not end by itself is cut off.
+        """
+        with self._lock:
+            self._stopping.set()  # no session begins after this
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        with self._lock:
+            running = list(self._backends.values())
+        for backend, _ in running:
+            backend.terminate()
+        deadline = time.monotonic() + _TOLD_S
+        for backend, thread in running:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                backend.shut_down()
+        for _, thread in running:
+            thread.join(_STOP_S)
+        if self._acceptor is not None:
+            self._acceptor.join(_STOP_S)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        while not self._stopping.is_set():
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError as error:
+                if self._stopping.is_set():
+                    return
+                log.warning("could not accept a connection: %s", error)
+                self._stopping.wait(0.1)  # too many open files, for instance
+                continue
+            try:
+                self._begin(accepted)
+            except (OSError, RuntimeError) as error:
+                # The client has left already, or there is no thread to be had.
+                accepted.close()
+                log.info("could not begin a session: %s", error)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        most = self._listen.max_connections + self._listen.max_wal_senders
+        with self._lock:
+            running = len(self._backends)
+        if running >= most + _TURNED_AWAY_AT_ONCE:
+            accepted.close()
+            return
+        pid = self._services.sessions.next_pid()
+        sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
+        key = os.urandom(_KEY_SIZE)
+        backend = Backend(sock, pid, key, self._options, self._services)
+        thread = threading.Thread(
+            target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
+        )
+        with self._lock:
+            if self._stopping.is_set():
+                accepted.close()
+                return
+            # Started here too: stop() joins what is in the list.
+            thread.start()
+            self._backends[pid] = backend, thread
+
+    def _serve(self, backend: Backend) -> None:
+        try:
+            backend.run()
+        finally:
+            with self._lock:
+                del self._backends[backend.pid]
+                self._admitted.pop(backend.pid, None)
+
+    def _admit(self, pid: int, walsender: bool) -> None:
+        listen = self._listen
+        with self._lock:
+            others = sum(kind == walsender for kind in self._admitted.values())
+            if others < (listen.max_wal_senders if walsender else listen.max_connections):
+                self._admitted[pid] = walsender
+                return
+        if not walsender:
+            raise PenstockError("sorry, too many clients already", sqlstate="53300")
+        quoted = '"max_wal_senders"' if self._options.version >= 17 else "max_wal_senders"
+        raise PenstockError(
+            f"number of requested standby connections exceeds {quoted} "
+            f"(currently {listen.max_wal_senders})",
+            sqlstate="53300",
+        )
+
+    def _sessions_of(self, role_oid: int) -> int:
+        with self._lock:
+            return sum(backend.role_oid == role_oid for backend, _ in self._backends.values())
+
+    def _cancel(self, request: CancelRequest) -> None:
+        """Cancel what a session does, if the key is right; nothing tells whether it was."""
+        with self._lock:
+            found = self._backends.get(request.process_id)
+        if found is None or len(request.key) < _SHORTEST_KEY:
+            return
+        backend = found[0]
+        if hmac.compare_digest(backend.key[: len(request.key)], request.key):
+            runner = backend.runner
+            if runner is not None:
+                runner.cancel()

@@ -1,0 +1,108 @@
+"""What sessions need of the node beyond their own rooms; joined by ``node``.
+
+In: nothing. Out: Protocols and the frozen value that carries them to every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.backend.cancellation import Jobs
+from penstock.catalog import Catalog, Role
+from penstock.executor.lake import CopyRequest
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pgoutput.options import PgoutputOptions
+from penstock.pipeline.query import Interrupts
+from penstock.protocol.answers import CommandOutcome, CopyOut, Description, Rows
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.sql import RangeVar, Statement
+from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.stats.backend_status import Sessions
+from penstock.walsender.feed import ChangeSource
+from penstock.walsender.senders import Senders
+from penstock.walsender.sequencer import Position, Sequencer
+from penstock.walsender.slots import Slots
+from penstock.walsender.snapshots import Snapshots
+
+
+class CatalogQueries(Protocol):
+    """Answers queries on the node's catalogs."""
+
+    def reads_catalog_only(self, text: str) -> bool: ...
+
+    def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
+        """``said``: oids of the parameters' types that the client has said, 0 where not."""
+
+    def query(
+        self,
+        text: str,
+        parameters: Sequence[bytes | None],
+        facts: SessionFacts,
+        said: Sequence[int] = (),
+    ) -> Rows: ...
+
+    def column_types(self, schema: str, table: str) -> Mapping[str, int]:
+        """Type oids of a lake table's columns, in its order; empty where there is none."""
+
+
+class Lake(Protocol):
+    """Reads and changes the lake's tables, on Spark."""
+
+    def copy(self, request: CopyRequest, at: Position, role: Role) -> CopyOut:
+        """Raises PenstockError (42P01, 42501, 42703)."""
+
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
+        """A SELECT; rows come as they are drawn."""
+
+    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+        """The columns of a query, without running it."""
+
+    def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
+        """INSERT, UPDATE, DELETE: one commit."""
+
+    def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome: ...
+
+
+RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]
+"""Executes a statement of ``commands``; the last argument raises when it is to end. Raises
+PenstockError."""
+
+MakeSource = Callable[[PgoutputOptions], ChangeSource]
+"""Makes what decodes for one stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
+
+    ``wal_sender_timeout_s``: 0 for none. ``settings``: what SHOW gives, lower-case names.
+    """
+
+    catalog: Catalog
+    sequencer: Sequencer
+    slots: Slots
+    snapshots: Snapshots
+    senders: Senders
+    catalog_queries: CatalogQueries
+    lake: Lake
+    jobs: Jobs
+    run_command: RunCommand
+    make_source: MakeSource
+    settings: Mapping[str, str]
+    version: int
+    system_identifier: str
+    database: str
+    database_oid: int
+    wal_sender_timeout_s: float
+    sessions: Sessions = field(default_factory=Sessions)
+    check_warehouse: Callable[[], None] = lambda: None
+    """Raises where the warehouse is not there, so that missing files mean nothing."""

@@ -1,0 +1,178 @@
+"""The transaction block of one session (xact.c), as far as a publisher needs one.
+
+In: BEGIN, COMMIT, what runs in between, and errors. Out: the state that ReadyForQuery tells, and
+which consistent point a statement reads. Blocks only read: they are what a subscriber copies a
+table in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
+from penstock.protocol.answers import Notice
+from penstock.protocol.backend_messages import TransactionStatus
+from penstock.walsender.sequencer import Position
+
+_ONE_SNAPSHOT = ("repeatable read", "serializable")
+
+
+@dataclass(slots=True)
+class _Block:
+    isolation: str
+    read_only: bool
+    snapshot: Position | None = None
+    queried: bool = False
+    failed: bool = False
+
+
+class TransactionBlock:
+    """``now`` gives the end of the log."""
+
+    def __init__(self, now: Callable[[], Position]) -> None:
+        self._now = now
+        self._block: _Block | None = None
+
+    def refuse(self, what: str) -> None:
+        """Raises FeatureNotSupported inside of one: what is a commit of its own."""
+        if self.open:
+            raise FeatureNotSupported(
+                f"{what} cannot run inside a transaction block",
+                hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
+            )
+
+    @property
+    def status(self) -> TransactionStatus:
+        """As ReadyForQuery tells it."""
+        if self._block is None:
+            return TransactionStatus.IDLE
+        return TransactionStatus.FAILED if self._block.failed else TransactionStatus.IN_TRANSACTION
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a block."""
+        return self._block is not None
+
+    @property
+    def isolation(self) -> str | None:
+        """The block's isolation level, None outside of one."""
+        return None if self._block is None else self._block.isolation
+
+    def begin(self, isolation: str | None, read_only: bool | None) -> Notice | None:
+        """BEGIN; a warning when there is a block already."""
+        if self._block is not None:
+            return Notice("WARNING", "there is already a transaction in progress", sqlstate="25001")
+        self._block = _Block(isolation or "read committed", bool(read_only))
+        return None
+
+    def end(self, tag: str) -> tuple[str, Notice | None]:
+        """COMMIT or ROLLBACK; the tag of what it was: a failed block is rolled back."""
+        if self._block is None:
+            missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
+            return tag, missing
+        failed, self._block = self._block.failed, None
+        return ("ROLLBACK" if failed else tag), None
+
+    def set_modes(self, isolation: str | None, read_only: bool | None) -> Notice | None:
+        """SET TRANSACTION. Raises PenstockError (25001)."""
+        block = self._block
+        if block is None:
+            return Notice(
+                "WARNING",
+                "SET TRANSACTION can only be used in transaction blocks",
+                sqlstate="25P01",
+            )
+        if isolation is not None and isolation != block.isolation:
+            if block.queried:
+                raise PenstockError(
+                    "SET TRANSACTION ISOLATION LEVEL must be called before any query",
+                    sqlstate="25001",
+                )
+            block.isolation = isolation
+        if read_only is not None:
+            block.read_only = read_only
+        return None
+
+    def check(self) -> None:
+        """Raise PenstockError (25P02) in a failed block."""
+        if self._block is not None and self._block.failed:
+            raise PenstockError(
+                "current transaction is aborted, commands ignored until end of transaction block",
+                sqlstate="25P02",
+            )
+
+    def fail(self) -> None:
+        """A statement has failed."""
+        if self._block is not None:
+            self._block.failed = True
+
+    def outside(self, command: str) -> None:
+        """Raise PenstockError (25001) in a block (PreventInTransactionBlock)."""
+        if self._block is not None:
+            raise PenstockError(
+                f"{command} cannot run inside a transaction block", sqlstate="25001"
+            )
+
+    def forbid_export(self) -> None:
+        """Raise what CREATE_REPLICATION_SLOT (SNAPSHOT 'export') raises in a block."""
+        if self._block is not None:
+            raise PenstockError(
+                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside a "
+                "transaction"
+            )
+
+    def check_use(self, version: int) -> None:
+        """Raise what CREATE_REPLICATION_SLOT (SNAPSHOT 'use') raises here."""
+        command = "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use')"
+        block = self._block
+        if block is None:
+            raise PenstockError(f"{command} must be called inside a transaction")
+        if block.isolation != "repeatable read":
+            raise PenstockError(
+                f"{command} must be called in REPEATABLE READ isolation mode transaction"
+            )
+        if not block.read_only and version >= 16:
+            raise PenstockError(f"{command} must be called in a read-only transaction")
+        if block.queried:
+            raise PenstockError(f"{command} must be called before any query")
+
+    def use(self, position: Position) -> None:
+        """Read ``position`` from now on."""
+        assert self._block is not None
+        self._block.snapshot = position
+        self._block.queried = True
+
+    def import_snapshot(self, take: Callable[[], Position]) -> None:
+        """SET TRANSACTION SNAPSHOT. Raises PenstockError (25001, 0A000, 42704)."""
+        if self._block is None:
+            raise NotInPrerequisiteState(
+                "SET TRANSACTION SNAPSHOT can only be used in transaction blocks", sqlstate="25P01"
+            )
+        if self._block.queried:
+            raise PenstockError(
+                "SET TRANSACTION SNAPSHOT must be called before any query", sqlstate="25001"
+            )
+        if self._block.isolation not in _ONE_SNAPSHOT:
+            raise PenstockError(
+                "a snapshot-importing transaction must have isolation level SERIALIZABLE or "
+                "REPEATABLE READ",
+                sqlstate="0A000",
+            )
+        self.use(take())
+
+    def now(self) -> Position:
+        """What a query would read; without reading."""
+        return self._block.snapshot if self._block and self._block.snapshot else self._now()
+
+    def snapshot(self) -> Position:
+        """What a query reads: the block's snapshot where it keeps one, else the end of the log."""
+        block = self._block
+        if block is None or block.isolation not in _ONE_SNAPSHOT:
+            if block is not None:
+                block.queried = True
+            return self._now()
+        if block.snapshot is None:
+            block.snapshot = self._now()
+        block.queried = True
+        return block.snapshot

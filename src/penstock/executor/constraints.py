@@ -1,0 +1,78 @@
+"""Whether rows that INSERT and UPDATE write belong where they are to go (execPartition.c).
+
+In: frames with the new rows. Out: nothing, or PostgreSQL's error with the row that belongs
+elsewhere. How rows find their partition is left to ``partitions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from penstock.catalog import LakeTable
+from penstock.errors import PenstockError
+from penstock.executor.partitions import Partitions, Routing
+from penstock.executor.rows import quoted
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.routing import CHECK_VIOLATION, no_partition
+from penstock.walsender.lake_columns import LakeColumn
+
+ROUTE: Final = "_penstock_partition"
+"""Column: the value of a routing's expression."""
+_SHOWN: Final = 64
+"""Characters of a value in a message (ExecBuildSlotValueDescription)."""
+
+
+def check_partition(
+    rows: DataFrame, constraint: str, table: LakeTable, columns: Sequence[LakeColumn]
+) -> None:
+    """ExecPartitionCheck: for a partition that is named itself. Raises PenstockError (23514)."""
+    values = _first(rows, f"NOT ({constraint})", columns)
+    if values is not None:
+        raise elsewhere(table, values)
+
+
+def elsewhere(table: LakeTable, values: Sequence[str]) -> PenstockError:
+    """ExecPartitionCheckEmitError; ``values``: of the row, as ``shown`` has them."""
+    return PenstockError(
+        f'new row for relation "{table.name}" violates partition constraint',
+        detail=f"Failing row contains ({', '.join(values)}).",
+        sqlstate=CHECK_VIOLATION,
+    )
+
+
+def check_found(
+    rows: DataFrame, routes: Iterable[int], routing: Routing, partitions: Partitions
+) -> None:
+    """ExecFindPartition: every row has a partition. ``rows``: with their ``ROUTE``; ``routes``:
+    those that there are. Raises PenstockError (23514)."""
+    nowhere = next((route for route in routes if route < 0), None)
+    if nowhere is None:
+        return
+    root = routing.roots[-1 - nowhere]
+    key = partitions.key(root)
+    values = _first(rows, f"{ROUTE} = {nowhere}", key) or ()
+    message, detail = no_partition(root.name, [column.name for column in key], values)
+    raise PenstockError(message, detail=detail, sqlstate=CHECK_VIOLATION)
+
+
+def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[str] | None:
+    """The values of one such row as PostgreSQL prints them; None when there is none."""
+    names = [quoted(column.delta) for column in columns]
+    found: pa.Table = rows.where(where).select(*names).limit(1).toArrow()
+    if found.num_rows == 0:
+        return None
+    return shown([column.combine_chunks() for column in found.columns])
+
+
+def shown(row: Sequence[pa.Array]) -> list[str]:
+    """Cells of one row as PostgreSQL prints them in a message."""
+    cells = [text_output(column)[0].as_py() for column in row]
+    return ["null" if cell is None else _shown(cell.decode()) for cell in cells]
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."

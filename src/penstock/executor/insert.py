@@ -1,0 +1,90 @@
+"""INSERT into tables of the lake by their files, without a job of Spark's.
+
+In: new rows and the table that is named. Out: one Delta commit of each table that gets rows, and
+the number of rows; None where only Delta itself knows what a table asks of its writers, and nothing
+was read then. A row that belongs elsewhere, or nowhere, is refused before anything is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
+from penstock.executor.routes import (
+    check_columns,
+    destination,
+    not_of_replication,
+    route,
+    schema_of,
+)
+from penstock.executor.rows import NewRows, altered
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.append import Append
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.routed_writer import RoutedWriter
+
+
+class LakeAppends:
+    """For every session."""
+
+    def __init__(self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+
+    def insert(self, table: LakeTable, rows: NewRows) -> int | None:
+        """Raises PenstockError (23514; 40001: a table was altered meanwhile)."""
+        try:
+            routed = route(self._catalog, self._tables, table, rows.known)
+            appends = [self._open(leaf) for leaf in routed.leaves]
+        except FeatureNotSupported:
+            return None
+        check_columns(self._tables, table, rows.known, appends)
+        schema = schema_of(rows.known).arrow()
+        destinations = [destination(append, schema) for append in appends]
+        writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
+        try:
+            with writer:
+                for batch in _whole(rows, schema):
+                    routed.check(batch)
+                    writer.add(batch)
+        except ReplicationConflict as error:
+            raise not_of_replication(error) from None
+        self._commit(table, appends, writer)
+        return sum(file.rows for _, file in writer.files)
+
+    def _open(self, leaf: LakeTable) -> Append:
+        warehouse = self._warehouse
+        return Append(warehouse.storage, warehouse.store, leaf.uri or "", leaf.qualified_name)
+
+    def _commit(self, table: LakeTable, appends: Sequence[Append], writer: RoutedWriter) -> None:
+        waiting: dict[int, list[WrittenFile]] = {}
+        for at, file in writer.files:
+            waiting.setdefault(at, []).append(file)
+        while waiting:
+            at = next(iter(waiting))
+            try:
+                appends[at].commit(waiting.pop(at))
+            except BaseException as error:
+                for number, files in waiting.items():
+                    appends[number].remove(files)
+                if isinstance(error, (CommitConflict, FeatureNotSupported)):
+                    raise altered(table) from None
+                raise
+
+
+def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """With every column of the table: NULL in those that the rows have not."""
+    at = {column.delta: number for number, column in enumerate(rows.columns)}
+    for batch in rows.batches:
+        columns = [
+            batch.column(at[field.name])
+            if field.name in at
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,181 @@
+"""Rows of the lake for sessions: COPY, SELECT and changes, all of them run by Spark.
+
+In: requests with the consistent point that they read. Out: answers. Names and rights are checked by
+``tables``; the work is ``pipeline``'s, the SQL is ``sql``'s, changes are ``modify``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.catalog import Catalog, LakeTable, Role
+from penstock.errors import PenstockError, UndefinedObject
+from penstock.executor.modify import LakeChanges
+from penstock.executor.select import LakeSelect
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.text_output import text_cast, text_output
+from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
+from penstock.pipeline.evaluate import told_error
+from penstock.pipeline.query import Interrupts
+from penstock.pipeline.scan import ScanColumn
+from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.publication.row_filter import compile_row_filter
+from penstock.sql import RangeVar
+from penstock.sql.copy_query import CopyTarget, Form
+from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
+from penstock.walsender.sequencer import Position, Sequencer
+
+_PRINTERS: Final = {Form.VALUE: None, Form.CAST: text_cast, Form.OUTPUT: text_output}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """COPY of a table. ``columns`` None: all. ``predicate``: SQL as the client wrote it.
+    ``query``: it is COPY of a query, which may read generated columns."""
+
+    relation: RangeVar
+    columns: tuple[CopyTarget, ...] | None
+    predicate: str | None
+    binary: bool
+    only: bool = False
+    query: bool = False
+
+
+class SparkLake:
+    """``services.Lake``; for every session."""
+
+    def __init__(
+        self, spark: SparkSession, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer
+    ) -> None:
+        self._spark = spark
+        self._warehouse = warehouse
+        self._tables = LakeTables(warehouse, catalog, sequencer)
+        self._select = LakeSelect(spark, warehouse, self._tables)
+        self._changes = LakeChanges(
+            spark, warehouse, catalog, sequencer, self._tables, self._select
+        )
+
+    # COPY
+
+    def copy(self, request: CopyRequest, at: Position, role: Role) -> CopyOut:
+        """COPY TO STDOUT. Raises PenstockError (42P01, 42501, 42703), FeatureNotSupported."""
+        table = self._tables.find(request.relation, role)
+        leaves = () if request.only and table.partition_key else self._tables.leaves(table)
+        sources = [(leaf, self._tables.version(leaf, at)) for leaf in leaves]
+        columns = self._tables.columns(*sources[0]) if sources else self._tables.columns(table)
+        targets = request.columns or tuple(CopyTarget(c.name) for c in columns if not c.generated)
+        _check_names(targets, columns, request)
+        predicate, used = self._predicate(request, columns, table)
+        tables = [self._copy_table(leaf, version, targets, used) for leaf, version in sources]
+        chunks = copy_to(
+            self._spark,
+            self._warehouse.storage,
+            tables,
+            staging=self._warehouse.staging,
+            predicate=predicate,
+            binary=request.binary,
+        )
+        return CopyOut(len(targets), request.binary, chunks)
+
+    def _predicate(
+        self, request: CopyRequest, columns: tuple[LakeColumn, ...], table: LakeTable
+    ) -> tuple[str | None, frozenset[str]]:
+        if request.predicate is None:
+            return None, frozenset()
+        known = [filter_column(column) for column in columns]
+        compiled = compile_row_filter(request.predicate, known, table=table.qualified_name)
+        return compiled.predicate, compiled.columns
+
+    def _copy_table(
+        self, table: LakeTable, version: int, targets: tuple[CopyTarget, ...], used: frozenset[str]
+    ) -> CopyTable:
+        by_name = {column.name: column for column in self._tables.columns(table, version)}
+        wanted = [(target.name, target.form, True) for target in targets]
+        named = {target.name for target in targets}
+        wanted += [(name, Form.VALUE, False) for name in sorted(used - named)]
+        return CopyTable(
+            table.uri or "",
+            version,
+            tuple(
+                CopyColumn(
+                    ScanColumn(name, by_name[name].stored, by_name[name].type),
+                    *sent_type(by_name[name]),
+                    sent,
+                    _PRINTERS[form],
+                )
+                for name, form, sent in wanted
+            ),
+        )
+
+    # Queries and changes
+
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
+        """A SELECT on tables of the lake, at ``at``. Raises PenstockError."""
+        return self._select.query(text, at, role, interrupts, session)
+
+    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+        """The columns of a query at ``at``."""
+        return self._select.describe(text, at, role)
+
+    def change(self, text: str, role: Role, interrupts: Interrupts) -> CommandOutcome:
+        """INSERT, UPDATE or DELETE: one commit of each table with rows. Raises PenstockError."""
+        with spark_errors():
+            return self._changes.change(text, role, interrupts)
+
+    def truncate(self, relations: Iterable[RangeVar], role: Role) -> CommandOutcome:
+        """TRUNCATE: one commit a table."""
+        with spark_errors():
+            return self._changes.truncate(relations, role)
+
+
+def _check_names(
+    targets: Iterable[CopyTarget], columns: Iterable[LakeColumn], request: CopyRequest
+) -> None:
+    """CopyGetAttnums"""
+    known = {column.name: column for column in columns}
+    for target in targets:
+        if target.name not in known:
+            raise UndefinedObject(f'column "{target.name}" does not exist', sqlstate="42703")
+        if known[target.name].generated and not request.query:
+            raise PenstockError(
+                f'column "{target.name}" is a generated column',
+                detail="Generated columns cannot be used in COPY.",
+                sqlstate="42P10",
+            )
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Spark's errors as ours; the first line says what is wrong."""
+    try:
+        yield
+    except PySparkException as error:
+        raise _failed(str(error), str(error), error.getSqlState()) from None
+    except Py4JJavaError as error:  # a job that Delta ran for itself
+        raise _failed(str(error.java_exception), str(error)) from None
+
+
+def _failed(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
+    """``trace``: with the causes, since the message of a job that failed need not name them."""
+    told = told_error(trace)
+    if told is not None:
+        return told
+    lines = message.strip().splitlines() or ["no message"]
+    return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")

@@ -1,0 +1,90 @@
+"""Which new row was which old one, told beside an UPDATE that changes what identifies rows.
+
+In: an UPDATE of one table, before it runs. Out: files of pairs and the mark for its commit. What is
+told is of the version that was read here: where the UPDATE reads a later one, nobody believes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.catalog import LakeTable
+from penstock.executor.rows import Change, delta_table, quoted
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.change_item import quoted as duck_name
+from penstock.pipeline.duck import connection
+from penstock.pipeline.write_frame import write_frame
+from penstock.walsender.commits import newest_version
+from penstock.walsender.lake_columns import LakeColumn
+
+_PAIRS: Final = "pairs"
+
+
+def paired_columns(
+    table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
+) -> tuple[LakeColumn, ...]:
+    """What tells rows apart and is changed: the key, or everything where there is no key; () where
+    the key stays, or rows are not told apart. ``changed``: names in Delta."""
+    if table.identity is None:
+        return ()
+    key = table.identity or table.primary_key
+    found = tuple(c for c in columns if not key or c.name in key)
+    return found if any(c.delta in changed for c in found) else ()
+
+
+def write_pairs(
+    session: SparkSession,
+    storage: Storage,
+    table: LakeTable,
+    columns: Sequence[LakeColumn],
+    change: Change,
+) -> tuple[int, list[WrittenFile]]:
+    """The version of the rows, and files with the old and new values of ``columns`` where they
+    differ. Raises PySparkException."""
+    version = newest_version(storage, table.uri or "") or 0
+    values = ", ".join([*old_values(columns), *new_values(columns, dict(change.settings))])
+    rows = f"SELECT {values} FROM {delta_table(table)} VERSION AS OF {version}{change.condition}"
+    frame = session.sql(f"SELECT * FROM ({rows}) WHERE {differ(columns)}")
+    folder = pairs_folder(table.uri or "")
+    return version, write_frame(frame, storage, folder, pair_schema(columns))
+
+
+def old_values(columns: Sequence[LakeColumn]) -> list[str]:
+    """Spark SQL over the rows that are changed."""
+    return [f"{quoted(c.delta)} AS {quoted(OLD + c.name)}" for c in columns]
+
+
+def new_values(columns: Sequence[LakeColumn], settings: Mapping[str, str]) -> list[str]:
+    """The same, after the change."""
+    return [f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(NEW + c.name)}" for c in columns]
+
+
+def differ(columns: Sequence[LakeColumn]) -> str:
+    """A condition on old and new values."""
+    same = (f"{quoted(OLD + c.name)} <=> {quoted(NEW + c.name)}" for c in columns)
+    return f"NOT ({' AND '.join(same)})"
+
+
+def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
+    """``differ``, of pairs that are here."""
+    same = (
+        f"{duck_name(OLD + c.name)} IS NOT DISTINCT FROM {duck_name(NEW + c.name)}" for c in columns
+    )
+    duck = connection()
+    duck.register(_PAIRS, pairs)
+    try:
+        kept = duck.sql(f"SELECT NOT ({' AND '.join(same)}) FROM {_PAIRS}").to_arrow_table()
+    finally:
+        duck.unregister(_PAIRS)
+    return pairs.filter(kept.column(0))
+
+
+def pair_schema(columns: Sequence[LakeColumn]) -> pa.Schema:
+    """Of the files."""
+    return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])

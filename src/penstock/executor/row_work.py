@@ -1,0 +1,217 @@
+"""The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
+
+In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
+positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies anew.
+Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from penstock.errors import PenstockError, ReplicationConflict
+from penstock.executor.routes import Route, destination, not_of_replication, schema_of
+from penstock.executor.row_moves import APP_ID
+from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
+from penstock.executor.rows import Computed, RowChange
+from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.duck import connection
+from penstock.pipeline.query import Interrupts
+from penstock.pipeline.routed_writer import RoutedWriter
+from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
+from penstock.walsender.lake_columns import LakeColumn
+
+_ROWS: Final = 10_000
+"""Of which values are computed at a time, as Spark does it: new values may be larger than old ones.
+"""
+
+
+class LeafWork:
+    """One attempt on one leaf. ``gone``: path -> positions; ``files``: by the number of the leaf
+    that they are for; ``stay``: rows that would move are left as they are.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        number: int,
+        opened: Sequence[DeltaTable],
+        change: RowChange,
+        interrupts: Interrupts,
+        *,
+        stay: bool = False,
+    ) -> None:
+        self.number: Final = number
+        self.opened: Final = opened
+        self.table: Final = opened[number]
+        self.gone: Final[dict[str, BitMap]] = {}
+        self.files: Final[dict[int, list[WrittenFile]]] = {}
+        self._route = route
+        self._change = change
+        self._interrupts = interrupts
+        self._stay = stay
+        self._schema = schema_of(change.known).arrow()
+        changed = {column.delta for column, _ in change.settings}
+        self._routed = bool(changed & route.keys)
+        self._paired = paired_columns(route.leaves[number], change.known, changed)
+        self._pairs: list[pa.Table] = []
+        self._pair_files: list[WrittenFile] = []
+
+    @property
+    def count(self) -> int:
+        """Rows that are changed."""
+        return sum(len(positions) for positions in self.gone.values())
+
+    @property
+    def leaves(self) -> bool:
+        """Whether any of them goes to another table."""
+        return any(to != self.number for to in self.files)
+
+    def run(self) -> None:
+        """Read, compute and write. Raises PenstockError; nothing is left behind then."""
+        routing = self._route.routing if self._routed else None
+        to = [destination(table, self._schema) for table in self.opened]
+        places = to if routing is not None else [to[self.number]]
+        writer = RoutedWriter(places, routing, TARGET_FILE_BYTES)
+        try:
+            with writer:
+                for new in self._new_rows():
+                    writer.add(new)
+        except ReplicationConflict as error:
+            raise not_of_replication(error) from None
+        for at, file in writer.files:
+            number = self.number if routing is None else at
+            self.files.setdefault(number, []).append(file)
+
+    def commit(self) -> int:
+        """The number of rows, all of which stay in the table. Raises CommitConflict, StorageError;
+        nothing is left behind unless it may have taken place."""
+        if not self.count:
+            return 0
+        table = self.table
+        try:
+            table.stage(written=self.files.get(self.number, ()), deleted=self.gone)
+            table.commit(
+                app_id=APP_ID,
+                version_marker=table.version + 1,
+                operation=self._change.kind.upper(),
+                user_metadata=self.pairs_mark(),
+            )
+        except BaseException:
+            table.discard()
+            self._remove_pairs()  # without them it is a delete and an insert
+            raise
+        return self.count
+
+    def pairs_mark(self) -> Mapping[str, object]:
+        """User metadata of the commit; writes the files that it names."""
+        pairs = [table for table in self._pairs if table.num_rows]
+        if pairs:
+            folder, storage = pairs_folder(self.table.uri), self.table.storage
+            storage.create_folder(folder)
+            self._pair_files = FileWriter(storage, folder, pairs[0].schema).write(pairs)
+        return pairs_mark(self.table.version, self._pair_files)
+
+    def remove(self) -> None:
+        """What was written and is not staged."""
+        for to, files in self.files.items():
+            for file in files:
+                self.table.storage.remove(f"{self.opened[to].uri}/{file.path}")
+        self._remove_pairs()
+
+    def _remove_pairs(self) -> None:
+        for file in self._pair_files:
+            self.table.storage.remove(f"{pairs_folder(self.table.uri)}/{file.path}")
+
+    def _new_rows(self) -> Iterator[pa.RecordBatch]:
+        """Rows as they become; ``gone`` is known afterwards."""
+        updates = bool(self._change.settings)
+        columns = self._change.known if updates else _used(self._change)
+        scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
+        storage, uri = self.table.storage, self.table.uri
+        for path, file in list(self.table.files.items()):
+            for positions, batch in _portions(
+                scan_positions(storage, uri, ScanFile.of(file), scanned)
+            ):
+                self._interrupts.check()
+                meant, rows = self._meant(positions, batch)
+                if updates and rows.num_rows:
+                    meant, old, new = self._moved(meant, rows, self._changed(rows))
+                    self._pair(old, new)
+                    yield new
+                if len(meant):
+                    self.gone.setdefault(path, BitMap()).update(meant.tolist())
+
+    def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
+        """Those that the condition holds for."""
+        if self._change.where is None:
+            return positions, batch
+        holds = pc.fill_null(self._values(self._change.where, batch), False)
+        return positions[np.asarray(holds)], batch.filter(holds)
+
+    def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        settings = {column.delta: value for column, value in self._change.settings}
+        columns = [
+            self._values(settings[name], rows) if name in settings else rows.column(name)
+            for name in self._schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
+        """Of each row. Raises PenstockError (57014: it was cancelled meanwhile)."""
+        arguments = (rows.column(column.delta) for column in computed.arguments)
+        with self._interrupts.interrupting(connection().interrupt):
+            try:
+                return computed.evaluation.values(*arguments)
+            except PenstockError:
+                self._interrupts.check()
+                raise
+
+    def _moved(
+        self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
+    ) -> tuple[Integers, pa.RecordBatch, pa.RecordBatch]:
+        """Less the rows that are left as they are, as they would move."""
+        if not self._routed:
+            return positions, old, new
+        if not self._stay:
+            self._route.check(new)
+            return positions, old, new
+        stays = self._route.stay(new, self.number)
+        mask = pa.array(stays)
+        return positions[stays], old.filter(mask), new.filter(mask)
+
+    def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
+        """Of rows that stay; those that leave are a delete and an insert."""
+        if not self._paired:
+            return
+        if self._routed and not self._stay:
+            stays = pa.array(self._route.stay(new, self.number))
+            old, new = old.filter(stays), new.filter(stays)
+        cells = [
+            *(old.column(column.delta) for column in self._paired),
+            *(new.column(column.delta) for column in self._paired),
+        ]
+        found = pa.table(cells, schema=pair_schema(self._paired))
+        self._pairs.append(distinct_rows(found, self._paired))
+
+
+def _portions(
+    batches: Iterator[tuple[Integers, pa.RecordBatch]],
+) -> Iterator[tuple[Integers, pa.RecordBatch]]:
+    for positions, batch in batches:
+        for at in range(0, batch.num_rows, _ROWS):
+            yield positions[at : at + _ROWS], batch.slice(at, _ROWS)
+
+
+def _used(change: RowChange) -> tuple[LakeColumn, ...]:
+    """What a condition reads; a column at least, which tells how many rows there are."""
+    return (change.where.arguments if change.where else ()) or change.known[:1]

@@ -1,0 +1,313 @@
+"""The rows and expressions of INSERT, UPDATE and DELETE, as Spark SQL can name them.
+
+In: a raw statement and its table. Out: a ``Change``: Spark SQL that holds nothing of what the user
+wrote but names of functions and files. Values come by our own functions, inserted rows by a file in
+the staging area; both go when the change is done.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import arrow_udf
+
+from penstock.catalog import LakeTable, Role
+from penstock.errors import PenstockError
+from penstock.executor.select import LakeSelect
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.storage import make_folder, resolve, storage_errors
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.evaluate import Evaluation, as_kept
+from penstock.pipeline.query import Interrupts
+from penstock.sql.default_grammar import NOW, default_text
+from penstock.sql.primnodes import Node
+from penstock.sql.query.change_analysis import analyze_change, analyze_insert
+from penstock.sql.query.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
+from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.quoting import quote_literal
+from penstock.sql.to_duckdb.duckdb_change import (
+    CompiledExpression,
+    compile_expression,
+    compile_insert,
+)
+from penstock.sql.to_duckdb.duckdb_query import compile_input
+from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
+from penstock.walsender.sequencer import Position
+
+_MAX_SHIPPED: Final = 64 << 20
+"""Bytes of the tables that the subqueries of an UPDATE or DELETE read: every task has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a table, without the table. ``kind``: insert, update or delete.
+
+    ``columns`` and ``rows``: what an INSERT writes and the SELECT that gives it, by those names,
+    ``count`` of them. ``settings``: (column, value) of an UPDATE; ``tried``: the same, of rows that
+    may not be meant: NULL instead of an error. ``where``: "" for every row.
+    """
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    rows: str = ""
+    count: int = 0
+    settings: tuple[tuple[str, str], ...] = ()
+    tried: tuple[tuple[str, str], ...] = ()
+    where: str = ""
+
+    @property
+    def condition(self) -> str:
+        """What stands behind a table's name."""
+        return f" WHERE {self.where}" if self.where else ""
+
+    def on(self, table: str) -> str:
+        """The statement; ``table``: as Spark SQL writes it."""
+        match self.kind:
+            case "insert":
+                names = ", ".join(map(quoted, self.columns))
+                return f"INSERT INTO {table} ({names}) {self.rows}"
+            case "update":
+                values = ", ".join(f"{quoted(name)} = {value}" for name, value in self.settings)
+                return f"UPDATE {table} SET {values}{self.condition}"
+        return f"DELETE FROM {table}{self.condition}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows of an INSERT. ``known``: the table's columns when they were planned; ``columns``: those
+    that they have, in ``batches`` as c1 and so on."""
+
+    known: tuple[LakeColumn, ...]
+    columns: tuple[LakeColumn, ...]
+    batches: Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A value of each row, of some of the row's columns."""
+
+    evaluation: Evaluation
+    arguments: tuple[LakeColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
+    planned; ``where`` None: every row."""
+
+    kind: str
+    known: tuple[LakeColumn, ...]
+    settings: tuple[tuple[LakeColumn, Computed], ...]
+    where: Computed | None
+
+
+@contextmanager
+def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
+    """The functions are there while inside. ``tolerant``: with ``Change.tried``."""
+    functions: list[str] = []
+
+    def call(computed: Computed, *, tolerant: bool = False) -> str:
+        evaluation = computed.evaluation
+        name = f"penstock_{uuid.uuid4().hex}"
+        function = evaluation.tolerant() if tolerant else evaluation.function()
+        session.udf.register(name, arrow_udf(function, spark_type(evaluation.type)))
+        functions.append(name)
+        return f"{name}({', '.join(quoted(column.delta) for column in computed.arguments)})"
+
+    try:
+        settings = tuple((column.delta, call(value)) for column, value in change.settings)
+        where = "" if change.where is None else call(change.where)
+        tried = tuple(
+            (column.delta, call(value, tolerant=True))
+            for column, value in (change.settings if tolerant else ())
+        )
+        yield Change(change.kind, settings=settings, tried=tried, where=where)
+    finally:
+        for name in functions:
+            session.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+class LakeRows:
+    """For every session."""
+
+    def __init__(self, warehouse: Warehouse, tables: LakeTables, select: LakeSelect) -> None:
+        self._warehouse = warehouse
+        self._tables = tables
+        self._select = select
+
+    def new_rows(
+        self,
+        statement: InsertStmt,
+        table: LakeTable,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+    ) -> NewRows:
+        """What an INSERT adds. Raises PenstockError."""
+        columns = self._tables.columns(table)
+        plan = analyze_insert(
+            statement,
+            _with_time(_output(columns), datetime.now(UTC)),
+            self._select.find_table(at, role),
+        )
+        by_name = {column.name: column for column in columns}
+        written = tuple(by_name[name] for name in plan.columns)
+        batches = self._select.batches(compile_insert(plan), at, role, interrupts)
+        return NewRows(columns, written, map(_as_columns(written), batches))
+
+    @contextmanager
+    def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
+        """The rows are in the staging area while inside. Raises PenstockError."""
+        folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
+        try:
+            count = _write(f"{folder}/rows.parquet", rows)
+            if self._tables.columns(table) != rows.known:
+                raise altered(table)  # Spark would leave NULL where a column has a default
+            values = ", ".join(
+                f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
+                for number, column in enumerate(rows.columns, 1)
+            )
+            selected = f"SELECT {values} FROM parquet.{quoted(folder)}"
+            yield Change("insert", tuple(c.delta for c in rows.columns), selected, count)
+        finally:
+            self._warehouse.storage.discard_folder(folder)
+
+    def plan(
+        self,
+        statement: UpdateStmt | DeleteStmt,
+        table: LakeTable,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+    ) -> RowChange:
+        """What an UPDATE or DELETE computes. Raises PenstockError."""
+        known = self._tables.columns(table)
+        columns = {column.name: column for column in known}
+        plan = analyze_change(
+            statement,
+            _with_time(_output(known), datetime.now(UTC)),
+            self._select.find_table(at, role),
+        )
+
+        def computed(node: Node, column: LakeColumn | None) -> Computed:
+            output = None if column is None else output_column(column)
+            compiled = compile_expression(plan, node, output)
+            tables = self._shipped(compiled, at, role, interrupts)
+            type_ = pa.bool_() if column is None else column.type
+            names = tuple(name for name, _ in compiled.columns)
+            return Computed(
+                Evaluation(compiled.sql, compiled.relation, names, type_, tables),
+                tuple(columns[item.name] for _, item in compiled.columns),
+            )
+
+        return RowChange(
+            "update" if isinstance(statement, UpdateStmt) else "delete",
+            known,
+            tuple((columns[name], computed(node, columns[name])) for name, node in plan.settings),
+            None if plan.where is None else computed(plan.where, None),
+        )
+
+    def _shipped(
+        self,
+        compiled: CompiledExpression,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+    ) -> dict[str, pa.Table]:
+        """What subqueries read goes to every task."""
+        found: dict[str, pa.Table] = {}
+        size = 0
+        for item in compiled.inputs:
+            batches = []
+            source = compile_input(item)
+            for batch in self._select.batches(source, at, role, interrupts):
+                size += batch.nbytes
+                if size > _MAX_SHIPPED:
+                    raise PenstockError(
+                        "the subquery of an UPDATE or DELETE reads too much",
+                        hint=f"It may read {_MAX_SHIPPED >> 20} MB. Change the table by Spark.",
+                        sqlstate="54000",
+                    )
+                batches.append(batch)
+            schema = batches[0].schema if batches else self._select.schema(item, at, role)
+            found[item.scan.name] = pa.Table.from_batches(batches, schema)
+        return found
+
+
+def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(columns, 1)])
+
+    def converted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept = map(as_kept, batch.columns, schema.types)
+        return pa.RecordBatch.from_arrays(list(kept), schema=schema)
+
+    return converted
+
+
+def _write(uri: str, rows: NewRows) -> int:
+    """A Parquet file with columns c1 and so on; the number of rows."""
+    schema = pa.schema([(f"c{number}", c.type) for number, c in enumerate(rows.columns, 1)])
+    count = 0
+    make_folder(uri.rpartition("/")[0])
+    with storage_errors("write file", uri):
+        filesystem, path = resolve(uri)
+        with (
+            filesystem.open_output_stream(path) as target,
+            pq.ParquetWriter(target, schema) as writer,
+        ):
+            for batch in rows.batches:
+                writer.write_batch(batch)
+                count += batch.num_rows
+    return count
+
+
+def altered(table: LakeTable) -> PenstockError:
+    """The columns are not those that the rows were made for."""
+    return not_serialized(
+        f'Columns of table "{table.name}" were added or dropped while its new rows were made.'
+    )
+
+
+def outrun(table: LakeTable) -> PenstockError:
+    """Other writers were first, again and again."""
+    return not_serialized(f'Others have always committed to table "{table.name}" first.')
+
+
+def not_serialized(detail: str | None, hint: str = "Run the statement again.") -> PenstockError:
+    """Other writers were first."""
+    return PenstockError(
+        "could not serialize access due to concurrent update",
+        detail=detail,
+        hint=hint,
+        sqlstate="40001",
+    )
+
+
+def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
+    return tuple(map(output_column, columns))
+
+
+def _with_time(columns: Iterable[OutputColumn], now: datetime) -> tuple[OutputColumn, ...]:
+    """With defaults that are constants."""
+    return tuple(
+        replace(c, default=quote_literal(default_text(c.default, now))) if c.default == NOW else c
+        for c in columns
+    )
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def delta_table(table: LakeTable) -> str:
+    """A table of the lake as Spark SQL writes it."""
+    return f"delta.`{table.uri}`"

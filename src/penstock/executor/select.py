@@ -1,0 +1,123 @@
+"""SELECT on tables of the lake: names, rights and types first, then the rows.
+
+In: the text of a query with the consistent point that it reads. Out: the columns of its result, and
+its rows as they come. Names and rights are ``tables``'s, the work is ``pipeline.query``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.catalog import Role
+from penstock.errors import FeatureNotSupported
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.text_output import text_output
+from penstock.pipeline.copy_to import CopyColumn, CopyTable
+from penstock.pipeline.query import Interrupts, LakeQuery, QueryInput
+from penstock.pipeline.scan import ScanColumn
+from penstock.protocol.answers import Rows
+from penstock.protocol.backend_messages import FieldDescription
+from penstock.sql import RangeVar
+from penstock.sql.query.from_analysis import FindTable
+from penstock.sql.query.parsenodes import SelectStmt
+from penstock.sql.query.primnodes import OutputColumn, Query
+from penstock.sql.query.raw_statements import parse_query
+from penstock.sql.query.select_analysis import analyze_select
+from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
+from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.walsender.lake_columns import output_column
+from penstock.walsender.sequencer import Position
+
+
+class LakeSelect:
+    """For every session."""
+
+    def __init__(self, spark: SparkSession, warehouse: Warehouse, tables: LakeTables) -> None:
+        self._spark = spark
+        self._warehouse = warehouse
+        self._tables = tables
+
+    def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
+        """The columns of a query at ``at``. Raises PenstockError."""
+        return _fields(self._analyzed(text, at, role))
+
+    def query(
+        self,
+        text: str,
+        at: Position,
+        role: Role,
+        interrupts: Interrupts,
+        session: SessionValues,
+    ) -> Rows:
+        """Its rows at ``at``. Raises PenstockError."""
+        query = self._analyzed(text, at, role)
+        batches = self.batches(compile_query(query, session), at, role, interrupts)
+        return Rows(_fields(query), _cells(batches, len(query.columns)))
+
+    def batches(
+        self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches with columns c1 and so on."""
+        inputs = [self._input(item, at, role) for item in compiled.inputs]
+        warehouse = self._warehouse
+        work = LakeQuery(self._spark, warehouse.storage, warehouse.staging, interrupts)
+        return work.run(compiled.sql, inputs, once=compiled.once)
+
+    def find_table(self, at: Position, role: Role) -> FindTable:
+        """Columns of tables as they are at ``at``."""
+
+        def columns(name: RangeVar) -> tuple[OutputColumn, ...]:
+            table = self._tables.find(name, role)
+            return tuple(map(output_column, self._tables.columns_at(table, at)))
+
+        return columns
+
+    def _analyzed(self, text: str, at: Position, role: Role) -> Query:
+        statement = parse_query(text)
+        if not isinstance(statement, SelectStmt):
+            raise FeatureNotSupported("this statement gives no rows")
+        return analyze_select(statement, self.find_table(at, role))
+
+    def _input(self, item: TableInput, at: Position, role: Role) -> QueryInput:
+        table = self._tables.find(item.scan.table, role)
+        only = item.scan.table.only and table.partition_key
+        leaves = () if only else self._tables.leaves(table)
+        tables: list[CopyTable] = []
+        types: dict[str, pa.DataType] = {}
+        for leaf in leaves:
+            version = self._tables.version(leaf, at)
+            columns = {column.name: column for column in self._tables.columns(leaf, version)}
+            wanted = [(name, columns[column.name]) for name, column in item.columns]
+            types = types or {name: column.type for name, column in wanted}
+            tables.append(
+                CopyTable(
+                    leaf.uri or "",
+                    version,
+                    tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted),
+                )
+            )
+        schema = pa.schema(types) if types else self.schema(item, at, role)
+        return QueryInput(item.scan.name, schema, tuple(tables), item.predicate)
+
+    def schema(self, item: TableInput, at: Position, role: Role) -> pa.Schema:
+        """Of what is read of a table."""
+        table = self._tables.find(item.scan.table, role)
+        types = {column.name: column.type for column in self._tables.columns_at(table, at)}
+        return pa.schema([(name, types[column.name]) for name, column in item.columns])
+
+
+def _fields(query: Query) -> tuple[FieldDescription, ...]:
+    return tuple(FieldDescription(c.name, c.type, typmod=c.typmod) for c in query.columns)
+
+
+def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:
+    for batch in batches:
+        if not width:  # SELECT without columns has rows all the same
+            yield from ([] for _ in range(batch.num_rows))
+            continue
+        columns = [text_output(column).to_pylist() for column in batch.columns]
+        yield from map(list, zip(*columns, strict=True))

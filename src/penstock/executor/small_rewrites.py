@@ -1,0 +1,167 @@
+"""UPDATE and DELETE of small tables by their files, without a job of Spark's.
+
+In: what is computed of the rows, and the table. Out: one Delta commit of each table that has rows
+to change, and the number of rows. None, and nothing is done, where the tables are large or ask of
+their writers what Delta alone knows. Rows of one table are ``row_work``'s; commits of rows
+that leave their partition are ``row_moves``'s.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.catalog import Catalog, LakeTable
+from penstock.errors import CommitConflict, FeatureNotSupported, UndefinedObject
+from penstock.executor.routes import Route, check_columns, route
+from penstock.executor.row_moves import Departures, LakeMoves, check_not_filled
+from penstock.executor.row_work import LeafWork
+from penstock.executor.rows import RowChange, outrun
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.row_moves import Arrivals
+from penstock.lakehouse.schema import check_lengths
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.query import Interrupts
+
+MAX_BYTES: Final = 8 << 20
+"""Of the files of all tables: rows of so much are read and written here before Spark has begun."""
+_TRIES: Final = 20
+"""Of a statement whose tables others commit to."""
+_CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+"""Readers of the feed are to see which new row was which old one; Delta's own UPDATE tells them."""
+
+
+class SmallRewrites:
+    """For every session."""
+
+    def __init__(
+        self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables, moves: LakeMoves
+    ) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._moves = moves
+
+    def run(
+        self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
+    ) -> int | None:
+        """``filled``: by a subscription, so that no row may move. Raises PenstockError (23514;
+        40001: the table was altered, or others were always first)."""
+        try:
+            found = route(self._catalog, self._tables, table, change.known)
+        except FeatureNotSupported:
+            return None
+        for _ in range(_TRIES):
+            opened = self._open(found.leaves)
+            if opened is None:
+                return None
+            check_columns(self._tables, found.table, change.known, opened)
+            try:
+                return self._attempt(found, change, opened, interrupts, filled=filled)
+            except CommitConflict:
+                interrupts.check()
+        raise outrun(table)
+
+    def _open(self, leaves: Sequence[LakeTable]) -> list[DeltaTable] | None:
+        """None: they are large, or not to be written by files."""
+        try:
+            found = [self._load(leaf) for leaf in leaves]
+        except FeatureNotSupported:
+            return None
+        size = sum(file.size for table in found for file in table.files.values())
+        fed = any(t.properties.get(_CHANGE_FEED, "false").lower() == "true" for t in found)
+        return None if size > MAX_BYTES or fed else found
+
+    def _load(self, leaf: LakeTable) -> DeltaTable:
+        warehouse, uri = self._warehouse, leaf.uri or ""
+        name = leaf.qualified_name
+        table = DeltaTable.load(warehouse.storage, warehouse.store, uri, name)
+        if table is None:
+            raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+        check_lengths(table.state.metadata["schemaString"])
+        return table
+
+    def _attempt(
+        self,
+        found: Route,
+        change: RowChange,
+        opened: Sequence[DeltaTable],
+        interrupts: Interrupts,
+        *,
+        filled: bool,
+    ) -> int:
+        """Everything is computed before anything is committed. Raises CommitConflict: nothing was
+        done."""
+        works: list[LeafWork] = []
+        try:
+            for number in range(len(opened)):
+                works.append(LeafWork(found, number, opened, change, interrupts))
+                works[-1].run()
+            touched = [work for work in works if work.count]
+            moves = any(work.leaves for work in touched)
+            if moves:
+                check_not_filled(filled=filled)
+        except BaseException:
+            for work in works:
+                work.remove()
+            raise
+        if moves:
+            self._move(found, touched)
+            return sum(work.count for work in touched)
+        return self._commit_each(touched, found, change, interrupts)
+
+    def _move(self, found: Route, works: Sequence[LeafWork]) -> None:
+        group = str(uuid.uuid4())
+        departures = [
+            Departures(
+                work.table,
+                work.pairs_mark(),
+                work.gone,
+                work.files.get(work.number, ()),
+                [
+                    Arrivals.of_written(group, found.leaves[to].oid, work.opened[to].version, files)
+                    for to, files in work.files.items()
+                    if to != work.number
+                ],
+            )
+            for work in works
+        ]
+        self._moves.commit(departures, found.leaves, group)
+
+    def _commit_each(
+        self,
+        works: Sequence[LeafWork],
+        found: Route,
+        change: RowChange,
+        interrupts: Interrupts,
+    ) -> int:
+        """Once one table has changed, the others follow: a row that came there meanwhile and would
+        move is younger than the statement, which leaves it as it is."""
+        count = 0
+        for done, work in enumerate(works):
+            try:
+                count += work.commit()
+                continue
+            except BaseException as error:
+                if not (done and isinstance(error, CommitConflict)):
+                    for rest in works[done + 1 :]:
+                        rest.remove()
+                    raise
+            count += self._again(work.number, found, change, interrupts)
+        return count
+
+    def _again(self, number: int, found: Route, change: RowChange, interrupts: Interrupts) -> int:
+        for _ in range(_TRIES):
+            opened = self._open(found.leaves)
+            if opened is None:
+                break
+            check_columns(self._tables, found.table, change.known, opened)
+            work = LeafWork(found, number, opened, change, interrupts, stay=True)
+            try:
+                work.run()
+                return work.commit()
+            except CommitConflict:
+                continue
+        raise outrun(found.leaves[number])

@@ -1,0 +1,165 @@
+"""UPDATE and DELETE on tables of the lake.
+
+In: a change whose expressions Spark can name, and its table. Out: one Delta commit of each table
+that has rows to change, and the number of rows. What a commit cannot say by its files goes with it:
+which new row was which old one (``row_pairs``). Rows that leave their partition are left to
+``row_moves``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable
+from penstock.executor.constraints import check_partition
+from penstock.executor.partitions import Partitions
+from penstock.executor.row_moves import LakeMoves
+from penstock.executor.row_pairs import paired_columns, write_pairs
+from penstock.executor.rows import Change, RowChange, delta_table, quoted
+from penstock.executor.small_rewrites import SmallRewrites
+from penstock.executor.staying_rows import staying
+from penstock.executor.tables import LakeTables
+from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.query import Interrupts
+from penstock.publication.members import Action, Members
+from penstock.publication.rules import check_identity
+from penstock.walsender.lake_columns import LakeColumn, filter_column
+from penstock.walsender.sequencer import Sequencer
+
+USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+"""Setting of a session: user metadata of its commits."""
+
+
+class LakeRewrites:
+    """For every session."""
+
+    def __init__(
+        self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer, tables: LakeTables
+    ) -> None:
+        self._warehouse = warehouse
+        self._catalog = catalog
+        self._tables = tables
+        self._moves = LakeMoves(warehouse, sequencer)
+        self._small = SmallRewrites(warehouse, catalog, tables, self._moves)
+
+    def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
+        """None: it is left to Spark, and nothing was done. Raises PenstockError."""
+        leaves = self._tables.leaves(table)
+        self._check_identity(leaves, Action(change.kind))
+        with self._catalog.read() as t:
+            filled = _is_filled(t, table, leaves)
+        return self._small.run(table, change, interrupts, filled=filled)
+
+    def run_by_spark(self, table: LakeTable, change: Change, session: SparkSession) -> int:
+        """``session``: has the change's functions. Raises PenstockError, PySparkException."""
+        leaves = self._tables.leaves(table)
+        columns = self._tables.columns(table)
+        with self._catalog.read() as t:
+            partitions = Partitions(t.tables.all(), columns)
+            filled = _is_filled(t, table, leaves)
+        changed = {name for name, _ in change.settings}
+        if any(changed & partitions.keys_above(leaf) for leaf in leaves):
+            constraint = partitions.constraint(table)
+            for leaf in leaves if constraint is not None else ():
+                check_partition(
+                    self._changed(leaf, change, session), constraint or "", table, columns
+                )
+            if table.partition_key is not None:
+                count = self._moves.run(table, change, columns, partitions, session, filled=filled)
+                if count is not None:
+                    return count
+            with staying(change, partitions.tree_of(table), columns, session) as of:
+                return self._run_each(leaves, of, session)
+        return self._run_each(leaves, lambda _: change, session)
+
+    def _run_each(
+        self,
+        leaves: Sequence[LakeTable],
+        change_of: Callable[[LakeTable], Change],
+        session: SparkSession,
+    ) -> int:
+        if len(leaves) > 1:  # what fails for one partition fails before any is changed
+            leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
+        return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
+
+    def _check_identity(self, leaves: Sequence[LakeTable], command: Action) -> None:
+        """CheckCmdReplicaIdentity: what could not be published is not done."""
+        with self._catalog.read() as t:
+            publications = t.publications
+            members = Members(
+                publications.all(),
+                publications.relations(),
+                publications.namespaces(),
+                t.tables.all(),
+            )
+        for leaf in leaves:
+            columns = tuple(map(filter_column, self._tables.columns(leaf)))
+            check_identity(members, leaf, columns, command)
+
+    def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
+        """Whether there are rows to change; all their new values are computed for it."""
+        rows = self._changed(leaf, change, session)
+        return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
+
+    def _changed(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
+        """The rows that are changed, with their new values."""
+        settings = dict(change.settings)
+        values = ", ".join(
+            f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
+            for c in self._tables.columns(leaf)
+        )
+        return session.sql(f"SELECT {values} FROM {delta_table(leaf)}{change.condition}")
+
+    def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
+        """The change of one table, which keeps all its rows."""
+        columns = self._paired(leaf, change)
+        if not columns:
+            return _run(leaf, change, session, {})
+        storage = self._warehouse.storage
+        version, files = write_pairs(session, storage, leaf, columns, change)
+        try:
+            return _run(leaf, change, session, pairs_mark(version, files))
+        except BaseException:
+            self._remove(leaf, files)
+            raise
+
+    def _paired(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
+        changed = {name for name, _ in change.settings}
+        return paired_columns(leaf, self._tables.columns(leaf), changed)
+
+    def _remove(self, leaf: LakeTable, files: Sequence[WrittenFile]) -> None:
+        """Best effort: what stays goes with the next VACUUM."""
+        folder = pairs_folder(leaf.uri or "")
+        for file in files:
+            self._warehouse.storage.remove(f"{folder}/{file.path}")
+
+
+def _run(
+    leaf: LakeTable, change: Change, session: SparkSession, metadata: Mapping[str, object]
+) -> int:
+    session.conf.unset(USER_METADATA)
+    if metadata:
+        session.conf.set(USER_METADATA, json.dumps(metadata))
+    counts: list[Any] = session.sql(change.on(delta_table(leaf))).collect()
+    return int(counts[0][0]) if counts else 0
+
+
+def _is_filled(t: CatalogTransaction, table: LakeTable, leaves: Sequence[LakeTable]) -> bool:
+    """Whether a subscription fills the table, one of its partitions, or what it is a part of."""
+    names = {(one.schema, one.name) for one in (table, *leaves)}
+    above: LakeTable | None = table
+    while above is not None and above.parent is not None:
+        above = t.tables.find_oid(above.parent)
+        if above is not None:
+            names.add((above.schema, above.name))
+    return any(
+        rel.table_name in names
+        for subscription in t.subscriptions.all()
+        for rel in t.relations.all(subscription.oid)
+    )

@@ -1,0 +1,338 @@
+"""Catalog queries answered: one SELECT to fields and rows.
+
+In: a snapshot, who asks, SQL. Out: fields with PostgreSQL's types, rows in text format. DuckDB does
+the work in memory, on a thread of its own, without access to files; a catalog is filled when a
+query first reads it. What is no catalog query, ``classification`` tells.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import duckdb
+
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+)
+from penstock.pg_catalog.connections import Connections
+from penstock.pg_catalog.definitions import (
+    INFORMATION_SCHEMA,
+    Columns,
+    catalogs,
+    information_schema,
+    is_internal,
+    view_text,
+)
+from penstock.pg_catalog.functions import (
+    PythonFunction,
+    existing_publication,
+    functions,
+    table_functions,
+)
+from penstock.pg_catalog.parameters import parameter_value
+from penstock.pg_catalog.relations import with_parents_columns
+from penstock.pg_catalog.rows import table_rows
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import CatalogSnapshot
+from penstock.pg_catalog.text_output import text_output
+from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
+from penstock.sql.catalog_types import catalog_type
+from penstock.sql.duckdb_dialect import Translation, translate
+
+_LONGEST_S: Final = 60.0
+"""Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
+_TICK_S: Final = 0.1
+_VIEWS: Final = frozenset(
+    [
+        "pg_aios",
+        "pg_backend_memory_contexts",
+        "pg_config",
+        "pg_file_settings",
+        "pg_hba_file_rules",
+        "pg_ident_file_mappings",
+        "pg_replication_origin_status",
+        "pg_shadow",
+        "pg_shmem_allocations",
+        "pg_shmem_allocations_numa",
+    ]
+)
+_SUPERUSERS: Final = _VIEWS | frozenset(
+    [
+        "pg_authid",
+        "pg_largeobject",
+        "pg_statistic",
+        "pg_statistic_ext_data",
+        "pg_subscription",
+        "pg_user_mapping",
+    ]
+)
+"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
+
+_CONNECTIONS: Final = Connections()
+
+log = logging.getLogger(__name__)
+
+
+class _Watch(threading.Thread):
+    """Interrupts a query that takes too long, or is to end: again and again, as what comes before
+    the query begins is lost."""
+
+    def __init__(self, interrupt: Callable[[], None], cancelled: Callable[[], bool]) -> None:
+        super().__init__(daemon=True)
+        self._interrupt = interrupt
+        self._cancelled = cancelled
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        deadline = time.monotonic() + _LONGEST_S
+        while not self._over.wait(_TICK_S):
+            if self._cancelled() or time.monotonic() >= deadline:
+                self._interrupt()
+
+    def stop(self) -> None:
+        """When this returns, nothing is interrupted any more."""
+        self._over.set()
+        self.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a result, as RowDescription tells it. ``type_size``: typlen."""
+
+    name: str
+    type_oid: int
+    type_size: int
+    typmod: int = -1
+
+
+class CatalogDatabase:
+    """The catalogs of one snapshot, for one session; threads wait for one another.
+
+    ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
+    ``more_in_from``: those of them that give rows.
+    """
+
+    def __init__(
+        self,
+        snapshot: CatalogSnapshot,
+        session: SessionFacts,
+        more: Mapping[str, PythonFunction] = MappingProxyType({}),
+        more_in_from: Mapping[str, TableFunction] = MappingProxyType({}),
+    ) -> None:
+        snapshot = with_parents_columns(snapshot)
+        self._snapshot = snapshot
+        self._session = session
+        self._catalogs = catalogs(session.version)
+        self._functions = {**functions(snapshot, session), **more}
+        self._table_functions = {**table_functions(snapshot, session.version), **more_in_from}
+        self._internal = {"existing_publication": existing_publication(snapshot)}
+        self._signatures = {name: f.signature for name, f in self._functions.items()}
+        self._connection: Any = None
+        self._reusable = True
+        self._loaded: set[str] = set()
+        self._registered: set[str] = set()
+        self._errors: list[PenstockError] = []
+        self._lock = threading.Lock()
+
+    def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
+        """The fields of a SELECT, without running it. Raises PostgreSQL's errors.
+
+        ``said``: oids of the parameters' types as far as the client has said them, 0 where not.
+        """
+        return _fields(self._translate(sql, said))
+
+    def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
+        """Type oids of ``$1``, ``$2`` ... of a SELECT."""
+        found = [catalog_type(kind).oid for kind in self._translate(sql, said).parameters]
+        return tuple((said[n] if n < len(said) else 0) or oid for n, oid in enumerate(found))
+
+    def query(
+        self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
+    ) -> tuple[tuple[Field, ...], list[list[bytes | None]]]:
+        """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
+        translation = self._translate(sql, said)
+        if len(parameters) != len(translation.parameters):
+            raise PenstockError(
+                f"bind message supplies {len(parameters)} parameters, but prepared statement "
+                f'"" requires {len(translation.parameters)}',
+                sqlstate="08P01",
+            )
+        values = [
+            parameter_value(value, kind)
+            for value, kind in zip(parameters, translation.parameters, strict=True)
+        ]
+        with self._lock:
+            rows = self._run(translation, values)
+        kinds = [column.type for column in translation.columns]
+        return _fields(translation), [
+            # DuckDB has a column where PostgreSQL's SELECT has none.
+            [
+                text_output(cell, kind, self._shown)
+                for cell, kind in zip(row[: len(kinds)], kinds, strict=True)
+            ]
+            for row in rows
+        ]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._reusable:
+            _CONNECTIONS.give_back(connection, set(map(_held_name, self._registered)))
+        else:
+            connection.close()
+
+    def _translate(self, sql: str, said: Sequence[int]) -> Translation:
+        translation = translate(
+            sql, self._columns, self._signatures, self._table_functions, said, view_text
+        )
+        for table in sorted(translation.tables & _SUPERUSERS):
+            if not self._session.superuser and self._is_secret(table, translation):
+                kind = "view" if table in _VIEWS else "table"
+                raise PenstockError(f"permission denied for {kind} {table}", sqlstate="42501")
+        return translation
+
+    def _is_secret(self, table: str, translation: Translation) -> bool:
+        """pg_subscription is open to all but for the connection string."""
+        return table != "pg_subscription" or '."subconninfo"' in translation.sql
+
+    def _columns(self, schema: str, table: str) -> Columns | None:
+        if schema == INFORMATION_SCHEMA:
+            return information_schema(self._session.version).get(table)
+        if schema or is_internal(table):
+            return None
+        return self._catalogs.get(table)
+
+    def _shown(self, kind: str, oid: int) -> str:
+        function = self._functions.get(f"{kind}out")
+        return str(oid) if function is None else str(function.call(oid))
+
+    # DuckDB
+
+    def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
+        self._reusable = False
+        if self._connection is None:
+            self._connection = _CONNECTIONS.take()
+            for name, function in self._internal.items():
+                self._register(name, function)
+        for table in sorted(translation.tables - self._loaded):
+            self._load(table)
+        for name in sorted(translation.functions - self._registered):
+            self._register(name, self._functions[name])
+        self._errors.clear()
+        watch = _Watch(self._connection.interrupt, self._session.cancelled)
+        watch.start()
+        try:
+            (statement,) = self._connection.extract_statements(translation.sql)
+            # A parameter may be gone: generate_subscripts(array, $1) has one dimension here.
+            given = {name: values[int(name) - 1] for name in statement.named_parameters}
+            found = (
+                self._connection.execute(statement, given)
+                if given
+                else (self._connection.execute(statement))
+            )
+            rows: list[tuple[Any, ...]] = found.fetchall()
+        except duckdb.Error as error:
+            raise self._as_postgresql(error) from None
+        finally:
+            watch.stop()  # it must not interrupt who has the connection next
+        self._reusable = True
+        return rows
+
+    def _as_postgresql(self, error: Exception) -> PenstockError:
+        if self._errors:
+            return self._errors[0]
+        text = str(error)
+        if isinstance(error, duckdb.InterruptException) and self._session.cancelled():
+            return PenstockError("canceling statement due to user request", sqlstate="57014")
+        if isinstance(error, duckdb.InterruptException):
+            return PenstockError(
+                "canceling statement due to statement timeout",
+                detail=f"Queries of the catalogs take {_LONGEST_S:g} s at most.",
+                sqlstate="57014",
+            )
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return PenstockError("out of memory", sqlstate="53200")
+        if SERIES_TOO_LONG in text:
+            return FeatureNotSupported(SERIES_TOO_LONG)
+        if "Division by zero" in text:
+            return PenstockError("division by zero", sqlstate="22012")
+        if "GROUP BY" in text:
+            return PenstockError(
+                "column must appear in the GROUP BY clause or be used in an aggregate function",
+                sqlstate="42803",
+            )
+        if "More than one row returned by a subquery" in text:
+            return PenstockError(
+                "more than one row returned by a subquery used as an expression", sqlstate="21000"
+            )
+        if isinstance(error, duckdb.ConversionException):
+            return InvalidParameterValue("invalid input syntax", sqlstate="22P02")
+        log.debug("catalog query failed in DuckDB: %s", error)
+        return FeatureNotSupported("this query of the catalogs is not supported")
+
+    def _load(self, table: str) -> None:
+        rows = table_rows(table, self._catalogs[table], self._snapshot, self._session)
+        self._connection.register("loading", rows)
+        self._connection.execute(f'CREATE TABLE cat."{table}" AS SELECT * FROM loading')
+        self._connection.unregister("loading")
+        self._loaded.add(table)
+
+    def _register(self, name: str, function: PythonFunction) -> None:
+        arguments = [
+            "VARCHAR" if kind == "any" else catalog_type(kind).held
+            for kind in function.signature.arguments
+        ]
+
+        self._connection.create_function(
+            _held_name(name),
+            _callable(function, len(arguments), self._errors),
+            arguments,
+            catalog_type(function.signature.returns).held,
+            null_handling="special",
+            side_effects=True,
+        )
+        self._registered.add(name)
+
+
+def _held_name(function: str) -> str:
+    """Its name in DuckDB."""
+    return f"pg__{function}"
+
+
+def _callable(
+    function: PythonFunction, count: int, errors: list[PenstockError]
+) -> Callable[..., Any]:
+    """The function with as many parameters as DuckDB shall see; its error is put aside."""
+
+    def call(*cells: Any) -> Any:
+        if function.strict and (not cells or cells[0] is None):
+            return None
+        try:
+            return function.call(*cells)
+        except PenstockError as error:
+            errors.append(error)
+            raise
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(f"a{n}", kind) for n in range(count)]
+    )
+    return call
+
+
+def _fields(translation: Translation) -> tuple[Field, ...]:
+    return tuple(
+        Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
+        for column in translation.columns
+    )

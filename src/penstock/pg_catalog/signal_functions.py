@@ -1,0 +1,144 @@
+"""Sessions ended by SQL functions (signalfuncs.c): pg_cancel_backend and pg_terminate_backend.
+
+In: the node's sessions, the catalog, the session that asks. Out: functions for ``pg_catalog``. Who
+may do it is looked up now; a session of a superuser is a superuser's to end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog import Catalog
+from penstock.errors import InsufficientPrivilege, PenstockError, ValueNotRepresentable
+from penstock.pg_catalog import PythonFunction
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.sql.catalog_functions import Function
+from penstock.stats.backend_status import Session, Sessions
+
+_CANCEL: Final = "pg_cancel_backend"
+_TERMINATE: Final = "pg_terminate_backend"
+_DETAILS_SINCE: Final = 16
+_BACKEND_SINCE: Final = 15
+_MS: Final = 1000
+_TICK_S: Final = 0.1
+
+SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE})
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How PostgreSQL speaks of one of the functions: before 16, and since."""
+
+    denied: str
+    superusers: str
+    others: str
+    before: str
+    whose: str
+
+
+_WORDS: Final = {
+    _CANCEL: _Words(
+        "permission denied to cancel query",
+        "may cancel queries of roles with the SUPERUSER attribute.",
+        'role whose query is being canceled or with privileges of the "pg_signal_backend" role '
+        "may cancel this query.",
+        "must be a superuser to cancel superuser query",
+        "query is being canceled",
+    ),
+    _TERMINATE: _Words(
+        "permission denied to terminate process",
+        "may terminate processes of roles with the SUPERUSER attribute.",
+        'role whose process is being terminated or with privileges of the "pg_signal_backend" role '
+        "may terminate this process.",
+        "must be a superuser to terminate superuser process",
+        "process is being terminated",
+    ),
+}
+
+
+class SignalFunctions:
+    """For one session."""
+
+    def __init__(self, sessions: Sessions, catalog: Catalog, facts: SessionFacts) -> None:
+        self._sessions = sessions
+        self._catalog = catalog
+        self._facts = facts
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        return {
+            _CANCEL: PythonFunction(Function(_CANCEL, ("int4",), "bool"), self._cancel),
+            _TERMINATE: PythonFunction(
+                Function(_TERMINATE, ("int4", "int8"), "bool", None, 1), self._terminate
+            ),
+        }
+
+    def _cancel(self, pid: int) -> bool:
+        session = self._found(pid)
+        if session is None:
+            return False
+        self._check(session, _WORDS[_CANCEL])
+        session.cancel()
+        return True
+
+    def _terminate(self, pid: int, timeout_ms: int | None) -> bool:
+        if timeout_ms is not None and timeout_ms < 0:
+            raise ValueNotRepresentable('"timeout" must not be negative')
+        session = self._found(pid)
+        if session is None:
+            return False
+        self._check(session, _WORDS[_TERMINATE])
+        session.terminate()
+        if not timeout_ms or pid == self._facts.pid or self._ends(session, timeout_ms / _MS):
+            return True
+        plural = "" if timeout_ms == 1 else "s"
+        self._facts.warn(
+            f"backend with PID {pid} did not terminate within {timeout_ms} millisecond{plural}"
+        )
+        return False
+
+    def _ends(self, session: Session, timeout_s: float) -> bool:
+        """Raises PenstockError (57014) where the query that waits is cancelled."""
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            if session.ended.wait(min(_TICK_S, left)):
+                return True
+            if self._facts.cancelled():
+                raise PenstockError("canceling statement due to user request", sqlstate="57014")
+        return False
+
+    def _found(self, pid: int) -> Session | None:
+        session = self._sessions.find(pid)
+        if session is None:
+            kind = "backend" if self._facts.version >= _BACKEND_SINCE else "server"
+            self._facts.warn(f"PID {pid} is not a PostgreSQL {kind} process")
+        return session
+
+    def _check(self, session: Session, words: _Words) -> None:
+        """pg_signal_backend"""
+        if self._facts.superuser:
+            return
+        with self._catalog.read() as t:
+            role = t.roles.find_oid(session.activity.role)
+        details = self._facts.version >= _DETAILS_SINCE
+        owner = session.activity.role == NODE_OWNER
+        if owner or (role is not None and role.superuser):
+            if not details:
+                raise InsufficientPrivilege(words.before)
+            raise InsufficientPrivilege(
+                words.denied,
+                detail=f"Only roles with the SUPERUSER attribute {words.superusers}",
+            )
+        if session.activity.role == self._facts.role_oid:
+            return
+        if not details:
+            raise InsufficientPrivilege(
+                f"must be a member of the role whose {words.whose} or member of pg_signal_backend"
+            )
+        raise InsufficientPrivilege(
+            words.denied, detail=f"Only roles with privileges of the {words.others}"
+        )

@@ -1,0 +1,168 @@
+"""Slots by SQL functions (slotfuncs.c): what a user at psql makes, moves and drops them with.
+
+In: the node's slots, the session that asks. Out: functions for ``pg_catalog``, alone and in FROM.
+Their effects last, whatever becomes of the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.lsn import Lsn
+from penstock.pg_catalog import PythonFunction
+from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.sql.catalog_functions import Function, TableFunction
+from penstock.walsender.replication_rights import check_replication
+from penstock.walsender.slots import Slots
+
+_CREATE: Final = "pg_create_logical_replication_slot"
+_ADVANCE: Final = "pg_replication_slot_advance"
+_DROP: Final = "pg_drop_replication_slot"
+_NAME_SIZE: Final = 63
+_REFUSED: Final = {
+    "pg_create_physical_replication_slot": ("name", "bool", "bool"),
+    "pg_copy_physical_replication_slot": ("name", "name", "bool"),
+    "pg_copy_logical_replication_slot": ("name", "name", "bool", "name"),
+    "pg_logical_slot_get_changes": ("name", "pg_lsn", "int4", "text", "text", "text", "text"),
+    "pg_logical_slot_peek_changes": ("name", "pg_lsn", "int4", "text", "text", "text", "text"),
+    "pg_logical_slot_get_binary_changes": ("name", "pg_lsn", "int4", *("text",) * 12),
+    "pg_logical_slot_peek_binary_changes": ("name", "pg_lsn", "int4", *("text",) * 12),
+    "pg_logical_emit_message": ("bool", "text", "text", "bool"),
+}
+
+SLOT_FUNCTIONS: Final = frozenset({_CREATE, _ADVANCE, _DROP, *_REFUSED})
+
+_PARTS: Final = (
+    "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2"
+)
+
+
+class SlotFunctions:
+    """For one session. Functions in FROM call ``<name>_row``: both results in one text."""
+
+    def __init__(self, slots: Slots, facts: SessionFacts, database_oid: int) -> None:
+        self._slots = slots
+        self._facts = facts
+        self._database = database_oid
+
+    def functions(self) -> Mapping[str, PythonFunction]:
+        """By name."""
+        create = ("name", "name", "bool", "bool", "bool")
+        found = {
+            _CREATE: PythonFunction(Function(_CREATE, create, "record", None, 3), self._create),
+            f"{_CREATE}_row": PythonFunction(
+                Function(f"{_CREATE}_row", create, "text", None, 3), self._create_row
+            ),
+            _ADVANCE: PythonFunction(
+                Function(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
+            ),
+            f"{_ADVANCE}_row": PythonFunction(
+                Function(f"{_ADVANCE}_row", ("name", "pg_lsn"), "text"), self._advance_row
+            ),
+            _DROP: PythonFunction(Function(_DROP, ("name",), "void"), self._drop),
+        }
+        for name, arguments in _REFUSED.items():
+            function = Function(name, arguments, "text", None, len(arguments) - 1)
+            found[name] = PythonFunction(function, _refuse(name), strict=False)
+        return found
+
+    def table_functions(self) -> Mapping[str, TableFunction]:
+        """Those that give a row of several columns."""
+        create = TableFunction(
+            _CREATE,
+            ("name", "name", "bool", "bool", "bool"),
+            (("slot_name", "name"), ("lsn", "pg_lsn")),
+            f"{_PARTS} FROM (SELECT pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r) AS s",
+            optional=3,
+            functions=(f"{_CREATE}_row",),
+        )
+        advance = TableFunction(
+            _ADVANCE,
+            ("name", "pg_lsn"),
+            (("slot_name", "name"), ("end_lsn", "pg_lsn")),
+            f"{_PARTS} FROM (SELECT pg__{_ADVANCE}_row({{0}},{{1}}) AS r) AS s",
+            functions=(f"{_ADVANCE}_row",),
+        )
+        return {function.name: function for function in (create, advance)}
+
+    def _create(
+        self,
+        name: str,
+        plugin: str | None,
+        temporary: bool | None,
+        two_phase: bool | None,
+        failover: bool | None,
+    ) -> str | None:
+        return _record(self._create_row(name, plugin, temporary, two_phase, failover))
+
+    def _create_row(
+        self,
+        name: str,
+        plugin: str | None,
+        temporary: bool | None,
+        two_phase: bool | None,
+        failover: bool | None,
+    ) -> str | None:
+        if plugin is None:
+            return None
+        self._check()
+        name = _as_name(name)
+        position = self._slots.create(
+            name,
+            _as_name(plugin),
+            pid=self._facts.pid,
+            database=self._database,
+            temporary=bool(temporary),
+            two_phase=bool(two_phase),
+            failover=bool(failover),
+        )
+        return f"{name} {int(position.lsn)}"
+
+    def _advance(self, name: str, upto: int | None) -> str | None:
+        return _record(self._advance_row(name, upto))
+
+    def _advance_row(self, name: str, upto: int | None) -> str | None:
+        if upto is None:
+            return None
+        self._check()
+        name = _as_name(name)
+        facts = self._facts
+        end = self._slots.advance(name, Lsn(upto), pid=facts.pid, version=facts.version)
+        return f"{name} {int(end)}"
+
+    def _drop(self, name: str) -> str:
+        self._check()
+        self._slots.drop(_as_name(name), pid=self._facts.pid, wait=False, cancelled=lambda: False)
+        return ""
+
+    def _check(self) -> None:
+        check_replication(
+            superuser=self._facts.superuser,
+            replication=self._facts.replication,
+            version=self._facts.version,
+        )
+
+
+def _record(row: str | None) -> str | None:
+    """As a composite value is printed."""
+    if row is None:
+        return None
+    name, _, lsn = row.partition(" ")
+    return f"({name},{Lsn(int(lsn))})"
+
+
+def _as_name(text: str) -> str:
+    """text cast to name: cut off, at a whole character."""
+    return text.encode()[:_NAME_SIZE].decode(errors="ignore")
+
+
+def _refuse(name: str) -> Callable[..., str]:
+    def call(*_: object) -> str:
+        raise FeatureNotSupported(
+            f"{name} is not supported",
+            hint="Slots of the plugin pgoutput are read by START_REPLICATION.",
+        )
+
+    return call

@@ -1,0 +1,107 @@
+"""What the node's catalogs hold at one moment, as values.
+
+In: rows of ``penstock.catalog`` and columns of Delta tables. Out: frozen values for the builders of
+PostgreSQL's catalogs. Nothing is looked up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from penstock.catalog.pg_authid import Role
+from penstock.catalog.pg_class import LakeTable
+from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
+from penstock.catalog.pg_replication_slots import Slot
+from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.enum_type import EnumType
+from penstock.lsn import INVALID, Lsn
+
+NODE_OWNER: Final = 10
+"""BOOTSTRAP_SUPERUSERID (pg_authid.dat): who owns what has no owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column of a lake table. ``generated``: '' or 's' (pg_attribute.attgenerated).
+
+    ``default``: the expression of a default or of a generated column, as SQL prints it.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    not_null: bool = False
+    generated: str = ""
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A lake table with its columns in order. ``size``: bytes of its data files, where known.
+
+    ``unpublishable``: None, or why it is in no publication that does not name it.
+    """
+
+    lake: LakeTable
+    columns: tuple[CatalogColumn, ...]
+    size: int = 0
+    unpublishable: str | None = None
+
+    @property
+    def oid(self) -> int:
+        """pg_class.oid."""
+        return self.lake.oid
+
+    def number(self, column: str) -> int | None:
+        """pg_attribute.attnum of a column, from 1; None when there is none of the name."""
+        names = [c.name for c in self.columns]
+        return names.index(column) + 1 if column in names else None
+
+
+@dataclass(frozen=True)
+class CatalogSnapshot:
+    """All catalogs at one state.
+
+    ``owner``: name of the role with oid 10, unless ``roles`` has one. ``schemas``: those that exist
+    though no table is in them. ``views``: rows of system views that only the running node knows
+    (pg_stat_replication, pg_stat_activity ...), by column name; columns left out are NULL.
+    ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: where the node's WAL ends.
+    ``types``: the node's own.
+    """
+
+    database: str
+    roles: tuple[Role, ...] = ()
+    tables: tuple[CatalogTable, ...] = ()
+    publications: tuple[Publication, ...] = ()
+    publication_rels: tuple[PublicationRel, ...] = ()
+    publication_namespaces: tuple[PublicationNamespace, ...] = ()
+    subscriptions: tuple[Subscription, ...] = ()
+    subscription_rels: tuple[SubscriptionRel, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    schemas: tuple[str, ...] = ()
+    views: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
+    owner: str = "penstock"
+    database_oid: int = 5
+    select_grants: frozenset[tuple[int, int]] = frozenset()
+    current_lsn: Lsn = INVALID
+    types: tuple[EnumType, ...] = ()
+
+    @cached_property
+    def all_roles(self) -> tuple[Role, ...]:
+        """The roles, with the node's own."""
+        if any(role.oid == NODE_OWNER for role in self.roles):
+            return self.roles
+        own = Role(NODE_OWNER, self.owner, superuser=True, login=True, replication=True)
+        return (own, *self.roles)
+
+    @cached_property
+    def table_by_oid(self) -> Mapping[int, CatalogTable]:
+        """Tables by pg_class.oid."""
+        return {table.oid: table for table in self.tables}
+
+
+"""(name, value, is_local) -> the new value. Raises PenstockError for what cannot be set."""

@@ -1,0 +1,96 @@
+"""Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
+
+In: subscriptions, what the node that runs them has told of them last, and the workers of this
+process. Out: rows of the views with PostgreSQL's columns. A subscription without a worker has a row
+without numbers; one that copies tables has another row for each of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from penstock.catalog import Subscription, SubscriptionStatistics
+from penstock.relation import TableName
+from penstock.stats.backend_status import Activity, BackendType
+
+Row = Mapping[str, object]
+Numbers = Mapping[int, SubscriptionStatistics]
+
+
+def stat_subscription(
+    subscriptions: Iterable[Subscription],
+    numbers: Numbers,
+    workers: Iterable[Activity],
+    oids: Mapping[TableName, int],
+) -> list[Row]:
+    """A row for each subscription and each table that is copied. ``numbers``: by subscription's
+    oid. ``workers``: sessions of pg_stat_activity, whose pids count. ``oids``: of tables."""
+    names = {subscription.oid: subscription.name for subscription in subscriptions}
+    apply, copies = {}, []
+    for worker in workers:
+        if worker.backend_type is BackendType.APPLY:
+            apply[worker.subscription] = worker.pid
+        elif worker.subscription in names:
+            copies.append(worker)
+    return [_worker(oid, names[oid], numbers.get(oid), apply.get(oid)) for oid in names] + [
+        _copy(worker.subscription, names[worker.subscription], worker.pid, oids[table])
+        for worker in copies
+        for table in worker.tables
+        if worker.subscription is not None and table in oids
+    ]
+
+
+def _copy(subid: int, name: str, pid: int, relid: int) -> Row:
+    """Numbers of a copy are in pg_stat_progress_copy, of a server."""
+    return {
+        "subid": subid,
+        "subname": name,
+        "worker_type": "table synchronization",
+        "pid": pid,
+        "relid": relid,
+    }
+
+
+def _worker(subid: int, name: str, told: SubscriptionStatistics | None, pid: int | None) -> Row:
+    row = {"subid": subid, "subname": name}
+    if told is None or not told.reported(time.time()):
+        return row if pid is None else row | {"worker_type": "apply", "pid": pid}
+    pid = told.pid if pid is None else pid
+    if pid is None:
+        return row
+    return row | {
+        "worker_type": "apply",
+        "pid": pid,
+        "received_lsn": told.received_lsn,
+        "last_msg_send_time": _time(told.last_msg_send_time),
+        "last_msg_receipt_time": _time(told.last_msg_receipt_time),
+        "latest_end_lsn": told.cut_lsn,
+        "latest_end_time": _time(told.cut_time),
+    }
+
+
+def stat_subscription_stats(subscriptions: Iterable[Subscription], numbers: Numbers) -> list[Row]:
+    """Counts of errors and conflicts since the node started."""
+    return [_stats(subscription, numbers.get(subscription.oid)) for subscription in subscriptions]
+
+
+def _stats(subscription: Subscription, told: SubscriptionStatistics | None) -> Row:
+    return {
+        "subid": subscription.oid,
+        "subname": subscription.name,
+        "apply_error_count": 0 if told is None else told.error_count,
+        "sync_error_count": 0,
+        "confl_insert_exists": 0 if told is None else told.confl_insert_exists,
+        "confl_update_origin_differs": 0,
+        "confl_update_exists": 0,
+        "confl_update_missing": 0 if told is None else told.confl_update_missing,
+        "confl_delete_origin_differs": 0,
+        "confl_delete_missing": 0 if told is None else told.confl_delete_missing,
+        "confl_multiple_unique_conflicts": 0,
+    }
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

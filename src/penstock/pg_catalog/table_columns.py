@@ -1,0 +1,78 @@
+"""Columns of tables for the catalogs, each table by itself.
+
+In: rows of pg_class. Out: columns as PostgreSQL has them, and for a table that cannot be published
+why not. One that cannot be read at the moment keeps the columns that it had, and the others have
+theirs. Columns are read again when a table has another version, or another log.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog import LakeTable
+from penstock.errors import FeatureNotSupported
+from penstock.lakehouse.identity import EntryMark, entry_mark
+from penstock.lakehouse.state import TableState, load
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pg_catalog import CatalogColumn, CatalogTable
+from penstock.walsender.commits import newest_version
+from penstock.walsender.lake_columns import column_type, columns_of
+from penstock.walsender.troubles import Troubles
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    columns: tuple[CatalogColumn, ...] = ()
+    unpublishable: str | None = None
+
+
+_Key = tuple[str, int, EntryMark | None]
+_NONE: Final = _Columns()
+
+
+class TableColumns:
+    """For every session's thread."""
+
+    def __init__(self, warehouse: Warehouse, troubles: Troubles) -> None:
+        self._warehouse = warehouse
+        self._troubles = troubles
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[_Key, _Columns]] = {}
+
+    def of(self, table: LakeTable) -> CatalogTable:
+        """The table with its columns. Raises nothing that the table is to blame for."""
+        with self._lock:
+            known = self._known.get(table.oid)
+        found = _NONE if known is None else known[1]
+        with self._troubles.kept("columns", table.qualified_name):
+            uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
+            version = newest_version(self._warehouse.storage, uri)
+            if version is not None:
+                key = uri, version, entry_mark(uri, version)
+                if known is None or known[0] != key:
+                    state = load(self._warehouse.storage, uri)
+                    found = _NONE if state is None else _columns(state)
+                    with self._lock:
+                        self._known[table.oid] = key, found
+        return CatalogTable(table, found.columns, unpublishable=found.unpublishable)
+
+
+def _columns(state: TableState) -> _Columns:
+    """A table with structs or maps is known, and without columns to publish."""
+    try:
+        return _Columns(
+            tuple(
+                CatalogColumn(
+                    column.name,
+                    *column_type(column),
+                    column.not_null,
+                    column.generated.value,
+                    column.generation,
+                )
+                for column in columns_of(state)
+            )
+        )
+    except FeatureNotSupported as error:
+        return _Columns(unpublishable=error.message)

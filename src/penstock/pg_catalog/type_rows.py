@@ -1,0 +1,93 @@
+"""Rows of what every database has: types, access methods, collations.
+
+In: nothing but the definitions. Out: rows by column name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.pg_catalog.definitions import TypeRow, types
+from penstock.pg_catalog.enum_rows import type_rows
+from penstock.pg_catalog.relation_rows import BTREE, DELTA, Row
+from penstock.pg_catalog.relations import PG_CATALOG, schema_oids
+from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
+from penstock.sql.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
+
+ARRAY_INPUT: Final = 750
+"""pg_proc.oid of array_in: what tells true arrays from other types."""
+_DEFAULT_COLLATION: Final = 100
+_C_COLLATION: Final = 950
+_KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}
+_CATEGORIES: Final = {
+    "R": "reserved",
+    "T": "reserved (can be function or type name)",
+    "C": "unreserved (cannot be function or type name)",
+    "U": "unreserved",
+}
+
+
+def pg_type(snapshot: CatalogSnapshot) -> Iterator[Row]:
+    """PostgreSQL's own types, and the node's enums with the types of their arrays."""
+    for row in types().values():
+        yield _type(row, PG_CATALOG, NODE_OWNER)
+    schemas = schema_oids(snapshot)
+    for enum in snapshot.types:
+        owner = NODE_OWNER if enum.owner is None else enum.owner
+        for row in type_rows(enum):
+            yield _type(row, schemas[enum.schema], owner)
+
+
+def _type(row: TypeRow, namespace: int, owner: int) -> Row:
+    return {
+        "oid": row.oid,
+        "typname": row.typname,
+        "typnamespace": namespace,
+        "typowner": owner,
+        "typlen": row.typlen,
+        "typbyval": row.typbyval,
+        "typtype": row.typtype,
+        "typcategory": row.typcategory,
+        "typispreferred": row.typispreferred,
+        "typisdefined": True,
+        "typdelim": row.typdelim,
+        "typelem": row.typelem,
+        "typarray": row.typarray,
+        "typinput": ARRAY_INPUT if row.typinput == "array_in" else 0,
+        "typreceive": row.typreceive_oid,
+        "typalign": row.typalign,
+        "typstorage": row.typstorage,
+        "typtypmod": -1,
+        "typcollation": row.typcollation,
+    }
+
+
+def keywords(_: CatalogSnapshot) -> Iterator[Row]:
+    """Rows of pg_get_keywords."""
+    for word in sorted(KEY_WORDS):
+        code = next((code for code, words in _KEY_WORDS.items() if word in words), "U")
+        yield {"word": word, "catcode": code, "catdesc": _CATEGORIES[code]}
+
+
+def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
+    """What tables and the indexes for their keys are."""
+    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
+    yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
+
+
+def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
+    """The default collation, and C."""
+    common = {"collnamespace": PG_CATALOG, "collowner": NODE_OWNER, "collisdeterministic": True}
+    yield {"oid": _DEFAULT_COLLATION, "collname": "default", "collprovider": "d", **common} | {
+        "collencoding": -1
+    }
+    yield {
+        "oid": _C_COLLATION,
+        "collname": "C",
+        "collprovider": "c",
+        "collencoding": -1,
+        "collcollate": "C",
+        "collctype": "C",
+        **common,
+    }

@@ -1,0 +1,149 @@
+"""What running a statement gives: the shapes that a session knows how to send.
+
+In: results of whoever runs statements. Out: nothing; ``query_answers`` sends them. Rows and copies
+are iterables that are drawn as fast as the client reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
+from penstock.protocol.frontend_messages import FrontendMessage
+
+Cells = Sequence[bytes | None]
+"""One row in text format, None for NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A result set. ``tag``: of CommandComplete; where ``counted`` the number of rows follows."""
+
+    fields: tuple[FieldDescription, ...]
+    rows: Iterable[Cells]
+    tag: str = "SELECT"
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command without rows: ``SET``, ``CREATE PUBLICATION``, ``INSERT 0 5``."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message that is no error, on the way to an answer. ``severity``: NOTICE, WARNING ..."""
+
+    severity: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+    sqlstate: str = "00000"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """A command has run. ``notices`` come first."""
+
+    tag: str
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterChange:
+    """A setting that clients are told of has another value now."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """An empty query string."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """COPY TO STDOUT. ``chunks``: (rows, CopyData messages ready to be sent) at a time; where there
+    are rows a message begins, without rows one may go on.
+    """
+
+    columns: int
+    binary: bool
+    chunks: Iterable[tuple[int, bytes]]
+
+
+class Duplex(Protocol):
+    """Both sides of a COPY BOTH, for a walsender."""
+
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        """``waiting``: called while the client takes nothing, to hear what it says meanwhile."""
+
+    def next_message(self, timeout_s: float) -> FrontendMessage | None:
+        """The client's next message, None when there was none in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """START_REPLICATION: ``run`` returns when the client has sent CopyDone."""
+
+    run: Callable[[Duplex], None]
+
+
+Answer = Rows | Done | Notice | ParameterChange | Empty | CopyOut | Streaming
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Types of a statement's parameters, and its columns; None: it returns no rows."""
+
+    parameters: tuple[int, ...]
+    fields: tuple[FieldDescription, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared statement."""
+
+    text: str = field(repr=False)
+    description: Description
+
+
+class StatementRunner(Protocol):
+    """Runs the statements of one session; made by ``node`` for every session."""
+
+    @property
+    def prepared(self) -> dict[str, Prepared]:
+        """The prepared statements by name; "" is the one without."""
+
+    def simple(self, text: str) -> Iterable[Answer]:
+        """Run a query string, which may hold several statements."""
+
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        """What a statement takes and gives, without running it.
+
+        ``types``: oids of ``$1``, ``$2`` ... as far as the client has said them; 0 where not.
+        """
+
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        """Run one statement with parameters in text format: notices, then one answer."""
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        """What ReadyForQuery tells."""
+
+    def failed(self) -> None:
+        """The running statement has failed, perhaps while its rows were drawn."""
+
+    def cancel(self) -> None:
+        """End the running statement soon; from any thread."""
+
+    def terminate(self) -> None:
+        """As ``cancel``, for every statement from now on."""
+
+    def close(self) -> None:
+        """The session ends: temporary slots and the like go."""

@@ -1,0 +1,151 @@
+"""Aggregates and window functions in DuckDB's SQL with PostgreSQL's results (pg_aggregate.dat).
+
+In: an aggregate's name and its arguments as values. Out: a ``Value``. What is not here is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.sql.coercion import element
+from penstock.sql.primnodes import Const, Node
+from penstock.sql.query.primnodes import Aggref
+from penstock.sql.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_operators import PLAIN
+from penstock.sql.to_duckdb.duckdb_values import (
+    BOOL,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    MAX_PRECISION,
+    NUMERIC,
+    TEXT,
+    Value,
+    comparable,
+    duckdb_type,
+    refused,
+)
+from penstock.sql.to_duckdb.numeric_functions import DIVISION
+from penstock.sql.type_cache import is_enum
+
+_RANKS: Final = {
+    "row_number": "BIGINT",
+    "rank": "BIGINT",
+    "dense_rank": "BIGINT",
+    "percent_rank": "DOUBLE",
+    "cume_dist": "DOUBLE",
+}
+_VALUES: Final = frozenset({"first_value", "last_value"})
+_NEIGHBOURS: Final = frozenset({"lag", "lead", "nth_value"})
+_EXTREMES: Final = {"min": "arg_min", "max": "arg_max"}
+
+
+def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, over: str) -> Value:
+    """``order``, ``filter_``, ``over``: the clauses, or "". Raises FeatureNotSupported."""
+    distinct = "DISTINCT " if node.distinct else ""
+    tail = f"{filter_}{over}"
+    if not values:
+        if node.name != "count":
+            raise _refused(node, values)
+        return Value(f"count(*){tail}", INT8)
+    first = values[0]
+    if distinct:
+        check_groupable(first)
+
+    def call(name: str, *more: str) -> str:
+        return f"{name}({distinct}{', '.join((first.sql, *more))}{order}){tail}"
+
+    fails = any(value.fails for value in values)
+    match node.name:
+        case "count":
+            return Value(call("count"), INT8, None, fails)
+        case "sum":
+            return _sum(node, first, call("sum"), fails)
+        case "avg":
+            return _average(node, first, call("sum"), call("count"), fails)
+        case "min" | "max":
+            return _extreme(node, first, call(node.name), tail, fails)
+        case "bool_and" | "every":
+            return Value(call("bool_and"), BOOL, None, fails)
+        case "bool_or":
+            return Value(call("bool_or"), BOOL, None, fails)
+        case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
+            return Value(call("string_agg", values[1].sql), TEXT, None, fails)
+        case "array_agg" if not element(first.type):
+            return Value(call("list"), node.type, first.shape, fails)
+    raise _refused(node, values)
+
+
+def _sum(node: Aggref, value: Value, sql: str, fails: bool) -> Value:
+    if value.type in (INT2, INT4):
+        return Value(f"CAST({sql} AS BIGINT)", INT8, None, True)
+    if value.type == INT8:
+        shape = (MAX_PRECISION, 0)
+    elif value.type == NUMERIC and value.shape is not None:
+        shape = (MAX_PRECISION, value.shape[1])
+    elif value.type == FLOAT8:
+        return Value(f"CAST({sql} AS DOUBLE)", FLOAT8, None, fails)
+    else:
+        raise _refused(node, [value])
+    return Value(f"CAST({sql} AS {duckdb_type(NUMERIC, shape)})", NUMERIC, shape, True)
+
+
+def _average(node: Aggref, value: Value, total: str, count: str, fails: bool) -> Value:
+    if value.type == FLOAT8:
+        return Value(f"({total} / {count})", FLOAT8, None, fails)
+    if value.type not in (INT2, INT4, INT8) and value.shape is None:
+        raise _refused(node, [value])
+    texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
+    return Value(f"{DIVISION}({texts})", NUMERIC, None, fails)
+
+
+def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:
+    if value.type in PLAIN or value.shape is not None:
+        return Value(sql, node.type, value.shape, fails)
+    if (value.type == NUMERIC or is_enum(value.type)) and not node.distinct:
+        key = comparable(value, value)[0]
+        return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", node.type, None, fails)
+    raise _refused(node, [value])
+
+
+def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
+    """What is only there with OVER. Raises FeatureNotSupported."""
+    name, fails = node.name, any(value.fails for value in values)
+    if name in _RANKS:
+        return Value(f"CAST({name}(){over} AS {_RANKS[name]})", node.type)
+    if name == "ntile" and isinstance(node.arguments[0], Const):
+        _check_positive(node.arguments[0], "argument of ntile must be greater than zero", "22014")
+        return Value(f"CAST(ntile({values[0].sql}){over} AS INTEGER)", node.type)
+    if name in _VALUES:
+        return Value(f"{name}({values[0].sql}){over}", node.type, values[0].shape, fails)
+    constant = all(isinstance(argument, Const) for argument in node.arguments[1:2])
+    if name in _NEIGHBOURS and constant and len(values) < 3:
+        arguments = ", ".join(value.sql for value in values)
+        if name == "nth_value":
+            _check_positive(
+                node.arguments[1], "argument of nth_value must be greater than zero", "22016"
+            )
+        return Value(f"{name}({arguments}){over}", node.type, values[0].shape, fails)
+    raise _refused(node, values)
+
+
+def _check_positive(node: Node, message: str, sqlstate: str) -> None:
+    if isinstance(node, Const) and node.text is not None and int(node.text) <= 0:
+        raise PenstockError(message, sqlstate=sqlstate)
+
+
+def check_groupable(value: Value) -> None:
+    """Values that are equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
+    if value.type in PLAIN or (value.type == NUMERIC and value.shape is not None):
+        return
+    if is_enum(value.type):
+        return
+    raise refused(f"grouping by {type_name(value.type)}")
+
+
+def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
+    shown = ", ".join(type_name(value.type) for value in values) or "*"
+    return refused(f"function {node.name}({shown})")

@@ -1,0 +1,95 @@
+"""Changes of rows as SQL of DuckDB: what is inserted, and what UPDATE and DELETE compute.
+
+In: typed plans. Out: a compiled query whose columns are as the table keeps them, and expressions
+over the columns of the rows that are changed, or of rows that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.pgtypes.numeric import precision_and_scale
+from penstock.sql.coercion import element
+from penstock.sql.nesting import limited_depth
+from penstock.sql.object_names import RangeVar
+from penstock.sql.primnodes import Node, substituted
+from penstock.sql.query.change_analysis import ChangePlan, InsertPlan
+from penstock.sql.query.generated_column import analyze_generation
+from penstock.sql.query.primnodes import OutputColumn, TableScan
+from penstock.sql.to_duckdb.duckdb_query import (
+    CompiledQuery,
+    QueryCompiler,
+    TableInput,
+    compile_query,
+)
+from penstock.sql.to_duckdb.duckdb_values import NUMERIC, Value, as_text, duckdb_type
+
+_ROWS: Final = "r1"
+
+
+def compile_insert(plan: InsertPlan) -> CompiledQuery:
+    """The rows that are inserted, as the table keeps them. Raises as ``compile_query``."""
+    compiled = compile_query(plan.query)
+    shown = ", ".join(
+        f"{stored(value, column)} AS c{number}"
+        for number, (value, column) in enumerate(
+            zip(compiled.values, plan.query.columns, strict=True), 1
+        )
+    )
+    return replace(compiled, sql=f"SELECT {shown} FROM ({compiled.sql})")
+
+
+def stored(value: Value, column: OutputColumn) -> str:
+    """A value as its column is kept (``penstock.pgtypes.arrow_type``)."""
+    item = element(value.type)
+    if NUMERIC not in (value.type, item):
+        return value.sql
+    shape = precision_and_scale(column.typmod)
+    if item:
+        return f"CAST({value.sql} AS {duckdb_type(value.type, shape)})"
+    if shape is None:
+        return as_text(value)
+    return f"CAST({value.sql} AS {duckdb_type(NUMERIC, shape)})"
+
+
+@dataclass(frozen=True)
+class CompiledExpression:
+    """``sql``: over rows of the relation ``relation`` with ``columns``, as (c1, column).
+
+    ``inputs``: other tables that its subqueries read.
+    """
+
+    sql: str
+    relation: str
+    columns: tuple[tuple[str, OutputColumn], ...]
+    inputs: tuple[TableInput, ...]
+
+
+def compile_expression(
+    plan: ChangePlan, node: Node, column: OutputColumn | None = None
+) -> CompiledExpression:
+    """``column``: that is set to it; None: it is the condition. Raises as ``compile_query``."""
+    compiler = QueryCompiler()
+    compiler.scan(plan.target)
+    with limited_depth():
+        value = compiler.value(node)
+    own, *others = compiler.tables
+    inputs: Sequence[TableInput] = [compiler.input(scan, None) for scan in others]
+    sql = value.sql if column is None else stored(value, column)
+    return CompiledExpression(sql, own.name, compiler.input(own, None).columns, tuple(inputs))
+
+
+def compile_generation(
+    column: OutputColumn, columns: Sequence[OutputColumn], table: str
+) -> CompiledExpression:
+    """A generated column of rows of which all others are known. ``table``: ``[schema.]name``.
+
+    Raises as ``analyze_generation`` and ``compile_query``.
+    """
+    scan = TableScan(_ROWS, tuple(columns), RangeVar(table))
+    names = (each.name for each in columns)
+    values = dict(zip(names, scan.variables(), strict=True))
+    node = substituted(analyze_generation(column, columns, table), values)
+    return compile_expression(ChangePlan(scan, (), None), node, column)

@@ -1,0 +1,316 @@
+"""Functions and casts by functions in DuckDB's SQL (pg_proc.dat, by name and argument types).
+
+In: a function's name, its arguments as values and as nodes, and what it returns. Out: a ``Value``.
+Everything that is not here is refused, however immutable PostgreSQL says it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.pgtypes.numeric import precision_and_scale
+from penstock.sql.coercion import element
+from penstock.sql.primnodes import Const, Node
+from penstock.sql.quoting import quote_literal, type_name
+from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
+from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
+from penstock.sql.to_duckdb.duckdb_values import (
+    BOOL,
+    BPCHAR,
+    BYTEA,
+    DATE,
+    FLOAT4,
+    FLOAT8,
+    FLOATS,
+    INT4,
+    INTEGERS,
+    MAX_PRECISION,
+    NAME,
+    NUMERIC,
+    STRINGS,
+    TEXT,
+    TIMESTAMP,
+    UUID,
+    VARCHAR,
+    Value,
+    duckdb_type,
+    refused,
+)
+from penstock.sql.type_cache import is_enum, types
+
+_TRIMS: Final = {"btrim": "trim", "ltrim": "ltrim", "rtrim": "rtrim"}
+_DATE_FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})
+_TIME_FIELDS: Final = _DATE_FIELDS | {"hour", "minute"}
+_TRUNCATED: Final = frozenset(
+    {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
+)
+_EXTRACTED_DIGITS: Final = 10
+_MAX_SCALE: Final = 30
+_LIMIT: Final = 1_000_000
+
+
+def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
+    """A call. Raises FeatureNotSupported where DuckDB has nothing that surely agrees."""
+    types = tuple(value.type for value in values)
+    fails = any(value.fails for value in values)
+    sql = _text(name, values, nodes) if types and types[0] in STRINGS else None
+    sql = sql or _other(name, values, nodes)
+    if sql is not None:
+        return Value(sql, result, None, fails)
+    found = _number(name, values, nodes, result) or _calendar(name, values, nodes, result)
+    if found is None:
+        shown = ", ".join(type_name(oid) for oid in types)
+        raise refused(f"function {name}({shown})")
+    return found
+
+
+def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | None:
+    first = values[0].sql
+    trimmed = f"rtrim({first}, ' ')" if values[0].type == BPCHAR else first
+    numbers = [_integer(node) for node in nodes[1:]]
+    match name, len(values):
+        case "lower", 1:
+            return ascii_lower(first)
+        case "upper", 1:
+            return ascii_upper(first)
+        case (("length" | "char_length" | "character_length"), 1):
+            return f"CAST(length({trimmed}) AS INTEGER)"
+        case "octet_length", 1:
+            return f"CAST(strlen({first}) AS INTEGER)"
+        case (("btrim" | "ltrim" | "rtrim"), 1):
+            return f"{_TRIMS[name]}({first}, ' ')"
+        case (("btrim" | "ltrim" | "rtrim"), 2):
+            return f"{_TRIMS[name]}({first}, {values[1].sql})"
+        case (("left" | "right"), 2) if numbers[0] is not None:
+            return f"{name}({first}, {numbers[0]})"
+        case (("substr" | "substring"), 2) if numbers[0] is not None and numbers[0] >= 1:
+            return f"substring({first}, {numbers[0]})"
+        case (("substr" | "substring"), 3) if None not in numbers:
+            start, length = (number or 0 for number in numbers)
+            return f"substring({first}, {start}, {length})" if start > 0 <= length else None
+        case "replace", 3:
+            return f"replace({first}, {values[1].sql}, {values[2].sql})"
+        case (("strpos" | "position"), 2):
+            return f"CAST(instr({first}, {values[1].sql}) AS INTEGER)"
+        case "md5", 1:
+            return f"md5({first})"
+        case "repeat", 2 if numbers[0] is not None:
+            return f"repeat({first}, {max(numbers[0], 0)})"
+        case (("lpad" | "rpad"), 2) if numbers[0] is not None:
+            return f"{name}({first}, {max(numbers[0], 0)}, ' ')"
+        case "starts_with", 2:
+            return f"starts_with({first}, {values[1].sql})"
+    return None
+
+
+def _integer(node: Node) -> int | None:
+    """A constant that DuckDB and PostgreSQL count alike."""
+    if not isinstance(node, Const) or node.text is None or node.type != INT4:
+        return None
+    number = int(node.text)
+    return number if abs(number) <= _LIMIT else None
+
+
+def _other(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | None:
+    if len(values) not in (1, 2):
+        return None
+    first = values[0]
+    if name in ("length", "octet_length") and first.type == BYTEA and len(values) == 1:
+        return f"CAST(octet_length({first.sql}) AS INTEGER)"
+    if name == "cardinality" and element(first.type):
+        return f"CAST(len({first.sql}) AS INTEGER)"
+    dimension = name in ("array_length", "array_upper") and element(first.type)
+    if dimension and _integer(nodes[1]) == 1:
+        return f"CAST(nullif(len({first.sql}), 0) AS INTEGER)"
+    return None
+
+
+def _number(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value | None:
+    first = values[0] if values else None
+    if first is None:
+        return None
+    if name == "mod" and len(values) == 2 and first.type in INTEGERS:
+        return integer_arithmetic("%", first, values[1], result)
+    if name in ("round", "trunc") and first.shape is not None:
+        return _rounded(name, first, nodes[1:])
+    if len(values) != 1:
+        return None
+    if name == "round" and first.type == FLOAT8:
+        return Value(f"round_even({first.sql}, 0)", result, None, first.fails)
+    if name == "trunc" and first.type == FLOAT8:
+        return Value(f"trunc({first.sql})", result, None, first.fails)
+    if name == "abs" and (first.type in INTEGERS | FLOATS or first.shape is not None):
+        fails = first.fails or first.type in INTEGERS
+        return Value(f"abs({first.sql})", result, first.shape, fails)
+    if name in ("floor", "ceil", "ceiling"):
+        if first.type == FLOAT8:
+            return Value(f"{name.removesuffix('ing')}({first.sql})", result, None, first.fails)
+        if first.shape is not None and first.shape[0] - first.shape[1] < 37:
+            shape = (first.shape[0] - first.shape[1] + 1, 0)
+            call = f"{name.removesuffix('ing')}({first.sql})"
+            sql = f"CAST({call} AS DECIMAL({shape[0]},0))"
+            return Value(sql, NUMERIC, shape, first.fails)
+    return None
+
+
+def _rounded(name: str, value: Value, digits: Sequence[Node]) -> Value | None:
+    """To a constant number of digits after the point, none by default."""
+    scale = _integer(digits[0]) if digits else 0
+    if scale is None or value.shape is None or not 0 <= scale <= _MAX_SCALE:
+        return None
+    precision, has = value.shape
+    shape = (precision - has + 1 + scale, scale)
+    if shape[0] > MAX_PRECISION:
+        return None
+    call = f"{name}({value.sql}, {scale})" if scale < has else value.sql
+    return Value(f"CAST({call} AS DECIMAL({shape[0]},{shape[1]}))", NUMERIC, shape, value.fails)
+
+
+def _calendar(
+    name: str, values: Sequence[Value], nodes: Sequence[Node], result: int
+) -> Value | None:
+    if len(values) != 2 or values[1].type not in (DATE, TIMESTAMP):
+        return None
+    field = nodes[0].text if isinstance(nodes[0], Const) else None
+    argument = values[1]
+    if field is None or "infinity" in argument.sql:
+        return None
+    field = field.lower()
+    known = _DATE_FIELDS if argument.type == DATE else _TIME_FIELDS
+    if name == "extract" and field in known:
+        shape = (_EXTRACTED_DIGITS, 0)
+        sql = f"CAST(extract({field} FROM {argument.sql}) AS DECIMAL({shape[0]},0))"
+        return Value(sql, NUMERIC, shape, argument.fails)
+    if name == "date_part" and field in known:
+        sql = f"CAST(extract({field} FROM {argument.sql}) AS DOUBLE)"
+        return Value(sql, result, None, argument.fails)
+    if name == "date_trunc" and argument.type == TIMESTAMP and field in _TRUNCATED:
+        sql = f"CAST(date_trunc('{field}', {argument.sql}) AS TIMESTAMP)"
+        return Value(sql, result, None, argument.fails)
+    return None
+
+
+def cast(value: Value, target: int, typmod: int) -> Value:
+    """A cast by a function of pg_cast. Raises FeatureNotSupported."""
+    source = value.type
+    if source == target:
+        return _length(value, typmod)
+    if source in INTEGERS and target in INTEGERS | FLOATS:
+        return _plain(value, target, fails=target in INTEGERS)
+    if source in INTEGERS and target == NUMERIC:
+        return as_decimal(value)
+    if source in FLOATS and (target in FLOATS or target in INTEGERS):
+        return _of_float(value, target)
+    if source == NUMERIC and value.shape is None and target in FLOATS:
+        return _float_of_text(value, target)
+    if source == NUMERIC and value.shape is not None:
+        if target in INTEGERS:
+            return _plain(value, target, fails=True)
+        if target in FLOATS:
+            sql = f"CAST(CAST({value.sql} AS VARCHAR) AS {duckdb_type(target, None)})"
+            return Value(sql, target, None, value.fails)
+    if {source, target} == {BOOL, INT4}:
+        return _plain(value, target)
+    if source == BOOL and target in (TEXT, VARCHAR):
+        sql = f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"
+        return Value(sql, target, None, value.fails)
+    if source == BPCHAR and target in (TEXT, VARCHAR):
+        return Value(f"rtrim({value.sql}, ' ')", target, None, value.fails)
+    if source == NAME and target in (TEXT, VARCHAR):
+        return Value(value.sql, target, None, value.fails)
+    if (source, target) == (DATE, TIMESTAMP) and value.fails:
+        return Value(f"({value.sql} + TIME '00:00:00')", TIMESTAMP, None, True)
+    if (source, target) in ((DATE, TIMESTAMP), (TIMESTAMP, DATE)):
+        return _plain(value, target, fails=True)
+    raise refused(f"the cast from {type_name(source)} to {type_name(target)}")
+
+
+def _plain(value: Value, target: int, *, fails: bool = False) -> Value:
+    sql = f"CAST({value.sql} AS {duckdb_type(target, None)})"
+    return Value(sql, target, None, value.fails or fails)
+
+
+def _float_of_text(value: Value, target: int) -> Value:
+    """numeric_float8: through the text, whose value must have a float."""
+    held = duckdb_type(target, None)
+    done = f"CAST({value.sql} AS {held})"
+    checks = (
+        f"WHEN isinf({done}) AND {value.sql} NOT IN ('Infinity', '-Infinity')"
+        f" THEN CAST(error('value out of range: overflow') AS {held})"
+        f" WHEN {done} = 0 AND regexp_matches({value.sql}, '[1-9]')"
+        f" THEN CAST(error('value out of range: underflow') AS {held})"
+    )
+    return Value(f"CASE {checks} ELSE {done} END", target, None, True)
+
+
+def _of_float(value: Value, target: int) -> Value:
+    if target != FLOAT4:
+        return _plain(value, target, fails=target in INTEGERS)
+    done = f"CAST({value.sql} AS FLOAT)"
+    checks = (
+        f"WHEN isinf({done}) AND NOT isinf({value.sql})"
+        " THEN CAST(error('value out of range: overflow') AS FLOAT)"
+        f" WHEN {done} = 0 AND {value.sql} <> 0"
+        " THEN CAST(error('value out of range: underflow') AS FLOAT)"
+    )
+    return Value(f"CASE {checks} ELSE {done} END", target, None, True)
+
+
+def _length(value: Value, typmod: int) -> Value:
+    """Length coercions, all explicit here: strings are cut, numerics rounded or refused."""
+    if value.type == VARCHAR:
+        return Value(f"left({value.sql}, {typmod - 4})", VARCHAR, None, value.fails)
+    if value.type == BPCHAR:
+        return Value(f"rpad({value.sql}, {typmod - 4}, ' ')", BPCHAR, None, value.fails)
+    shape = precision_and_scale(typmod)
+    packed = typmod - 4
+    ordinary = 0 <= (packed & 0x7FF) <= (packed >> 16 & 0xFFFF)
+    if value.type == NUMERIC and value.shape is not None and shape is not None and ordinary:
+        sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
+        return Value(sql, NUMERIC, shape, True)
+    raise refused(f"a cast of {type_name(value.type)} to another length")
+
+
+def output_text(value: Value, target: int) -> Value:
+    """CoerceViaIO to a string: what the output function prints; of a string to an enum: its label.
+
+    Raises FeatureNotSupported.
+    """
+    if is_enum(target) and value.type in (TEXT, VARCHAR):
+        return _label(value, target)
+    if target not in (TEXT, VARCHAR):
+        raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
+    if value.type in INTEGERS | {NUMERIC, DATE, TIMESTAMP}:
+        sql = f"CAST({value.sql} AS VARCHAR)"
+    elif value.type in (UUID, VARCHAR, TEXT, NAME) or is_enum(value.type):
+        sql = value.sql
+    else:
+        raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
+    if value.type in (DATE, TIMESTAMP):
+        sql = f"replace({sql}, ' (BC)', ' BC')"
+    return Value(sql, target, None, value.fails)
+
+
+def _label(value: Value, target: int) -> Value:
+    """enum_in"""
+    labels = ", ".join(map(quote_literal, types()[target].labels)) or "NULL"
+    message = quote_literal(f'invalid input value for enum {type_name(target)}: "')
+    refusal = f"CAST(error({message} || {value.sql} || '\"') AS VARCHAR)"
+    known = f"{value.sql} IS NULL OR {value.sql} IN ({labels})"
+    return Value(f"CASE WHEN {known} THEN {value.sql} ELSE {refusal} END", target, None, True)
+
+
+def fitted(value: Value, typmod: int) -> Value:
+    """A string that is assigned: blanks are cut, anything else that is too long is 22001."""
+    most = typmod - 4
+    name = "character" if value.type == BPCHAR else "character varying"
+    kept = f"left({value.sql}, {most})"
+    refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"
+    sql = (
+        f"CASE WHEN {value.sql} IS NULL OR length({value.sql}) <= {most} THEN {value.sql}"
+        f" WHEN length(rtrim({value.sql}, ' ')) <= {most} THEN {kept} ELSE {refusal} END"
+    )
+    if value.type == BPCHAR:
+        sql = f"rpad({sql}, {most}, ' ')"
+    return Value(sql, value.type, None, True)

@@ -1,0 +1,29 @@
+"""An item of ORDER BY as DuckDB orders the way PostgreSQL does.
+
+In: a sort key with its compiled value. Out: SQL; types whose order is another one are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.sql.coercion import element
+from penstock.sql.query.primnodes import SortKey
+from penstock.sql.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_operators import PLAIN
+from penstock.sql.to_duckdb.duckdb_values import BPCHAR, NUMERIC, Value, comparable, refused
+from penstock.sql.type_cache import is_enum
+
+_ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
+
+
+def order_by(key: SortKey, value: Value) -> str:
+    """``value``: of the key's node. Raises FeatureNotSupported."""
+    if value.type not in _ORDERED and not is_enum(value.type):
+        # NULL elements go where NULL does, which is right for the usual two orders only.
+        usual = key.nulls_first == key.descending
+        if element(value.type) not in _ORDERED or not usual:
+            raise refused(f"ORDER BY of {type_name(value.type)}")
+    direction = "DESC" if key.descending else "ASC"
+    nulls = "FIRST" if key.nulls_first else "LAST"
+    return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"

@@ -1,0 +1,119 @@
+"""LIKE, ILIKE and regular expressions with constant patterns, in DuckDB's SQL.
+
+In: the SQL of a string and the pattern. Out: an SQL condition. Case is folded for A to Z only, as
+collation C does. Of PostgreSQL's advanced regular expressions only the part is taken that DuckDB's
+(RE2) reads alike; the rest is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Final
+
+from penstock.errors import InvalidParameterValue
+from penstock.sql.quoting import quote_literal
+from penstock.sql.to_duckdb.duckdb_values import refused
+
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_MAX_REPEAT: Final = 255
+_CLASS: Final = (
+    r"\[\^?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_ ,;@#%&<>/~\x80-\U0010ffff])+\]"
+)
+_PLAIN: Final = r"""[A-Za-z0-9_ ,;:@#%&=<>/~!"'`\x80-\U0010ffff\n\t-]"""
+_ATOM: Final = rf"{_PLAIN}|\\[.*+?()\[\]{{}}|^$]|\\[dw]|\.|{_CLASS}"
+_REPEAT: Final = r"[*+?]|\{[0-9]{1,3}(?:,(?:[0-9]{1,3})?)?\}"
+_TOKEN: Final = re.compile(
+    rf"(?P<atom>{_ATOM})(?P<repeat>{_REPEAT})?|(?P<anchor>[\^$])|(?P<other>[(|)])"
+)
+_GROUP_REPEAT: Final = re.compile(r"[*+?]")
+
+
+def ascii_lower(sql: str) -> str:
+    """lower() of collation C."""
+    return f"translate({sql}, '{string.ascii_uppercase}', '{string.ascii_lowercase}')"
+
+
+def ascii_upper(sql: str) -> str:
+    """upper() of collation C."""
+    return f"translate({sql}, '{string.ascii_lowercase}', '{string.ascii_uppercase}')"
+
+
+def like(sql: str, pattern: str, insensitive: bool) -> str:
+    """``sql LIKE pattern`` with the backslash as escape. Raises 22025 for one at the end."""
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise InvalidParameterValue(
+            "LIKE pattern must not end with escape character", sqlstate="22025"
+        )
+    if insensitive:
+        sql, pattern = ascii_lower(sql), pattern.translate(_LOWER)
+    return f"({sql} LIKE {quote_literal(pattern)} ESCAPE '\\')"
+
+
+def like_escape(pattern: str, escape: str) -> str:
+    """A pattern with another escape character, rewritten for the backslash (like_escape)."""
+    if len(escape) > 1:
+        raise InvalidParameterValue(
+            "invalid escape string",
+            hint="Escape string must be empty or one character.",
+            sqlstate="22019",
+        )
+    if not escape:
+        return pattern.replace("\\", "\\\\")
+    if escape == "\\":
+        return pattern
+    result, after = [], False
+    for character in pattern:
+        if character == escape and not after:
+            result.append("\\")
+            after = True
+        elif character == "\\":
+            result.append("\\" if after else "\\\\")
+            after = False
+        else:
+            result.append(character)
+            after = False
+    return "".join(result)
+
+
+def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
+    """``sql ~ pattern`` for the patterns that both engines read alike."""
+    _check(pattern)
+    if insensitive:
+        sql, pattern = ascii_lower(sql), _lower_pattern(pattern)
+    return f"regexp_matches({sql}, {quote_literal(pattern)}, 's')"
+
+
+def _lower_pattern(pattern: str) -> str:
+    return re.sub(r"\\.|[A-Z]", lambda match: match[0].translate(_LOWER), pattern)
+
+
+def _check(pattern: str) -> None:
+    """Raise where the pattern leaves the common part."""
+    at, depth, empty = 0, 0, True
+    while at < len(pattern):
+        match = _TOKEN.match(pattern, at)
+        if match is None or pattern.startswith(("(?", "(*"), at):
+            raise _refused(pattern)
+        repeat = match["repeat"] or ""
+        numbers = [int(number) for number in re.findall(r"\d+", repeat)]
+        if any(number > _MAX_REPEAT for number in numbers) or numbers != sorted(numbers):
+            raise _refused(pattern)
+        if match["other"] in ("|", ")") and empty:
+            raise _refused(pattern)
+        at = match.end()
+        if match["other"] == ")":
+            depth -= 1
+            group = _GROUP_REPEAT.match(pattern, at)
+            at = group.end() if group else at
+        depth += match["other"] == "("
+        empty = match["other"] in ("(", "|")
+        follows = pattern[at : at + 1]
+        if depth < 0 or (follows and follows in "*+?{"):
+            raise _refused(pattern)
+    if depth or empty:
+        raise _refused(pattern)
+
+
+def _refused(pattern: str) -> Exception:
+    return refused(f"the regular expression {quote_literal(pattern)}")

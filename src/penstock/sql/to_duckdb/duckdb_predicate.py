@@ -1,0 +1,372 @@
+"""Typed expressions as SQL of DuckDB that gives what PostgreSQL gives (execExprInterp.c).
+
+In: a typed tree over columns named as at the publisher. Out: SQL text, boolean or NULL, that needs
+no extension and no setting. An operand that may raise an error is evaluated only where PostgreSQL
+would evaluate it: AND and OR go from left to right. What does not surely agree is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatchmethod
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.sql.array_literals import split_array
+from penstock.sql.builtin import functions
+from penstock.sql.coercion import element
+from penstock.sql.expressions import BoolOp
+from penstock.sql.operator_analysis import contains_var
+from penstock.sql.primnodes import (
+    ArrayExpr,
+    BooleanTest,
+    BoolExpr,
+    CaseExpr,
+    CaseTestExpr,
+    CoalesceExpr,
+    CollateExpr,
+    Const,
+    DistinctExpr,
+    Form,
+    FuncExpr,
+    MinMaxExpr,
+    Node,
+    NullIfExpr,
+    NullTest,
+    OpExpr,
+    RelabelType,
+    ScalarArrayOpExpr,
+    Var,
+)
+from penstock.sql.quoting import type_name
+from penstock.sql.to_duckdb.constant_folding import folded
+from penstock.sql.to_duckdb.duckdb_functions import cast, function
+from penstock.sql.to_duckdb.duckdb_operators import PLAIN, binary, compare, prefix
+from penstock.sql.to_duckdb.duckdb_patterns import like_escape
+from penstock.sql.to_duckdb.duckdb_values import (
+    BOOL,
+    BPCHAR,
+    FLOATS,
+    INTEGERS,
+    NUMERIC,
+    TEXT,
+    VARCHAR,
+    Value,
+    aligned,
+    array,
+    column,
+    constant,
+    duckdb_type,
+    refused,
+)
+
+MAX_LENGTH: Final = 1_000_000
+"""Characters of a predicate: nested arithmetic repeats its operands."""
+_LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
+_TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
+
+
+def predicate(node: Node) -> Value:
+    """A boolean expression. Raises FeatureNotSupported, and 54001 when it becomes too long."""
+    return ExpressionCompiler().value(node)
+
+
+def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
+    """AND or OR from left to right, the next operand only where it decides."""
+    result = values[-1]
+    for value in reversed(values[:-1]):
+        joined = f"({value.sql} {operator.value} {result.sql})"
+        if value.fails or result.fails:
+            decided = "FALSE" if operator is BoolOp.AND else "TRUE"
+            joined = f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
+        result = Value(joined, BOOL, None, value.fails or result.fails)
+    return _limited(result)
+
+
+def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
+    """A strict function of operands that may fail: PostgreSQL evaluates every one of them, DuckDB
+    not where another is NULL, nor where a comparison with a constant is decided by the types.
+    A constant that is NULL comes first: PostgreSQL's planner sees it. ``nodes``: the operands."""
+    failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
+    if not failing:
+        return result
+    known = [
+        f"WHEN ({value.sql}) IS NULL THEN NULL "
+        for value, node in zip(values, nodes, strict=False)
+        if not isinstance(node, Const) and not contains_var(node)
+    ]
+    sql = f"CASE {''.join(known)}WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
+    return Value(sql, result.type, result.shape, True)
+
+
+def _limited(value: Value) -> Value:
+    if len(value.sql) > MAX_LENGTH:
+        raise PenstockError("row filter is too complex", sqlstate="54001")
+    return value
+
+
+class ExpressionCompiler:
+    """Values of nodes; holds the argument of the CASE that it is in."""
+
+    def __init__(self) -> None:
+        self._case: list[Value] = []
+
+    def value(self, node: Node) -> Value:
+        """The SQL of an expression. Raises as ``predicate``."""
+        value = _limited(self._value(folded(node)))
+        if value.fails and not contains_var(node) and not self._case:
+            self._constants_may_fail()
+        return value
+
+    def _constants_may_fail(self) -> None:
+        """PostgreSQL's planner evaluates constants, whether there are rows or not."""
+        raise refused("an expression of constants that may fail")
+
+    @singledispatchmethod
+    def _value(self, node: Node) -> Value:
+        raise refused(f"{type(node).__name__}")
+
+    @_value.register
+    def _var(self, node: Var) -> Value:
+        return column(node.name, node.type, node.typmod)
+
+    @_value.register
+    def _const(self, node: Const) -> Value:
+        return constant(node.text, node.type)
+
+    @_value.register
+    def _bool(self, node: BoolExpr) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        if node.operator is BoolOp.NOT:
+            return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
+        joined = conjunction(values, node.operator)
+        decided = "TRUE" if node.operator is BoolOp.OR else "FALSE"
+        early = self._decided(node, decided) if joined.fails else None
+        if early is None:
+            return joined
+        return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
+
+    def _decided(self, node: Node, want: str) -> str | None:
+        """Whether constants alone make it TRUE or FALSE, as the planner sees it (clauses.c):
+        then nothing else is evaluated. None where they cannot."""
+        if not contains_var(node) and not self._case:
+            return f"({self.value(node).sql}) IS {want}"
+        if isinstance(node, CaseExpr) and node.argument is None:
+            rest = self._decided(node.default, want) or "FALSE"
+            for when in reversed(node.whens):
+                if contains_var(when.condition):
+                    rest = "FALSE"
+                    continue
+                branch = self._decided(when.result, want) or "FALSE"
+                condition = self.value(when.condition).sql
+                rest = f"CASE WHEN {condition} THEN {branch} ELSE {rest} END"
+            return rest
+        if not isinstance(node, BoolExpr):
+            return None
+        if node.operator is BoolOp.NOT:
+            return self._decided(node.arguments[0], "FALSE" if want == "TRUE" else "TRUE")
+        found = [self._decided(argument, want) for argument in node.arguments]
+        known = [sql for sql in found if sql is not None]
+        if (node.operator is BoolOp.OR) == (want == "TRUE"):
+            return f"({' OR '.join(known)})" if known else None
+        return f"({' AND '.join(known)})" if len(known) == len(found) else None
+
+    @_value.register
+    def _null_test(self, node: NullTest) -> Value:
+        value = self.value(node.argument)
+        test = "IS NOT NULL" if node.negated else "IS NULL"
+        return Value(f"({value.sql} {test})", BOOL, None, value.fails)
+
+    @_value.register
+    def _boolean_test(self, node: BooleanTest) -> Value:
+        value = self.value(node.argument)
+        return Value(
+            f"({value.sql} IS {_TESTS.get(node.test, node.test)})", BOOL, None, value.fails
+        )
+
+    @_value.register
+    def _operator(self, node: OpExpr) -> Value:
+        if has_null(node):
+            return constant(None, node.type)
+        values = [self.value(argument) for argument in node.arguments[:-1]]
+        last = node.arguments[-1]
+        if _is_like_escape(last):
+            last = self._like_pattern(last)
+        value = self.value(last)
+        if not values:
+            return prefix(node.name, value)
+        result = binary(node.name, values[0], value, node.type, stripped(last))
+        return strict([values[0], value], result, () if self._case else node.arguments)
+
+    def _like_pattern(self, node: Node) -> Node:
+        assert isinstance(node, FuncExpr)
+        pattern, escape = (stripped(argument) for argument in node.arguments)
+        if not isinstance(pattern, Const) or not isinstance(escape, Const):
+            raise refused("a pattern that is not a constant")
+        if pattern.text is None or escape.text is None:
+            return Const(TEXT, None)
+        return Const(TEXT, like_escape(pattern.text, escape.text))
+
+    @_value.register
+    def _distinct(self, node: DistinctExpr) -> Value:
+        left, right = (self.value(argument) for argument in node.arguments)
+        if not left.fails and not right.fails:
+            return compare("IS DISTINCT FROM", left, right)
+        sql = (
+            f"CASE WHEN ({left.sql}) IS NULL THEN ({right.sql}) IS NOT NULL"
+            f" WHEN ({right.sql}) IS NULL THEN TRUE ELSE {compare('<>', left, right).sql} END"
+        )
+        return Value(sql, BOOL, None, True)
+
+    @_value.register
+    def _null_if(self, node: NullIfExpr) -> Value:
+        left, right = (self.value(argument) for argument in node.arguments)
+        equal = strict([left, right], compare("=", left, right))
+        sql = f"CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END"
+        return Value(sql, node.type, left.shape, equal.fails)
+
+    @_value.register
+    def _scalar_array(self, node: ScalarArrayOpExpr) -> Value:
+        left_node, right_node = node.arguments
+        left = self.value(left_node)
+        elements = _elements(right_node)
+        if elements is None:
+            return self._any_of_list(node, left, right_node)
+        if not elements:
+            sql = f"({'FALSE' if node.any else 'TRUE'})"
+            return Value(sql, BOOL, None, left.fails)
+        values = [self.value(item) for item in elements]
+        in_list = (node.name, node.any) in (("=", True), ("<>", False))
+        fails = left.fails or any(value.fails for value in values)
+        if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
+            compare("=", left, values[0])
+            word = "IN" if node.any else "NOT IN"
+            sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
+            return Value(sql, BOOL)
+        compared = [
+            strict([left, value], binary(node.name, left, value, BOOL, stripped(item)))
+            for value, item in zip(values, elements, strict=True)
+        ]
+        return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
+
+    def _any_of_list(self, node: ScalarArrayOpExpr, left: Value, right_node: Node) -> Value:
+        """ANY and ALL over an array that is a column: three-valued, element by element."""
+        if isinstance(right_node, Const):
+            return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
+        right = self.value(right_node)
+        item = Value("item", element(right.type), right.shape)
+        test = binary(node.name, left, item, BOOL, right_node)
+        if test.fails:
+            raise refused("ANY or ALL over an array with a value that may fail")
+        found = f"list_transform({right.sql}, lambda item: {test.sql})"
+        decided, rest = ("TRUE", "FALSE") if node.any else ("FALSE", "TRUE")
+        sql = (
+            f"CASE WHEN {right.sql} IS NULL THEN NULL"
+            f" WHEN list_contains({found}, {decided}) THEN {decided}"
+            f" WHEN len(list_filter({found}, lambda item: item IS NULL)) > 0 THEN NULL"
+            f" ELSE {rest} END"
+        )
+        return Value(sql, BOOL, None, right.fails)
+
+    @_value.register
+    def _function(self, node: FuncExpr) -> Value:
+        if node.form in (Form.IMPLICIT, Form.EXPLICIT):
+            argument = node.arguments[0]
+            if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
+                return constant(argument.text, NUMERIC)
+            if has_null(node):
+                return constant(None, node.type)
+            return cast(self.value(argument), node.type, node.typmod)
+        if has_null(node) and functions()[node.oid].strict:
+            return constant(None, node.type)
+        values = [self.value(argument) for argument in node.arguments]
+        nodes = [stripped(argument) for argument in node.arguments]
+        return strict(values, function(node.name, values, nodes, node.type))
+
+    @_value.register
+    def _relabel(self, node: RelabelType) -> Value:
+        value = self.value(node.argument)
+        same = value.type == node.type or {value.type, node.type} <= _LABELS
+        if not same:
+            raise refused(f"the cast from {type_name(value.type)} to {type_name(node.type)}")
+        return Value(value.sql, node.type, value.shape, value.fails)
+
+    @_value.register
+    def _collate(self, node: CollateExpr) -> Value:
+        return self.value(node.argument)
+
+    @_value.register
+    def _case_expr(self, node: CaseExpr) -> Value:
+        if node.argument is not None:
+            self._case.append(self.value(node.argument))
+        conditions = [self.value(when.condition) for when in node.whens]
+        if node.argument is not None:
+            self._case.pop()
+        results = [self.value(when.result) for when in node.whens]
+        return _branches(conditions, [*results, self.value(node.default)], node.type)
+
+    @_value.register
+    def _case_test(self, node: CaseTestExpr) -> Value:
+        return self._case[-1]
+
+    @_value.register
+    def _array(self, node: ArrayExpr) -> Value:
+        return array([self.value(item) for item in node.elements], node.type)
+
+    @_value.register
+    def _coalesce(self, node: CoalesceExpr) -> Value:
+        values, shape = aligned([self.value(argument) for argument in node.arguments])
+        fails = any(value.fails for value in values)
+        if not fails:
+            sql = f"COALESCE({', '.join(value.sql for value in values)})"
+            return Value(sql, node.type, shape)
+        sql = values[-1].sql  # lazily, one after the other
+        for value in reversed(values[:-1]):
+            sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {value.sql} ELSE {sql} END"
+        return Value(sql, node.type, shape, True)
+
+    @_value.register
+    def _min_max(self, node: MinMaxExpr) -> Value:
+        values, shape = aligned([self.value(argument) for argument in node.arguments])
+        name = "greatest" if node.greatest else "least"
+        if node.type not in PLAIN | FLOATS and shape is None:
+            raise refused(f"{name.upper()} of {type_name(node.type)}")
+        sql = f"{name}({', '.join(value.sql for value in values)})"
+        return Value(sql, node.type, shape, any(value.fails for value in values))
+
+
+def _branches(conditions: list[Value], results: list[Value], type_: int) -> Value:
+    results, shape = aligned(results)
+    held = duckdb_type(type_, shape)
+    whens = " ".join(
+        f"WHEN {condition.sql} THEN CAST({result.sql} AS {held})"
+        for condition, result in zip(conditions, results[:-1], strict=True)
+    )
+    sql = f"CASE {whens} ELSE CAST({results[-1].sql} AS {held}) END"
+    return Value(sql, type_, shape, any(value.fails for value in [*conditions, *results]))
+
+
+def stripped(node: Node) -> Node:
+    """A constant behind labels and collations that do not change it."""
+    while isinstance(node, RelabelType | CollateExpr):
+        node = node.argument
+    return node
+
+
+def has_null(node: OpExpr | FuncExpr) -> bool:
+    """Whether a strict function gets a NULL that is a constant: the rest is not looked at."""
+    arguments = [stripped(argument) for argument in node.arguments]
+    return any(isinstance(a, Const) and a.text is None for a in arguments)
+
+
+def _is_like_escape(node: Node) -> bool:
+    return isinstance(node, FuncExpr) and node.name == "like_escape"
+
+
+def _elements(node: Node) -> Sequence[Node] | None:
+    """The elements of an array that is written out; None for a column or NULL."""
+    if isinstance(node, ArrayExpr):
+        return node.elements
+    if isinstance(node, Const) and node.text is not None:
+        return [Const(element(node.type), item) for item in split_array(node.text)]
+    return None

@@ -1,0 +1,397 @@
+"""Typed queries as SQL of DuckDB that gives PostgreSQL's rows (execMain.c and its nodes).
+
+In: a ``Query``. Out: SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ..., which
+tables those are, and the types of the result. Where rows have an order it is PostgreSQL's: bytes of
+strings, NULL above all values. Who reads the tables is left to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TypeVar
+
+from penstock.sql.builtin import functions
+from penstock.sql.nesting import limited_depth
+from penstock.sql.primnodes import (
+    CoerceViaIO,
+    Const,
+    Form,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Var,
+)
+from penstock.sql.query.expression import SUBLINK_COLUMN
+from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
+from penstock.sql.query.primnodes import (
+    Aggref,
+    CteScan,
+    FromNode,
+    Join,
+    OutputColumn,
+    Query,
+    SeriesScan,
+    SessionValue,
+    SetOperationScan,
+    SortKey,
+    SubLink,
+    SubqueryScan,
+    TableScan,
+    ValuesScan,
+    WindowFunc,
+)
+from penstock.sql.to_duckdb.conditions import always_there, conjuncts, relations
+from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable, window_function
+from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
+from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS
+from penstock.sql.to_duckdb.duckdb_order import order_by
+from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, has_null, strict, stripped
+from penstock.sql.to_duckdb.duckdb_values import (
+    BPCHAR,
+    INT4,
+    NUMERIC,
+    VARCHAR,
+    Value,
+    aligned,
+    as_text,
+    column,
+    comparable,
+    duckdb_type,
+    refused,
+)
+from penstock.sql.to_duckdb.numeric_functions import DIVISION, MAX_SCALE, ROUND
+from penstock.sql.to_duckdb.session_values import SessionValues
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A table that a query reads. ``columns``: which of the scan's, as (c1, column), one at least.
+
+    ``predicate``: SQL over those, without the relation's name; None: every row counts.
+    """
+
+    scan: TableScan
+    columns: tuple[tuple[str, OutputColumn], ...]
+    predicate: str | None
+
+
+@dataclass(frozen=True)
+class CompiledQuery:
+    """``values``: of the result's columns, c1 and so on. ``once``: no input is read twice."""
+
+    sql: str
+    values: tuple[Value, ...]
+    inputs: tuple[TableInput, ...]
+    once: bool
+
+
+def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
+    """``session``: None where nothing may be asked of it.
+
+    Raises FeatureNotSupported for what DuckDB does otherwise, PenstockError (54001).
+    """
+    compiler = QueryCompiler(session)
+    with limited_depth():
+        sql, values = compiler.query(query)
+        predicates = compiler.predicates(query)
+    inputs = tuple(compiler.input(scan, predicates.get(scan.name)) for scan in compiler.tables)
+    once = len(inputs) == 1 and not compiler.nested
+    return CompiledQuery(sql, values, inputs, once)
+
+
+def compile_input(item: TableInput) -> CompiledQuery:
+    """Its rows, with the columns that are used by their names."""
+    names = ", ".join(name for name, _ in item.columns)
+    return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
+
+
+class QueryCompiler(ExpressionCompiler):
+    """Of one statement. ``tables``: in the order of the SQL; ``nested``: a subquery is in it."""
+
+    def __init__(self, session: SessionValues | None = None) -> None:
+        super().__init__()
+        self._session = session
+        self.tables: list[TableScan] = []
+        self.nested = False
+        self._used: set[tuple[str, str]] = set()
+        self._columns: dict[tuple[str, str], Value] = {}
+        self._ctes: dict[str, tuple[Value, ...]] = {}
+
+    def _constants_may_fail(self) -> None:
+        """The query fails then, when it comes to it."""
+
+    # Expressions
+
+    def _value(self, node: Node) -> Value:
+        match node:
+            case Var(name=name, relation=relation):
+                self._used.add((relation, name))
+                return self._columns[relation, name]
+            case SessionValue():
+                if self._session is None:
+                    raise refused(f"{node.name.upper()} in this statement")
+                return self._session.value(node)
+            case Aggref():
+                return self._aggregate(node, "")
+            case WindowFunc():
+                return self._window(node)
+            case SubLink():
+                return self._sublink(node)
+            case CoerceViaIO(argument=argument, type=target):
+                return output_text(self.value(argument), target)
+            case OpExpr(name="/") if node.type == NUMERIC and not has_null(node):
+                return self._division(node)
+            case FuncExpr(name="round") if node.type == NUMERIC and not has_null(node):
+                return self._round(node)
+            case FuncExpr(form=Form.IMPLICIT, typmod=typmod) if typmod >= 0:
+                value = self.value(node.arguments[0])
+                if value.type == node.type and value.type in (VARCHAR, BPCHAR):
+                    return fitted(value, typmod)
+        return super()._value(node)
+
+    def _division(self, node: OpExpr) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        divisor = stripped(node.arguments[1])
+        by_zero = not isinstance(divisor, Const) or not Decimal(divisor.text or 0)
+        fails = by_zero or any(value.fails for value in values)
+        result = Value(f"{DIVISION}({', '.join(map(as_text, values))})", NUMERIC, None, fails)
+        return strict(values, result, () if self._case else node.arguments)
+
+    def _round(self, node: FuncExpr) -> Value:
+        """Of numbers that are texts; a row filter has decimals only."""
+        value = self.value(node.arguments[0])
+        digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
+        text = digits.text if isinstance(digits, Const) else None
+        if value.shape is not None or text is None or not 0 <= int(text) <= MAX_SCALE:
+            return super()._value(node)
+        sql = f"{ROUND}({value.sql}, {text})"
+        return strict([value], Value(sql, NUMERIC, None, value.fails))
+
+    def _aggregate(self, node: Aggref, over: str) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        order = f" ORDER BY {self._order(node.order)}" if node.order else ""
+        filter_ = f" FILTER (WHERE {self.value(node.filter).sql})" if node.filter else ""
+        if functions()[node.oid].kind == "w":
+            return window_function(node, values, over)
+        return aggregate(node, values, order, filter_, over)
+
+    def _window(self, node: WindowFunc) -> Value:
+        clauses = []
+        if node.partition:
+            keys = [self.value(item) for item in node.partition]
+            for key in keys:
+                check_groupable(key)
+            clauses.append("PARTITION BY " + ", ".join(key.sql for key in keys))
+        if node.order:
+            clauses.append("ORDER BY " + self._order(node.order))
+        if node.frame is not None:
+            frame = node.frame
+            clauses.append(f"{frame.mode} BETWEEN {frame.start} AND {frame.end}")
+        return self._aggregate(node.aggregate, f" OVER ({' '.join(clauses)})")
+
+    def _order(self, keys: Sequence[SortKey]) -> str:
+        return ", ".join(order_by(key, self.value(key.node)) for key in keys)
+
+    def _sublink(self, node: SubLink) -> Value:
+        self.nested = True
+        sql, values = self.query(node.query)
+        if node.kind is SubLinkKind.EXISTS:
+            return Value(f"(EXISTS ({sql}))", node.type)
+        (value,) = values
+        if node.kind is SubLinkKind.EXPR:
+            return Value(f"({sql})", node.type, value.shape, True)
+        if node.kind is SubLinkKind.ARRAY:
+            return Value(f"(ARRAY({sql}))", node.type, value.shape, True)
+        return self._any_of(node, sql, value)
+
+    def _any_of(self, node: SubLink, sql: str, value: Value) -> Value:
+        """ANY and ALL by comparison: both sides as DuckDB compares them."""
+        test = node.test
+        if not isinstance(test, OpExpr) or test.name not in COMPARISONS:
+            raise refused("this comparison with a subquery")
+        self._columns[SUBLINK_COLUMN, "c1"] = replace(value, sql="subquery.c1")
+        left, right = (self.value(argument) for argument in test.arguments)
+        first, second = comparable(left, right)
+        word = "ANY" if node.kind is SubLinkKind.ANY else "ALL"
+        rows = f"SELECT {second} FROM ({sql}) AS subquery"
+        return Value(f"({first} {test.name} {word} ({rows}))", node.type, None, True)
+
+    # Inputs
+
+    def input(self, scan: TableScan, predicate: str | None) -> TableInput:
+        """What is to be read of a table."""
+        known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
+        used = [item for item in known if (scan.name, item[0]) in self._used]
+        return TableInput(scan, tuple(used or known[:1]), predicate)
+
+    def predicates(self, query: Query) -> dict[str, str]:
+        """Conditions of WHERE that concern one table alone, which then reads fewer rows."""
+        scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
+        found: dict[str, list[str]] = {}
+        for condition in conjuncts(query.where):
+            found_in = relations(condition)
+            if found_in is None or len(found_in) != 1 or not found_in <= scans.keys():
+                continue
+            (name,) = found_in
+            value = self._alone(scans[name], condition)
+            if not value.fails:
+                found.setdefault(name, []).append(value.sql)
+        return {name: " AND ".join(parts) for name, parts in found.items()}
+
+    def _alone(self, scan: TableScan, condition: Node) -> Value:
+        """As if its columns had no relation."""
+        qualified = dict(self._columns)
+        for number, item in _numbered(scan.columns):
+            name = f"c{number}"
+            self._columns[scan.name, name] = column(name, item.type, item.typmod)
+        try:
+            return self.value(condition)
+        finally:
+            self._columns = qualified
+
+    # Queries
+
+    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
+        """SQL whose columns are c1, c2 ..., and their values without SQL of their own."""
+        with_ = self._with(query)
+        from_ = [self._from(node) for node in query.from_]
+        clauses = [f"FROM {', '.join(from_)}"] if from_ else []
+        if query.where is not None:
+            clauses.append(f"WHERE {self.value(query.where).sql}")
+        targets = [self.value(target) for target in query.targets]
+        clauses += self._group(query)
+        if query.having is not None:
+            clauses.append(f"HAVING {self.value(query.having).sql}")
+        keys = [self.value(node) for node in query.distinct_on]
+        for target in targets if query.distinct else keys:
+            check_groupable(target)
+        shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(targets))
+        distinct = "DISTINCT " if query.distinct else ""
+        if keys:
+            distinct = f"DISTINCT ON ({', '.join(key.sql for key in keys)}) "
+        sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
+        sql = f"{with_}{sql}{self._sorted(query)}"
+        if query.limit is not None:
+            sql += f" LIMIT {query.limit}"
+        if query.offset:
+            sql += f" OFFSET {query.offset}"
+        return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
+
+    def _with(self, query: Query) -> str:
+        parts = []
+        for cte in query.ctes:
+            self.nested = True
+            sql, values = self.query(cte.query)
+            self._ctes[cte.name] = values
+            # An input can be read only once.
+            parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
+        return f"WITH {', '.join(parts)} " if parts else ""
+
+    def _group(self, query: Query) -> list[str]:
+        keys = [self.value(node) for node in query.group]
+        for key in keys:
+            check_groupable(key)
+        return ["GROUP BY " + ", ".join(key.sql for key in keys)] if keys else []
+
+    def _sorted(self, query: Query) -> str:
+        if not query.sort:
+            return ""
+        keys = [order_by(key, self._sort_value(key.node, query)) for key in query.sort]
+        return f" ORDER BY {', '.join(keys)}"
+
+    def _sort_value(self, node: Node, query: Query) -> Value:
+        """A target by its place, so that it is not computed twice, or by its name."""
+        value = self.value(node)
+        if node not in query.targets:
+            return value
+        number = query.targets.index(node) + 1
+        if comparable(value, value)[0] == value.sql:
+            return replace(value, sql=str(number))
+        return replace(value, sql=f"c{number}") if query.distinct else value
+
+    # FROM
+
+    def _from(self, node: FromNode) -> str:
+        match node:
+            case Join():
+                left, right = self._from(node.left), self._from(node.right)
+                condition = "TRUE" if node.condition is None else self.value(node.condition).sql
+                return f"({left} {node.type.value} JOIN {right} ON {condition})"
+            case TableScan():
+                return self.scan(node)
+            case CteScan():
+                self._expose(node.name, self._ctes[node.cte])
+                return f"{node.cte} AS {node.name}"
+            case SubqueryScan():
+                self.nested = self.nested or node.lateral
+                sql, values = self.query(node.query)
+                self._expose(node.name, values)
+                return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
+            case SeriesScan():
+                return self._series(node)
+            case ValuesScan():
+                return self._values(node)
+            case SetOperationScan():
+                return self._set_operation(node)
+        raise refused(type(node).__name__)
+
+    def scan(self, node: TableScan) -> str:
+        """A table comes into reach."""
+        self.tables.append(node)
+        for number, item in _numbered(node.columns):
+            name = f"c{number}"
+            self._columns[node.name, name] = column(name, item.type, item.typmod, node.name)
+        return node.name
+
+    def _expose(self, relation: str, values: Sequence[Value]) -> None:
+        for number, value in _numbered(values):
+            name = f"c{number}"
+            self._columns[relation, name] = Value(f"{relation}.{name}", value.type, value.shape)
+
+    def _series(self, node: SeriesScan) -> str:
+        type_ = node.columns[0].type
+        self._expose(node.name, [Value("", type_)])
+        number = f"CAST(n AS {duckdb_type(type_, None)})"
+        series = f"generate_series({node.start}, {node.stop}, {node.step})"
+        return f"(SELECT {number} AS c1 FROM {series} AS series(n)) AS {node.name}"
+
+    def _values(self, node: ValuesScan) -> str:
+        rows = [[self.value(value) for value in row] for row in node.rows]
+        columns = [aligned(list(values)) for values in zip(*rows, strict=True)]
+        exposed = []
+        for (values, shape), shown in zip(columns, node.columns, strict=True):
+            fails = any(value.fails for value in values)
+            exposed.append(Value("", shown.type, shape, fails))
+        self._expose(node.name, exposed)
+        texts = [
+            "(" + ", ".join(value.sql for value in row) + ")"
+            for row in zip(*(values for values, _ in columns), strict=True)
+        ]
+        names = ", ".join(f"c{number}" for number, _ in _numbered(columns))
+        return f"(VALUES {', '.join(texts)}) AS {node.name}({names})"
+
+    def _set_operation(self, node: SetOperationScan) -> str:
+        left_sql, left = self.query(node.left)
+        right_sql, right = self.query(node.right)
+        first, second, exposed = [], [], []
+        for number, (one, other) in _numbered(list(zip(left, right, strict=True))):
+            (one, other), shape = aligned([one, other])
+            if not (node.all and node.operation is SetOperation.UNION):
+                check_groupable(replace(one, shape=shape))
+            first.append(f"{one.sql} AS c{number}")
+            second.append(f"{other.sql} AS c{number}")
+            exposed.append(Value("", one.type, shape))
+        self._expose(node.name, exposed)
+        word = node.operation.value + (" ALL" if node.all else "")
+        return (
+            f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
+            f" SELECT {', '.join(second) or '1'} FROM ({right_sql})) AS {node.name}"
+        )
+
+
+def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
+    return enumerate(items, 1)

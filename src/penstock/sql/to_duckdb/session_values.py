@@ -1,0 +1,44 @@
+"""What a query asks of its session: who, where, and since when (ExecEvalSQLValueFunction).
+
+In: facts of a session. Out: values in the text of their types. They are constants of a statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.errors import UndefinedObject
+from penstock.sql.query.primnodes import SessionValue
+from penstock.sql.to_duckdb.duckdb_values import Value, constant, refused
+
+
+@dataclass(frozen=True, slots=True)
+class SessionValues:
+    """``user``: "" when the role ``role_oid`` is gone. ``started``: the transaction, in UTC, which
+    is the time zone of every session."""
+
+    user: str
+    role_oid: int
+    database: str
+    started: datetime
+
+    def value(self, node: SessionValue) -> Value:
+        """A constant. Raises FeatureNotSupported, UndefinedObject."""
+        return constant(self._text(node.name), node.type)
+
+    def _text(self, name: str) -> str:
+        match name:
+            case "current_date":
+                return self.started.date().isoformat()
+            case "localtimestamp":
+                return self.started.replace(tzinfo=None).isoformat(" ")
+            case "current_timestamp" | "now" | "transaction_timestamp":
+                return self.started.isoformat(" ")
+            case "current_catalog" | "current_database":
+                return self.database
+            case "current_user" | "session_user" | "user" | "current_role":
+                if not self.user:
+                    raise UndefinedObject(f"invalid role OID: {self.role_oid}")
+                return self.user
+        raise refused(name.upper())

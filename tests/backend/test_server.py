@@ -1,0 +1,546 @@
+"""Real clients log in, ask, copy, cancel and leave; the statements' runner is a small one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import pq
+
+from penstock.backend.backend import BackendOptions, Services, SessionContext
+from penstock.backend.hba import DEFAULT, parse_rules
+from penstock.backend.server import ListenOptions, Server
+from penstock.catalog import Role
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.lsn import Lsn
+from penstock.protocol.answers import (
+    Answer,
+    CopyOut,
+    Description,
+    Done,
+    Duplex,
+    Empty,
+    Prepared,
+    Rows,
+    Streaming,
+)
+from penstock.protocol.backend_messages import FieldDescription, TransactionStatus, copy_data
+from penstock.protocol.copy_both import keepalive, xlog_data
+from penstock.protocol.copy_rows import text_messages
+from penstock.protocol.frontend_messages import CopyDone
+from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier
+
+INT4, TEXT = 23, 25
+PASSWORD = "tops3cret ü"
+MANY = 200_000
+_OPENSSL = tuple(
+    "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost".split()  # noqa: SIM905
+)
+
+
+class Runner:
+    """Understands the few statements of these tests."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self.context = context
+        self.cancelled = threading.Event()
+        self.closed = threading.Event()
+        self.waiting = threading.Event()
+        self.drawn = 0
+        self.failures = 0
+        self.prepared: dict[str, Prepared] = {}
+
+    def simple(self, text: str) -> Iterable[Answer]:
+        for statement in text.split(";"):
+            yield self.answer(statement.strip(), ())
+
+    def prepare(self, text: str, types: Sequence[int]) -> Prepared:
+        if not text.startswith("SELECT"):
+            return Prepared(text, Description((), None))
+        fields = (FieldDescription("n", INT4, 4),)
+        return Prepared(text, Description((TEXT,) if "$1" in text else (), fields))
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        return TransactionStatus.IDLE
+
+    def failed(self) -> None:
+        self.failures += 1
+
+    def execute(self, statement: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
+        return [self.answer(statement.text, parameters)]
+
+    def answer(self, text: str, parameters: Sequence[bytes | None]) -> Answer:
+        match text.split():
+            case []:
+                return Empty()
+            case ["SELECT", "$1"]:
+                return Rows((FieldDescription("n", INT4, 4),), [[parameters[0]]])
+            case ["SELECT", number]:
+                rows = ([str(i).encode()] for i in range(int(number)))
+                return Rows((FieldDescription("n", INT4, 4),), rows)
+            case ["WAIT"]:
+                self.waiting.set()
+                if self.cancelled.wait(20):
+                    raise PenstockError("canceling statement due to user request", sqlstate="57014")
+            case ["COPY", *_]:
+                return CopyOut(2, False, self.chunks())
+            case ["START_REPLICATION"]:
+                return Streaming(self.stream)
+            case ["BROKEN"]:
+                raise ValueError("a defect")
+            case ["SET", *_]:
+                return Done("SET")
+        raise PenstockError(f'syntax error at or near "{text.split()[0]}"', sqlstate="42601")
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        for number in range(MANY // 100):
+            self.drawn += 1
+            yield 100, text_messages([(str(number).encode(), b"x" * 100)] * 100)
+
+    def stream(self, wire: Duplex) -> None:
+        wire.send(xlog_data(Lsn(16), 0, b"one") + copy_data(keepalive(Lsn(32), 0)))
+        while not isinstance(wire.next_message(1.0), CopyDone):
+            pass
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def terminate(self) -> None:
+        self.cancelled.set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Node:
+    """A server, its roles, and the runners it has made."""
+
+    def __init__(self) -> None:
+        self.runners: list[Runner] = []
+        salt = bytes(range(SALT_SIZE))
+        verifier = str(ScramVerifier.of_password(PASSWORD, salt))
+        self.roles = {
+            name: Role(i, name, login=login, replication=replication, verifier=verifier)
+            for i, (name, login, replication) in enumerate(
+                [("reader", True, False), ("repl", True, True), ("group", False, False)]
+            )
+        }
+        self.roles["late"] = replace(self.roles["reader"], name="late", valid_until=1.0)
+        self.roles["blank"] = replace(self.roles["reader"], name="blank", verifier=None)
+        self.server: Server | None = None
+
+    def open(self, context: SessionContext) -> Runner:
+        self.runners.append(Runner(context))
+        return self.runners[-1]
+
+    def start(self, listen: ListenOptions | None = None, **options: Any) -> None:
+        values: dict[str, Any] = {"rules": parse_rules(DEFAULT), "secret": b"s" * 32, **options}
+        settings = {"server_version": "18.0", "server_encoding": "UTF8"}
+        self.server = Server(
+            replace(listen or ListenOptions(), port=0),
+            BackendOptions(version=18, settings=settings, **values),
+            Services(self.roles.get, lambda name: name == "lake", self.open, lambda _: None),
+        )
+        self.server.start()
+
+    @property
+    def port(self) -> int:
+        assert self.server is not None
+        return self.server.port
+
+    def conninfo(self, user: str = "reader", **options: Any) -> str:
+        values = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "dbname": "lake",
+            "user": user,
+            "password": PASSWORD,
+            "connect_timeout": 20,
+            **options,
+        }
+        return psycopg.conninfo.make_conninfo(**values)
+
+    def refused(self, user: str = "reader", **options: Any) -> str:
+        with pytest.raises(psycopg.OperationalError) as error:
+            psycopg.connect(self.conninfo(user, **options))
+        return str(error.value)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node()
+    node.start()
+    yield node
+    assert node.server is not None
+    node.server.stop()
+    assert node.server.sessions == 0
+
+
+@contextlib.contextmanager
+def connected(node: Node, user: str = "reader", **options: Any) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(node.conninfo(user, **options), autocommit=True) as connection:
+        yield connection
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def waiting(connection: psycopg.Connection[Any]) -> tuple[threading.Thread, list[psycopg.Error]]:
+    """A thread that runs WAIT, and the errors that it will have had."""
+    failures: list[psycopg.Error] = []
+
+    def wait() -> None:
+        try:
+            connection.execute("WAIT")
+        except psycopg.Error as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread, failures
+
+
+def test_a_client_logs_in_and_asks(node: Node) -> None:
+    with connected(node, application_name="test", options="-c a.b=c") as connection:
+        assert connection.info.server_version == 180000
+        assert connection.execute("SELECT 3").fetchall() == [(0,), (1,), (2,)]
+        assert connection.pgconn.parameter_status(b"session_authorization") == b"reader"
+        (runner,) = node.runners
+        assert runner.context.role.name == "reader"
+        assert runner.context.parameters.application_name == "test"
+        assert runner.context.address == "127.0.0.1"
+    wait_for(runner.closed.is_set)
+
+
+def test_parameters_of_the_extended_protocol(node: Node) -> None:
+    with connected(node) as connection:
+        assert connection.execute("SELECT %s", ("12",)).fetchone() == (12,)
+        assert connection.execute("SELECT %s", ("12",), prepare=True).fetchone() == (12,)
+        with pytest.raises(psycopg.errors.SyntaxError, match="near"):
+            connection.execute("NONSENSE", prepare=True)
+        assert connection.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def test_several_statements_and_errors_leave_the_session_usable(node: Node) -> None:
+    with connected(node) as connection:
+        result = connection.pgconn.exec_(b"SET x; SELECT 2; ")
+        assert result.status == pq.ExecStatus.EMPTY_QUERY
+        with pytest.raises(psycopg.errors.SyntaxError):
+            connection.execute("NONSENSE")
+        assert connection.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def test_a_defect_ends_one_session_and_no_other(node: Node) -> None:
+    with connected(node) as other, connected(node) as connection:
+        with pytest.raises(psycopg.errors.InternalError_, match="internal error"):
+            connection.execute("BROKEN")
+        assert other.execute("SELECT 1").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("user", "options", "message"),
+    [
+        ("reader", {"password": "wrong"}, 'password authentication failed for user "reader"'),
+        ("nobody", {}, 'password authentication failed for user "nobody"'),
+        ("blank", {}, 'password authentication failed for user "blank"'),
+        ("late", {}, 'password authentication failed for user "late"'),
+        ("group", {}, 'role "group" is not permitted to log in'),
+        ("reader", {"dbname": "sea"}, 'database "sea" does not exist'),
+        ("reader", {"replication": "database"}, "permission denied to start WAL sender"),
+        ("repl", {"replication": "true"}, "logical decoding requires a database connection"),
+        ("reader", {"sslmode": "require"}, "server does not support SSL"),
+    ],
+)
+def test_who_is_refused_learns_no_more_than_from_postgresql(
+    node: Node, user: str, options: dict[str, Any], message: str
+) -> None:
+    assert message in node.refused(user, **options)
+
+
+def test_a_failed_login_costs_a_pause_and_is_logged_without_the_secret(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    node.refused(password="wr0ng-secret")
+    assert time.monotonic() - began >= 0.5
+    assert 'password authentication failed for user "reader" (127.0.0.1)' in caplog.messages
+    assert "wr0ng-secret" not in caplog.text
+
+
+def test_rules_reject_before_any_password(node: Node) -> None:
+    other = Node()
+    other.start(rules=parse_rules(["host lake repl 127.0.0.0/8 scram-sha-256"]))
+    try:
+        message = other.refused("reader")
+        assert (
+            'no pg_hba.conf entry for host "127.0.0.1", user "reader", database "lake"' in message
+        )
+        with connected(other, "repl"):
+            pass
+    finally:
+        assert other.server is not None
+        other.server.stop()
+
+
+def test_too_many_clients(node: Node) -> None:
+    other = Node()
+    other.start(ListenOptions(max_connections=1))
+    try:
+        with connected(other):
+            assert "sorry, too many clients already" in other.refused()
+        assert other.server is not None
+        wait_for(lambda: other.server is not None and other.server.sessions == 0)
+        with connected(other):
+            pass
+    finally:
+        assert other.server is not None
+        other.server.stop()
+
+
+def test_a_role_has_so_many_sessions(node: Node) -> None:
+    node.roles["reader"] = replace(node.roles["reader"], connection_limit=1)
+    with connected(node):
+        assert 'too many connections for role "reader"' in node.refused()
+        with connected(node, "repl"):
+            pass
+    assert node.server is not None
+    wait_for(lambda: node.server is not None and node.server.sessions == 0)
+    with connected(node):
+        pass
+    node.roles["reader"] = replace(node.roles["reader"], connection_limit=0)
+    assert "too many connections" in node.refused()
+
+
+def test_a_cancel_request_ends_the_statement_and_not_the_session(node: Node) -> None:
+    with connected(node) as connection:
+        thread, failed = waiting(connection)
+        wait_for(lambda: bool(node.runners))
+        wait_for(lambda: connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE)
+        connection.cancel_safe()
+        thread.join(20)
+        assert isinstance(failed[0], psycopg.errors.QueryCanceled)
+        assert connection.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def test_a_wrong_key_cancels_nothing(node: Node) -> None:
+    with connected(node) as connection:
+        pid = connection.info.backend_pid
+        packet = (1234 << 16 | 5678).to_bytes(4, "big") + pid.to_bytes(4, "big") + b"\0\0\0\0"
+        with socket.create_connection(("127.0.0.1", node.port)) as raw:
+            raw.sendall((len(packet) + 4).to_bytes(4, "big") + packet)
+            assert raw.recv(1) == b""
+        assert not node.runners[0].cancelled.is_set()
+
+
+def test_a_copy_arrives_and_waits_for_a_slow_client(node: Node) -> None:
+    with connected(node) as connection:
+        runner = node.runners[0]
+        with connection.cursor() as cursor, cursor.copy("COPY t TO STDOUT") as copy:
+            iterator = iter(copy)
+            next(iterator)
+            drawn = -1
+            while drawn != runner.drawn:  # until the buffers on the way are full
+                drawn = runner.drawn
+                time.sleep(0.2)
+            assert drawn < MANY // 200, "it has not run ahead of the client"
+            rows = 1 + sum(bytes(part).count(b"\n") for part in iterator)
+        assert rows == MANY
+
+
+def test_a_client_that_does_not_read_is_let_go() -> None:
+    node = Node()
+    node.start(ListenOptions(write_timeout_s=0.5))
+    assert node.server is not None
+    try:
+        with contextlib.closing(psycopg.connect(node.conninfo(), autocommit=True)) as connection:
+            connection.pgconn.send_query(b"COPY t TO STDOUT")
+            connection.pgconn.flush()
+            wait_for(node.runners[0].closed.is_set)
+            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+    finally:
+        node.server.stop()
+
+
+def test_streaming_both_ways_until_the_client_is_done(node: Node) -> None:
+    with connected(node, "repl", replication="database") as session:
+        connection = session.pgconn
+        assert result_of(connection, b"START_REPLICATION") == pq.ExecStatus.COPY_BOTH
+        assert frame_of(connection)[25:] == b"one"
+        assert frame_of(connection)[:1] == b"k"
+        connection.put_copy_end()
+        assert frame_of(connection) == b""
+        assert result_of(connection) == pq.ExecStatus.COMMAND_OK
+        assert result_of(connection) == pq.ExecStatus.COMMAND_OK
+        assert result_of(connection) is None
+        assert session.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def result_of(connection: pq.abc.PGconn, query: bytes | None = None) -> pq.ExecStatus | None:
+    """The next result, waited for outside libpq: a wait inside keeps the server's threads still."""
+    if query is not None:
+        connection.send_query(query)
+    while connection.is_busy():
+        select.select([connection.socket], [], [], 20)
+        connection.consume_input()
+    result = connection.get_result()
+    return None if result is None else pq.ExecStatus(result.status)
+
+
+def frame_of(connection: pq.abc.PGconn) -> bytes:
+    while (got := connection.get_copy_data(1))[0] == 0:
+        select.select([connection.socket], [], [], 20)
+        connection.consume_input()
+    return bytes(got[1] or b"")
+
+
+def test_idle_sessions_end() -> None:
+    node = Node()
+    node.start(idle_session_timeout_s=0.2)
+    assert node.server is not None
+    try:
+        with connected(node) as connection:
+            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            with pytest.raises(psycopg.errors.IdleSessionTimeout):
+                connection.execute("SELECT 1")
+    finally:
+        node.server.stop()
+
+
+def test_one_who_says_nothing_is_let_go() -> None:
+    node = Node()
+    node.start(authentication_timeout_s=0.3)
+    assert node.server is not None
+    try:
+        with socket.create_connection(("127.0.0.1", node.port)) as raw:
+            raw.settimeout(20)
+            assert b"authentication due to timeout" in raw.recv(1000)
+    finally:
+        node.server.stop()
+
+
+def test_stopping_ends_running_statements(node: Node) -> None:
+    with connected(node) as connection:
+        thread = threading.Thread(target=lambda: _ignore(lambda: connection.execute("WAIT")))
+        thread.start()
+        wait_for(lambda: bool(node.runners))
+        assert node.server is not None
+        began = time.monotonic()
+        node.server.stop()
+        thread.join(20)
+        assert time.monotonic() - began < 10
+        assert node.server.sessions == 0
+
+
+def test_clients_are_told_that_the_node_stops(node: Node) -> None:
+    with (
+        connected(node) as idle,
+        connected(node) as busy,
+        socket.create_connection(("127.0.0.1", node.port)) as silent,
+    ):
+        thread, failures = waiting(busy)
+        wait_for(lambda: any(r.waiting.is_set() for r in node.runners))
+        assert node.server is not None
+        server = node.server
+        wait_for(lambda: server.sessions == 3)  # also the one that has said nothing
+        node.server.stop()
+        thread.join(20)
+        with pytest.raises(psycopg.OperationalError) as told:
+            idle.execute("SELECT 1")
+        failures.append(told.value)
+        assert [error.sqlstate for error in failures] == ["57P01", "57P01"]
+        silent.settimeout(20)
+        assert b"57P01" in silent.recv(1000)
+
+
+def test_clients_that_arrive_while_it_stops() -> None:
+    for _ in range(40):
+        node = Node()
+        node.start()
+        assert node.server is not None
+        port, over = node.port, threading.Event()
+
+        def knock(port: int = port, over: threading.Event = over) -> None:
+            while not over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    pass
+
+        guests = [threading.Thread(target=knock) for _ in range(3)]
+        for guest in guests:
+            guest.start()
+        try:
+            node.server.stop()
+        finally:
+            over.set()
+            for guest in guests:
+                guest.join()
+        wait_for(lambda server=node.server: server.sessions == 0)
+
+
+def test_a_port_in_use_is_a_clear_error(node: Node) -> None:
+    with pytest.raises(ConfigurationError, match="could not listen") as error:
+        Server(
+            ListenOptions(port=node.port),
+            BackendOptions(18, {}, (), b""),
+            Services(lambda _: None, lambda _: True, node.open, lambda _: None),
+        ).start()
+    assert "Choose another port" in (error.value.hint or "")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
+def test_tls(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [*_OPENSSL, "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    node = Node()
+    node.start(tls=context, rules=parse_rules(["hostssl all all 127.0.0.1/32 scram-sha-256"]))
+    assert node.server is not None
+    try:
+        with connected(node, sslmode="require") as connection:
+            assert connection.pgconn.ssl_in_use
+            assert len(connection.execute("SELECT 50000").fetchall()) == 50_000
+        assert "no encryption" in node.refused(sslmode="disable")
+    finally:
+        node.server.stop()
+
+
+def test_garbage_is_no_harm(node: Node) -> None:
+    for size in (1, 8, 100, 100_000):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", node.port)) as raw,
+        ):
+            raw.settimeout(20)
+            raw.sendall(os.urandom(size))
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(4096):
+                pass
+    with connected(node) as connection:
+        assert connection.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def _ignore(call: Callable[[], object]) -> None:
+    with contextlib.suppress(psycopg.Error):
+        call()

@@ -1,0 +1,83 @@
+"""Settings are checked and shown as a server does, value for value."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from fix_postgres import Database
+from penstock.backend.session_settings import SessionSettings
+from penstock.errors import PenstockError
+from penstock.guc.guc_tables import settings
+
+_VALUES = ("on", "TRUE", "of", "0", "1", "-1", "7", "1.5", "64MB", "8kB", "5min", "1d", "3 s", "x")
+_OURS = frozenset(
+    """bytea_output datestyle intervalstyle timezone standard_conforming_strings role
+    session_authorization default_table_access_method client_encoding transaction_isolation
+    transaction_read_only transaction_deferrable xmloption tcp_keepalives_count
+    tcp_keepalives_idle tcp_keepalives_interval tcp_user_timeout""".split()  # noqa: SIM905
+)
+"""Of which a node has its own, or which a hook checks or shows."""
+
+
+def _told(error: object, hint: str | None) -> tuple[str, str | None]:
+    return str(error).splitlines()[0], hint
+
+
+def test_values_are_a_servers(database: Database) -> None:
+    ours = SessionSettings({"is_superuser": "on"}, {}, 18)
+    wrong = []
+    with psycopg.connect(database.conninfo, autocommit=True) as server:
+        for key, setting in settings(18).items():
+            if setting.kind == "string" or key in _OURS or not setting.of_sessions:
+                continue
+            for value in _VALUES:
+                expected: object
+                found: object
+                try:
+                    server.execute(f"SET {setting.name} = '{value}'")  # type: ignore[call-overload]
+                    expected = server.execute(f"SHOW {setting.name}").fetchone()[0]  # type: ignore
+                except psycopg.Error as error:
+                    if error.diag.message_detail or "cannot" in str(error):
+                        continue  # a hook's, or this build cannot
+                    expected = _told(error, error.diag.message_hint)
+                try:
+                    ours.set(setting.name, value)
+                    found = ours.show(setting.name)
+                except PenstockError as error:
+                    found = _told(error.message, error.hint)
+                if found != expected:
+                    wrong.append(f"{setting.name} = {value}: {expected} | {found}")
+                server.execute(f"RESET {setting.name}")  # type: ignore[call-overload]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "sqlstate"),
+    [
+        ("fsync", "55P02"),
+        ("shared_buffers", "55P02"),
+        ("server_version", "55P02"),
+        ("ignore_system_indexes", "55P02"),
+        ("log_statement", "42501"),
+        ("nothing", "42704"),
+    ],
+)
+def test_who_may_set_what_when(name: str, sqlstate: str, database: Database) -> None:
+    database.execute("CREATE ROLE plain_setter")
+    try:
+        with psycopg.connect(database.conninfo, autocommit=True) as server:
+            server.execute("SET ROLE plain_setter")
+            with pytest.raises(psycopg.Error) as theirs:
+                server.execute(f"SET {name} = 'on'")  # type: ignore[call-overload]
+    finally:
+        database.execute("DROP ROLE plain_setter")
+    with pytest.raises(PenstockError) as ours:
+        SessionSettings({}, {}, 18).set(name, "on")
+    assert ours.value.sqlstate == theirs.value.sqlstate == sqlstate
+    assert ours.value.message == theirs.value.diag.message_primary
+
+
+def test_a_zone_that_jdbc_sends_leaves_the_session_in_utc() -> None:
+    started = SessionSettings({}, [("TimeZone", "Europe/Berlin"), ("jit", "off")], 18)
+    assert (started.show("timezone"), started.show("jit")) == ("UTC", "off")
