@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import arrow_udf
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import LakeTable
 from penstock.executor.rows import Change, quoted

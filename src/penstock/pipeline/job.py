@@ -62,7 +62,7 @@ def run_job(
         work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
         answers: list[Answer] = work.collect()
     finally:
-        context.setJobDescription(None)
+        context.setJobDescription(None)  # type: ignore[arg-type]
     return [result for answer in checked(answers, len(items), name) for result in answer.results]
 
 

@@ -27,8 +27,8 @@ class JobGroups:
         try:
             yield
         finally:
-            self._context.setLocalProperty(_GROUP, None)
-            self._context.setJobDescription(None)
+            self._context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+            self._context.setJobDescription(None)  # type: ignore[arg-type]
 
     def interrupt(self, name: str) -> None:
         """Cancel the group, from any thread."""
