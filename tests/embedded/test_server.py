@@ -17,6 +17,8 @@ import pytest
 from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, find_installation, wait_until
 from penstock.errors import ConfigurationError
 
+pytestmark = pytest.mark.postgres
+
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_a_publisher(
