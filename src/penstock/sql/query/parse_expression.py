@@ -24,8 +24,16 @@ _AFTER: Final = "\n)"
 def parse_expression(text: str) -> Expression:
     """The expression that is the whole text.
 
-    It is read where PostgreSQL has it, between parentheses, so what is wrong is said as there.
     Raises SqlSyntaxError, FeatureNotSupported, PenstockError (54001).
+    """
+    return expression_of(check_syntax(text))
+
+
+def check_syntax(text: str) -> Json:
+    """The node of an expression, whether or not it is one that is supported.
+
+    It is read where PostgreSQL has it, between parentheses, so what is wrong is said as there.
+    Raises SqlSyntaxError, PenstockError (54001).
     """
     try:
         where = _where(parse_tree(f"{_BEFORE}{text}{_AFTER}"))
@@ -35,7 +43,7 @@ def parse_expression(text: str) -> Expression:
         raise SqlSyntaxError(shown if shown == error.message else shown + '"') from None
     if where is None:
         raise SqlSyntaxError('syntax error at or near ")"')
-    return expression_of(where)
+    return where
 
 
 def _where(statements: Sequence[Json]) -> Json | None:
