@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.backend.authentication import authenticate
-from penstock.backend.client_socket import ClientSocket
+from penstock.backend.client_socket import ClientLeft, ClientSocket, MessagePump
 from penstock.backend.extended_query import ExtendedQuery
 from penstock.backend.hba import Client, Method, Rule, method_for
-from penstock.backend.message_pump import ClientLeft, MessagePump
 from penstock.backend.query_answers import StreamEnded, send_answer
 from penstock.catalog import Role
 from penstock.errors import ConnectionFailure, PenstockError

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
 from penstock.backend.copy_statement import copy_of_rows, copy_request
 from penstock.backend.create_table_as import create_table_as
 from penstock.backend.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.backend.replication import Replication
-from penstock.backend.roles import role_now
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock

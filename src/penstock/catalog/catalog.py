@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.metadata import RecordedError
 from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
@@ -36,7 +37,6 @@ from penstock.catalog.pg_subscription_rel import (
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
-from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
@@ -56,6 +56,16 @@ class CatalogTransaction:
     transactions: PgTransactions
     namespaces: PgNamespace
     types: PgType
+
+    def delete_table(self, table: LakeTable) -> None:
+        """A table, with its grants, its place in publications and in the log of transactions
+        (dependency.c). Its Delta table is left to the caller."""
+        for rel in self.publications.relations():
+            if rel.relation == table.oid:
+                self.publications.remove_relation(rel.publication, table.oid)
+        self.roles.revoke_all(table.oid)
+        self.transactions.forget(table.oid)
+        self.tables.delete(table.oid)
 
 
 class Catalog:

@@ -28,14 +28,14 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
-from penstock.catalog.publisher_identity import PublisherIdentity
-from penstock.catalog.recorded_error import (
+from penstock.catalog.metadata import (
+    METADATA,
     RecordedError,
     error_columns,
     error_of,
     error_values,
 )
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import DuplicateObject, UndefinedObject
 
 _TABLE = Table(

@@ -23,7 +23,7 @@ from penstock.commands.namespace import warehouse_of
 from penstock.commands.scope import Scope
 from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
-from penstock.lakehouse.rewind import common_point
+from penstock.lakehouse.log import common_point
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.sql.quoting import quote_identifier

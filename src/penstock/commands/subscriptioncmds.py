@@ -22,7 +22,6 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.copied_again import returned, take_in_again
-from penstock.commands.options_without_effect import without_effect
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -32,6 +31,7 @@ from penstock.commands.subscription_options import (
     SET,
     SubscriptionOptions,
     parse_subscription_options,
+    without_effect,
 )
 from penstock.commands.subscription_targets import (
     between_batches,

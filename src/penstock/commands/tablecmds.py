@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
-from penstock.catalog.dependency import delete_table
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_database,
@@ -192,7 +191,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
         for table in dropped.values():
             check_not_subscribed(transaction, table, "drop")
             check_detached(transaction, scope, table)
-            delete_table(transaction, table)
+            transaction.delete_table(table)
         for table in dropped.values():
             warehouse.remove(*(table.folder_of or (table.schema, table.name)))
     return CommandResult("DROP TABLE", tuple(notices))
@@ -260,7 +259,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
             for table in dropped.values():
                 check_not_subscribed(transaction, table, "drop")
                 check_detached(transaction, scope, table)
-                delete_table(transaction, table)
+                transaction.delete_table(table)
             reported += shown  # partitions go with their table, without a word
             tables += dropped.values()
             enums += types

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.executor.modify import LakeChanges
+from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.warehouse import Warehouse
@@ -61,7 +61,7 @@ class SparkLake:
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, sequencer)
         self._select = LakeSelect(spark, warehouse, self._tables)
-        self._changes = LakeChanges(
+        self._changes = ModifyTables(
             spark, warehouse, catalog, sequencer, self._tables, self._select
         )
 

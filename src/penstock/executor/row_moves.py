@@ -58,7 +58,7 @@ class Departures:
     arrivals: Sequence[Arrivals] = ()
 
 
-class LakeMoves:
+class RowMoves:
     """For every session."""
 
     def __init__(self, warehouse: Warehouse, sequencer: Sequencer) -> None:

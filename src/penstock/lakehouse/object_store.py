@@ -215,7 +215,7 @@ def spark_conf(uri: str) -> dict[str, str]:
     """Settings of a session whose tables lie there; empty for places that Spark knows already.
 
     Delta's own log stores for S3 look first and put then, which is safe within one process only;
-    ours puts if absent (``spark_log_store``).
+    ours puts if absent (``session``).
     """
     scheme = scheme_of(uri)
     if scheme in S3_SCHEMES:

@@ -24,21 +24,19 @@ from penstock.errors import (
 )
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
-from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
-from penstock.lakehouse.log import entry_uri, list_log, log_folder
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.metadata_change import changed_metadata
-from penstock.lakehouse.rewind import version_before
+from penstock.lakehouse.metadata import changed_metadata, first_entry
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import MARK
+from penstock.lakehouse.user_metadata import MARK
 
 RETENTION: Final = "interval 2 days"
 """How long old log entries and removed files of new tables serve readers of old cuts. A table with

@@ -20,7 +20,7 @@ from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.row_pairs import PairFile, pair_files
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import emptied_with, is_truncate
+from penstock.lakehouse.user_metadata import emptied_with, is_truncate
 
 _UPDATE: Final = "UPDATE"
 """commitInfo.operation of Spark's and delta-rs' UPDATE."""

@@ -40,7 +40,7 @@ from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import CatalogQueries
 from penstock.node.catching_up import CaughtUp, caught_up
-from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
@@ -48,7 +48,6 @@ from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
-from penstock.node.warehouse_owner import take_warehouse
 from penstock.relation import TableName
 from penstock.sql import Query, Select, parse_script
 from penstock.sql.statements import Statement

@@ -26,7 +26,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
-from penstock.pipeline.job_groups import JobGroups
+from penstock.pipeline.job import JobGroups
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding import Decoding

@@ -21,6 +21,7 @@ from penstock.pipeline.change_item import (
     StoredRows,
     needed_columns,
     quoted,
+    read_stored,
 )
 from penstock.pipeline.change_pairs import (
     PAIR,
@@ -30,9 +31,8 @@ from penstock.pipeline.change_pairs import (
     paired_rows,
     take_whole_rows,
 )
-from penstock.pipeline.change_stored import read_stored
+from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import read_into
-from penstock.pipeline.identity import signs
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 
 MATCHES: Final = '"penstock: row matches"'

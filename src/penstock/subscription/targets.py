@@ -24,8 +24,7 @@ from penstock.errors import (
     StateMismatch,
 )
 from penstock.lakehouse.cuts import CutTable
-from penstock.lakehouse.log import log_folder
-from penstock.lakehouse.rewind import common_point
+from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse

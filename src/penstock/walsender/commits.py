@@ -16,8 +16,7 @@ from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import is_truncate
-from penstock.lakehouse.user_metadata import group_of
+from penstock.lakehouse.user_metadata import group_of, is_truncate
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64

@@ -21,13 +21,12 @@ from penstock.catalog import (
     Sequenced,
     Subscription,
 )
-from penstock.catalog.dependency import delete_table
 from penstock.errors import StorageError
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.publication.members import Members
-from penstock.walsender.commit_times import CommitTimes, now
+from penstock.walsender.commit_order import CommitTimes, now
 from penstock.walsender.cut_commits import CutCommits, owners
 from penstock.walsender.own_commits import Owners
 from penstock.walsender.table_logs import TableLogs
@@ -111,7 +110,7 @@ class Following:
         with self._catalog.write() as t:
             if t.tables.find_oid(table.oid) is not None:
                 self._append_lost(t, table, at, at)
-                delete_table(t, table)
+                t.delete_table(table)
         self.logs.forget(table.oid)
         self.has_changed = True
 

@@ -28,11 +28,16 @@ from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, follows, in_order, together
-from penstock.walsender.commit_times import CommitTimes
+from penstock.walsender.commit_order import (
+    CommitTimes,
+    Found,
+    finish_moves,
+    follows,
+    in_order,
+    together,
+)
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
-from penstock.walsender.moves import finish_moves
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
 

@@ -2,7 +2,7 @@
 
 In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
 live here and end with their session. What a slot has confirmed is in the catalog before its client
-is relied upon.
+is relied upon. Also who may use slots.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from penstock.catalog import Catalog, Slot
 from penstock.errors import (
     DuplicateObject,
+    InsufficientPrivilege,
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
@@ -277,4 +278,21 @@ def _check_usable(slot: Slot, version: int) -> None:
     raise NotInPrerequisiteState(
         f'cannot read from logical replication slot "{slot.name}"',
         detail="This slot has been invalidated because it exceeded the maximum reserved size.",
+    )
+
+
+_ONLY_WITH_DETAIL_SINCE = 16
+
+
+def check_replication(*, superuser: bool, replication: bool, version: int) -> None:
+    """CheckSlotPermissions. Raises InsufficientPrivilege."""
+    if superuser or replication:
+        return
+    if version < _ONLY_WITH_DETAIL_SINCE:
+        raise InsufficientPrivilege(
+            "must be superuser or replication role to use replication slots"
+        )
+    raise InsufficientPrivilege(
+        "permission denied to use replication slots",
+        detail="Only roles with the REPLICATION attribute may use replication slots.",
     )

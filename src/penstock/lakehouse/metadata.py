@@ -1,19 +1,40 @@
-"""The metadata of a table's next version, where its columns change (protocol: "Change Metadata").
+"""The metadata of a new table, and of a table whose columns change (protocol: "Change Metadata").
 
-In: the state of now, the columns that are to be. Out: actions for the log. What others have
-written to metadata and properties stays.
+In: a schema's JSON, a protocol, properties; or the state of now and the columns that are to be.
+Out: actions for the log. What others have written to metadata and properties stays. Putting the
+actions is left to the caller.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.lakehouse import protocol
+from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.schema import KEY, TableSchema, altered
 from penstock.lakehouse.state import TableState
+
+
+def first_entry(
+    schema_json: str, protocol: Mapping[str, Any], properties: Mapping[str, str]
+) -> list[Action]:
+    """commitInfo, protocol and metaData of a table without partitions and rows."""
+    now = actions.now_ms()
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema_json,
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": now,
+    }
+    info = actions.commit_info(
+        "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
+    )
+    return [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
 
 
 def changed_metadata(
