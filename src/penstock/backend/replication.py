@@ -205,7 +205,7 @@ class Replication:
                 f"requested starting point {command.start} is ahead of the WAL flush position of "
                 f"this server {end}",
                 hint="The node's state store may be an older copy of itself: drop the slot and "
-                "the subscription and subscribe anew.",
+                "the subscription and subscribe again.",
             )
         return Streaming(lambda wire: self._stream(wire, name, command.start, options))
 

@@ -1,4 +1,4 @@
-"""The statements of one session, each to whoever runs it (postgres.c, exec_simple_query).
+"""The statements of one session, each to the one that runs it (postgres.c, exec_simple_query).
 
 In: query strings. Out: answers. Replication commands go to ``replication``; what concerns the
 session itself is done here; commands, catalog queries and the lake's rows are the node's services.

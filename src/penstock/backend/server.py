@@ -138,10 +138,10 @@ class Server:
                 log.info("could not begin a session: %s", error)
 
     def _begin(self, accepted: socket.socket) -> None:
-        most = self._listen.max_connections + self._listen.max_wal_senders
+        limit = self._listen.max_connections + self._listen.max_wal_senders
         with self._lock:
             running = len(self._backends)
-        if running >= most + _TURNED_AWAY_AT_ONCE:
+        if running >= limit + _TURNED_AWAY_AT_ONCE:
             accepted.close()
             return
         pid = self._services.sessions.next_pid()

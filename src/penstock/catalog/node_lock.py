@@ -2,7 +2,7 @@
 
 In: the store's engine and the node's id. Out: a held advisory lock, or an error that another
 process runs this node. The lock belongs to a session: it goes with the process, however that dies,
-and with the server; ``keep`` takes it again then. A node in its folder is locked by ``lockfile``
+and with the server; ``keep`` takes it again then. A node in its folder is locked by ``claims``
 too, which is all that SQLite needs.
 """
 

@@ -1,7 +1,7 @@
 """Subscriptions (pg_subscription.h).
 
 In: a connection inside a transaction. Out: frozen ``Subscription`` rows. Column names are
-PostgreSQL's; ``subappid`` and what comes behind it is ours. Checks of options and names belong to
+PostgreSQL's; ``subappid`` and what comes after it is ours. Checks of options and names belong to
 ``penstock.commands``.
 """
 

@@ -195,7 +195,7 @@ class PgTransactions:
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
-        """Where the log begins: what ends behind it is there."""
+        """Where the log begins: what ends after it is there."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 

@@ -85,7 +85,7 @@ def run(
 ) -> None:
     """Run the node once, for cron or Airflow.
 
-    Caught up: every table is part of a cut at or behind the publisher's WAL position at the start.
+    Caught up: every table is part of a cut at or after the publisher's WAL position at the start.
 
     Exit status: 0 when all are caught up (without --until-caught-up: after SIGINT or SIGTERM); 1
     after an error, which a subscription that has stopped and the end of the time are; 130 or 143

@@ -98,7 +98,6 @@ def change_columns(
             rewrites.stage(change)
             delta.commit(
                 app_id=_APP_ID,
-                version_marker=delta.version + 1,
                 operation=operation,
                 data_change=False,
             )

@@ -2,7 +2,7 @@
 reportDependentObjects).
 
 In: descriptions of objects. Out: the error for RESTRICT, the notices for CASCADE. What depends on
-what is known to whoever drops.
+what is known to the caller.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def drop_column(
 
 
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
-    """Whether a key or a publication has a column that the Delta tables have not: whoever dropped
-    it was stopped before that was in the catalog, or it went by other means."""
+    """Whether a key or a publication has a column that the Delta tables do not have: the process
+    that dropped it was stopped before that was in the catalog, or it went by other means."""
     members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(

@@ -104,7 +104,7 @@ def _create_table(
         exists = known is not None or is_taken(transaction, namespace.name, name)
         if exists and statement.missing_ok:
             return _skipped(f'relation "{name}" already exists, skipping')
-        _check_folder(transaction, namespace.name, name)
+        _check_folder_free(transaction, namespace.name, name)
         definition = define(transaction, scope, statement)
         if exists:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
@@ -135,7 +135,7 @@ def _create_table(
     return CommandResult("CREATE TABLE", definition.notices)
 
 
-def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:
+def _check_folder_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
     """A table that was given another schema lies there."""
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None:

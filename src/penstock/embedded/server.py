@@ -351,8 +351,8 @@ class EmbeddedPostgres:
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody uses at the moment.
 
-    Not one of those that systems give to outgoing connections: whoever restarts finds it free.
-    Raises OSError when there is none.
+    Not one of those that systems give to outgoing connections: a server that restarts finds it
+    free. Raises OSError when there is none.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

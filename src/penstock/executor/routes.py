@@ -23,7 +23,7 @@ from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.columns import Mask
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.routing import Level
@@ -57,6 +57,12 @@ class Route:
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1)
             raise elsewhere(self.table, shown(row.columns))
+
+    def leaves_of(self, rows: pa.RecordBatch) -> Integers | None:
+        """The number of each row's leaf; None: there are no partitions. Raises as ``check``, and
+        ReplicationConflict for a row that belongs nowhere."""
+        self.check(rows)
+        return None if self.routing is None else self.routing.leaves(pa.Table.from_batches([rows]))
 
     def stay(self, rows: pa.RecordBatch, leaf: int) -> Mask:
         """Which rows belong to the leaf of that number."""

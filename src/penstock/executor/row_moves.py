@@ -154,7 +154,6 @@ def _depart(leaf: Departures, group: str) -> None:
         leaf.table.stage(written=leaf.stays, deleted=leaf.gone)
         leaf.table.commit(
             app_id=APP_ID,
-            version_marker=leaf.table.version + 1,
             operation=_MOVE if leaf.arrivals else _UPDATE,
             user_metadata={**departure_mark(group, leaf.arrivals), **leaf.pairs},
         )

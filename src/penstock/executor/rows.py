@@ -65,7 +65,7 @@ class Change:
 
     @property
     def condition(self) -> str:
-        """What stands behind a table's name."""
+        """What stands after a table's name."""
         return f" WHERE {self.where}" if self.where else ""
 
     def on(self, table: str) -> str:

@@ -62,7 +62,6 @@ class TruncateTables:
             try:
                 table.commit(
                     app_id=APP_ID,
-                    version_marker=table.version + 1,
                     operation=_OPERATION,
                     user_metadata=mark,
                 )

@@ -113,7 +113,7 @@ class Cuts:
             return self._current_state().version
 
     def last(self, owner: CutOwner) -> Cut | None:
-        """The newest cut of a subscription, whoever wrote it; None when there is none."""
+        """The newest cut of a subscription, by any writer; None when there is none."""
         state = load(self._storage, self.uri)
         return None if state is None else self._last(state, owner)
 

@@ -1,4 +1,4 @@
-"""What a Delta table says of itself, whoever has written it.
+"""What a Delta table says of itself, by any writer.
 
 In: a warehouse and a table's URI. Out: its metadata, and the names of the tables that a warehouse
 holds. Unlike ``DeltaTable`` this also reads tables that we may not write.
@@ -110,7 +110,7 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
 
 
 def _if_readable(warehouse: Warehouse, uri: str) -> Description | None:
-    """None, too, where the table cannot be read: whoever needs it will say so."""
+    """None, too, where the table cannot be read: where it is needed, that is an error."""
     try:
         return describe(warehouse, uri)
     except PenstockError as error:

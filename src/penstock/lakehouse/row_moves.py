@@ -1,9 +1,9 @@
 """Rows that go from one table to another by two commits, of which there is never one only.
 
 In: files that lie in the table to which rows go, and are in no log entry. Out: the mark of the
-commit that takes the rows out of their table: it names those files, so that whoever finds it can
-finish what its writer did not. The commit that brings the rows in adds files only, so that nothing
-that others commit can keep it from taking place. When to look is left to the sequencer.
+commit that takes the rows out of their table: it names those files, so that anybody who finds it
+can finish what its writer did not. The commit that brings the rows in adds files only, so that
+nothing that others commit can keep it from taking place. When to look is left to the sequencer.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 In: a table's log. Out: the files whose rows went, the files whose rows came, and those that say
 which of them are one row, as far as a writer has told it. A row that was only
 moved (OPTIMIZE, REORG: actions without data change) is in neither; one that was copied while a
-file was rewritten, or that came and went in between, is in both, equal in all its columns: whoever
-reads the rows cancels equal ones. Reading is left to ``pipeline``.
+file was rewritten, or that came and went in between, is in both, equal in all its columns: equal
+rows are cancelled when they are read. Reading is left to ``pipeline``.
 """
 
 from __future__ import annotations

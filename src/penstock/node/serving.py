@@ -25,6 +25,7 @@ from penstock.executor.lake import SparkLake
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
+from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pipeline.job import JobGroups
 from penstock.protocol.answers import StatementRunner
@@ -51,9 +52,12 @@ class ServingNode:
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
+        connections: Connections,
     ) -> None:
-        """``sessions``: where they are shown, beside workers. Raises ConfigurationError: rules,
+        """``sessions``: where they are shown, beside workers; ``connections``: for catalog
+        queries. Raises ConfigurationError: rules,
         certificate or version make no sense."""
+        self._connections = connections
         self._catalog = catalog
         self._parameters = parameters
         self._warehouse = warehouse
@@ -130,6 +134,7 @@ class ServingNode:
                 DATABASE_OID,
                 self.sequencer.troubles,
                 self.sessions,
+                self._connections,
             ),
             lake=lake,
             jobs=JobGroups(spark),

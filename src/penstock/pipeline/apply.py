@@ -54,12 +54,12 @@ _SECONDS_PER_BYTE: Final = 2e-9
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """``least_slice_bytes``, ``most_slice_bytes``: Arrow data that one write task takes; in between
+    """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
     a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
     job."""
 
-    least_slice_bytes: int = 24 << 20
-    most_slice_bytes: int = 256 << 20
+    min_slice_bytes: int = 24 << 20
+    max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
 
 
@@ -256,7 +256,7 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
     if not rows.num_rows:
         return []
     size = rows.nbytes
-    count = max(min(cores, size // options.least_slice_bytes), -(-size // options.most_slice_bytes))
+    count = max(min(cores, size // options.min_slice_bytes), -(-size // options.max_slice_bytes))
     step = -(-rows.num_rows // max(count, 1))
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 

@@ -1,4 +1,4 @@
-"""Old and new rows of one change as pairs: by their key, and as whoever changed them has told it.
+"""Old and new rows of one change as pairs: by their key, and as the writer has told it.
 
 In: the tables ``went`` and ``came`` of DuckDB, files of pairs (``lakehouse.row_pairs``). Out: a
 condition that joins the two. Pairs that were told are believed as far as the rows are there, and as
@@ -196,7 +196,8 @@ def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
 
 def _one_to_one(olds: Sequence[str], news: Sequence[str]) -> str:
-    """Of pairs: no other one has the old key, nor the new one. Whoever tells of two may err."""
+    """Of pairs: no other one has the old key, nor the new one. A writer that tells of two may
+    err."""
     once = (f"count(*) OVER (PARTITION BY {', '.join(names)}) = 1" for names in (olds, news))
     return f"QUALIFY {' AND '.join(once)}"
 

@@ -75,7 +75,7 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
             held = [n for n in item.schema.names if n in there and n not in item.constants]
             # without any of them, some column tells how many rows there are
             for start, batch in read_batches(
-                parquet, held or there[:1], most_bytes=item.batch_bytes
+                parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start

@@ -47,8 +47,9 @@ from penstock.walreceiver.snapshot_holder import lost_snapshot
 _BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
-"""The driver's session has locked the table (``walreceiver.table_locks``), but whoever waits to
-change the table stands before us in the queue, and waits for that session, which waits for us."""
+"""The driver's session has locked the table (``walreceiver.table_locks``), but a session that waits
+to change the table stands before us in the queue, and waits for that session, which waits for
+us."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LET_IT_PASS: Final = (

@@ -109,7 +109,7 @@ class Copies:
         self._alone = False
         """One table a round: something that no table was named for has ended a round of several."""
         self.began_at: Lsn | None = None
-        """The last cut as a round began, whose tables the stream does not know yet. Nothing behind
+        """The last cut as a round began, whose tables the stream does not know yet. Nothing after
         it may be acknowledged."""
 
     @property
@@ -123,7 +123,7 @@ class Copies:
         self._settle()
         if self._round is None:
             # Before any streaming: a copy that was committed has its point in the past, and
-            # nothing behind that point may be acknowledged.
+            # nothing after that point may be acknowledged.
             self._recover()
             self.began_at = None
             self._finished = False

@@ -52,7 +52,7 @@ class Piece:
         return MessageChunk.from_copy_data(self.spooled.load() if self.spooled else self.frames)
 
     def cut_after(self, commit: int) -> Piece:
-        """Split off the frames behind a Commit, of which this is the position."""
+        """Split off the frames after a Commit, of which this is the position."""
         end = commit + 1
         rest = Piece(self.frames[end:], [at - end for at in self.commits if at > commit])
         rest.size = sum(map(len, rest.frames))

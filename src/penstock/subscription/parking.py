@@ -3,7 +3,7 @@
 In: a table of a subscription, and the error of its own. Out: with ``stop`` the error is raised
 again, with the table's name and all ways on: it ends the session. With ``park`` the table leaves
 the open tables, and with them the cuts and what holds back the acknowledged LSN; the others go on.
-That it is parked is in the catalog before any cut can pass it by: whoever opens the tables next
+That it is parked is in the catalog before any cut can pass it by: the next to open the tables
 leaves it out too. REFRESH PUBLICATION copies it again, and so it does with a table whose error has
 stopped the subscription. Errors bring hints that say how to mend the cause, if it can be mended;
 what comes next is said here.

@@ -62,7 +62,7 @@ class _Seen:
 def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[Share]:
     """One for each target with new changes; one with an error for each that cannot take them.
 
-    ``open_end``: end LSN of the transaction behind the chunk's last commit.
+    ``open_end``: end LSN of the transaction after the chunk's last commit.
     """
     for oid, seen in _by_relation(decoded).items():
         target, error = targets.of(oid), None
@@ -87,7 +87,7 @@ def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> Penstoc
 
 
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
-    """The first message of the first transaction that ended behind ``marker``.
+    """The first message of the first transaction that ended after ``marker``.
 
     Transactions come in the order of their commits, so everything before is in the table already.
     """

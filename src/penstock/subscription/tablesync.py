@@ -262,7 +262,7 @@ def recover(
     """Record copies that were committed before a crash, but not yet as state f.
 
     Where the table cannot be read, nobody knows; it is copied again, as a new membership: the
-    others need not wait, and what is acknowledged meanwhile cannot be behind a point of its own.
+    others need not wait, and what is acknowledged meanwhile cannot be after a point of its own.
     """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:

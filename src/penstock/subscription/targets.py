@@ -137,7 +137,7 @@ class Targets:
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
-        ``last_cut``: as the session begins; whoever makes cuts keeps it up to date.
+        ``last_cut``: as the session begins; kept up to date by the one that makes cuts.
         ``unanswered``: the worker's; None where there is one session only."""
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()

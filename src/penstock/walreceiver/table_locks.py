@@ -4,8 +4,8 @@ In: published tables, and the snapshot at which they will be read. Out: a transa
 locks, and for each table that cannot be copied now, why. A snapshot protects rows, not files: what
 rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of blocks to another
 between two of our reads, or gives them an age at which the snapshot does not see them; TRUNCATE and
-DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. Whoever has waited for
-it for some seconds is let pass, and the table's copy begins again later.
+DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. A session that has
+waited for it for some seconds is let pass, and the table's copy begins again later.
 
 The snapshot comes first, the locks after it. Making the slot waits for every transaction that
 writes, and one that wants to change a locked table counts as such before it waits for the lock:
@@ -42,8 +42,8 @@ _PATIENCE: Final = "1s"
 """How long a round waits for a lock, once; the table is tried again with the next."""
 
 _POLITENESS_S: Final = 3.0
-"""How long somebody else waits for a table before its copy is given up. Whoever reads the table
-waits behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
+"""How long somebody else waits for a table before its copy is given up. Readers of the table
+wait behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
 
 _WAITED_FOR: Final = (
     "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
@@ -229,7 +229,7 @@ class TableLocks:
         except PublisherError as error:
             if error.sqlstate != _NO_RIGHT:
                 raise
-            # LOCK TABLE wants the right on the whole table. Whoever may read some columns only
+            # LOCK TABLE wants the right on the whole table. A role that may read some columns only
             # locks it by reading; where that is not allowed either, the copy will say so.
             self._lock_by_reading(name)
 

@@ -89,7 +89,7 @@ class ChangeSource(Protocol):
         """In the order of sending: each transaction from Begun to Ended, without pieces where
         nothing of it is published. The work is done before the first item comes.
 
-        Raises PenstockError, behind the end of the last transaction that can be sent. Close it.
+        Raises PenstockError, after the end of the last transaction that can be sent. Close it.
         """
 
 

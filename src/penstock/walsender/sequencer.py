@@ -117,7 +117,7 @@ class Sequencer:
             return Position(t.transactions.end(), t.transactions.versions())
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
-        """Wait until the log reaches behind ``beyond``; whether it does. ``stopping``: set before
+        """Wait until the log reaches beyond ``beyond``; whether it does. ``stopping``: set before
         ``wake``, it ends the wait."""
 
         def over() -> bool:
@@ -147,8 +147,8 @@ class Sequencer:
             self._following.check_logs()
 
     def _found_whole(self) -> list[Found]:
-        """What there is. Whoever moves rows between tables commits all of it in one go, under our
-        lock: what lacks its second commit was stopped, and is finished here."""
+        """What there is. A session that moves rows between tables commits all of it in one go,
+        under our lock: what lacks its second commit was stopped, and is finished here."""
         while True:
             found = self._find()
             if not any(item.arrivals for item in found):

@@ -57,13 +57,13 @@ class Slots:
         catalog: Catalog,
         sequencer: Sequencer,
         max_replication_slots: int,
-        begin_anew: Callable[[str], None] = lambda name: None,
+        begin_again: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """``begin_anew``: told the name of a slot that is made, for whoever counts by name."""
-        self._begin_anew = begin_anew
+        """``begin_again``: told the name of a slot that is made, for counts by name."""
+        self._begin_again = begin_again
         self._catalog = catalog
         self._sequencer = sequencer
-        self._most = max_replication_slots
+        self._max_slots = max_replication_slots
         self._lock = threading.Condition()
         self._active: dict[str, int] = {}
         self._temporary: dict[str, tuple[int, Slot]] = {}
@@ -123,12 +123,12 @@ class Slots:
                     failover=failover,
                     inactive_since=time.time(),
                 )
-                t.slots.create(slot, self._most - len(self._temporary))
+                t.slots.create(slot, self._max_slots - len(self._temporary))
                 if temporary:
                     t.slots.delete(name)
             if temporary:
                 self._temporary[name] = pid, slot
-            self._begin_anew(name)
+            self._begin_again(name)
         return position
 
     @contextmanager
@@ -272,7 +272,7 @@ def _check_usable(slot: Slot, version: int) -> None:
         raise NotInPrerequisiteState(
             f'can no longer access replication slot "{slot.name}"',
             detail=f'This replication slot has been invalidated due to "{reason}".',
-            hint="Drop the slot and the subscription, and subscribe anew: the table is copied "
+            hint="Drop the slot and the subscription, and subscribe again: the table is copied "
             "again.",
         )
     raise NotInPrerequisiteState(

@@ -45,7 +45,7 @@ _TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
 
 _BLOCK_BYTES: Final = 16 << 20
-"""A block of a streamed transaction ends behind so many bytes."""
+"""A block of a streamed transaction ends after so many bytes."""
 
 log = logging.getLogger(__name__)
 
