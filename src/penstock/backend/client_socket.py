@@ -74,12 +74,12 @@ class ClientSocket:
         try:
             self._socket.settimeout(0.0)
             while view:
-                view = view[self._sent(view[:_PORTION], waiting) :]
+                view = view[self._send_some(view[:_PORTION], waiting) :]
         except (OSError, ValueError) as error:
             raise _broken(error) from None
         self._cut_off = False
 
-    def _sent(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
+    def _send_some(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
         """Bytes of a portion that were taken: some. TLS wants the same portion until then."""
         blocked: float | None = None
         while True:

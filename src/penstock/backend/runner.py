@@ -118,7 +118,7 @@ class SessionRunner:
         match statement:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
-                description = replace(description, fields=_shown_fields(title))
+                description = replace(description, fields=_show_fields(title))
             case Select() | Query() if _reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
@@ -325,11 +325,11 @@ class SessionRunner:
                 [key.encode(), value.encode(), b""]
                 for key, value in sorted(self._settings.values().items())
             ]
-            return Rows(_shown_fields(None), rows, "SHOW", counted=False)
+            return Rows(_show_fields(None), rows, "SHOW", counted=False)
         value = self._settings.show(name)
         if name.lower() == _ISOLATION:
             value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
-        fields = _shown_fields(self._settings.title(name))
+        fields = _show_fields(self._settings.title(name))
         return Rows(fields, [[value.encode()]], "SHOW", counted=False)
 
     def _transaction(self, statement: Transaction) -> Iterator[Answer]:
@@ -390,7 +390,7 @@ def _reads(statement: Statement) -> bool:
     return not isinstance(statement, Query) or statement.kind in _READS
 
 
-def _shown_fields(name: str | None) -> tuple[FieldDescription, ...]:
+def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:
     names = ("name", "setting", "description") if name is None else (name,)
     return tuple(FieldDescription(column, _TEXT) for column in names)
 

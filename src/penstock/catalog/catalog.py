@@ -169,7 +169,7 @@ class Catalog:
     def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
         """Record that a table follows no more. Raises as ``set_state``."""
         with self.write() as transaction:
-            return transaction.relations.park(rel, _recorded(error))
+            return transaction.relations.park(rel, _record_of(error))
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
         """Record what a table of a subscription is bound to."""
@@ -212,7 +212,7 @@ class Catalog:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 changed = replace(
-                    subscription, stopped=stopped, error=_recorded(error), stopped_by=table
+                    subscription, stopped=stopped, error=_record_of(error), stopped_by=table
                 )
                 transaction.subscriptions.save(changed)
 
@@ -247,7 +247,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
     )
 
 
-def _recorded(error: BaseException) -> RecordedError:
+def _record_of(error: BaseException) -> RecordedError:
     if isinstance(error, PenstockError):
         return RecordedError(error.message, error.detail, error.hint, error.sqlstate, time.time())
     message = f"{type(error).__name__}: {error}"

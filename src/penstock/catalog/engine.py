@@ -134,12 +134,12 @@ def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
     options: dict[str, Any] = {_BEGIN: "IMMEDIATE"} if write else {}
     if not write and engine.dialect.name != "sqlite":
         options = {"isolation_level": "REPEATABLE READ"}
-    with errors_mapped(), engine.execution_options(**options).begin() as connection:
+    with map_errors(), engine.execution_options(**options).begin() as connection:
         yield connection
 
 
 @contextlib.contextmanager
-def errors_mapped() -> Iterator[None]:
+def map_errors() -> Iterator[None]:
     """Database errors as StorageError; SQLAlchemy's own text would show statement and values."""
     try:
         yield

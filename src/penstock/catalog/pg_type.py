@@ -119,12 +119,12 @@ class PgType:
         after = orders[at] if at < len(orders) else before + 2
         order = (before + after) / 2
         if order in (before, after):  # RenumberEnumType
-            type_ = self._renumbered(type_)
+            type_ = self._renumber(type_)
             self.add_label(type_, label, at)
             return
         self._insert(type_.oid, EnumLabel(pg_control.new_oid(self._connection), order, label))
 
-    def _renumbered(self, type_: EnumType) -> EnumType:
+    def _renumber(self, type_: EnumType) -> EnumType:
         labels = tuple(
             replace(label, order=float(order)) for order, label in enumerate(type_.labels, 1)
         )

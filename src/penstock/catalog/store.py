@@ -29,8 +29,8 @@ from penstock.catalog import (
     pg_type,
 )
 from penstock.catalog.engine import (
-    errors_mapped,
     make_private_file,
+    map_errors,
     open_engine,
     parse_url,
     sqlite_path,
@@ -194,7 +194,7 @@ class Store:
 
 
 def _is_initialized(connection: Connection) -> bool:
-    with errors_mapped():
+    with map_errors():
         return inspect(connection).has_table("penstock_control")
 
 

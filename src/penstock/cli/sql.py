@@ -17,7 +17,7 @@ from penstock.cli.options import NodeDir
 from penstock.node import Node
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def align(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns under their centred names, NULL as nothing, and the count of rows."""
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
@@ -61,6 +61,6 @@ def sql(
             for notice in result.notices:
                 typer.echo(notice.report(), err=True)
             if result.columns:
-                typer.echo(aligned(result.columns, result.rows))
+                typer.echo(align(result.columns, result.rows))
             else:
                 typer.echo(result.tag)

@@ -38,7 +38,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandR
         check_create_in_schema(scope, schema.owner, schema.name)
         if schema.name != table.schema:
             _check_movable(transaction, scope, table, schema.name)
-            transaction.tables.save(moved(table, schema.name))
+            transaction.tables.save(move_to_schema(table, schema.name))
             keep_former(transaction, scope, [table])
     return CommandResult("ALTER TABLE")
 
@@ -78,7 +78,7 @@ def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) 
             )
 
 
-def moved(table: LakeTable, schema: str) -> LakeTable:
+def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
     """The table in another schema, which may be the one that its folder was made for."""
     home = table.folder_of or (table.schema, table.name)
     return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)

@@ -139,7 +139,7 @@ def check_history_sent(
     published once it is a partition; StorageError."""
     delta = open_delta(scope, child)
     slots = [slot for slot in transaction.slots.all() if slot.invalidation_reason is None]
-    if delta is None or delta.version == 0 or not slots or not _published(transaction, parent):
+    if delta is None or delta.version == 0 or not slots or not _is_published(transaction, parent):
         return
     lagging = (
         slot
@@ -158,7 +158,7 @@ def check_history_sent(
         )
 
 
-def _published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
+def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
     publications = transaction.publications
     members = Members(
         publications.all(),

@@ -24,7 +24,7 @@ from penstock.executor.routes import (
     route,
     schema_of,
 )
-from penstock.executor.rows import Change, NewRows, altered, delta_table
+from penstock.executor.rows import Change, NewRows, altered_error, delta_table
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.lakehouse.append import Append
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
@@ -77,7 +77,7 @@ class InsertByFiles:
                 for number, files in waiting.items():
                     appends[number].remove(files)
                 if isinstance(error, (CommitConflict, FeatureNotSupported)):
-                    raise altered(table) from None
+                    raise altered_error(table) from None
                 raise
 
 

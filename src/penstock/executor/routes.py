@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, ReplicationConflict
-from penstock.executor.constraints import elsewhere, shown
+from penstock.executor.constraints import partition_error, show_values
 from penstock.executor.partitions import Partitions
-from penstock.executor.rows import altered
+from penstock.executor.rows import altered_error
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.state import TableState
@@ -56,7 +56,7 @@ class Route:
         wrong = np.flatnonzero(~self._belong(rows))
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1)
-            raise elsewhere(self.table, shown(row.columns))
+            raise partition_error(self.table, show_values(row.columns))
 
     def leaves_of(self, rows: pa.RecordBatch) -> Integers | None:
         """The number of each row's leaf; None: there are no partitions. Raises as ``check``, and
@@ -128,7 +128,7 @@ def check_columns(
     others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
     now = tables.columns(table) if table.partition_key else columns_of(opened[0].state)
     if others or now != tuple(known):
-        raise altered(table)
+        raise altered_error(table)
 
 
 def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:

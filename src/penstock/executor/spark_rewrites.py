@@ -117,7 +117,7 @@ class Rewrites:
             constraint = partitions.constraint(table)
             for leaf in leaves if constraint is not None else ():
                 check_partition(
-                    self._changed(leaf, change, session), constraint or "", table, columns
+                    self._changed_rows(leaf, change, session), constraint or "", table, columns
                 )
             if table.partition_key is not None:
                 count = self._moves.run(table, change, columns, partitions, session, filled=filled)
@@ -153,10 +153,10 @@ class Rewrites:
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
         """Whether there are rows to change; all their new values are computed for it."""
-        rows = self._changed(leaf, change, session)
+        rows = self._changed_rows(leaf, change, session)
         return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
 
-    def _changed(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
+    def _changed_rows(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
         """The rows that are changed, with their new values."""
         settings = dict(change.settings)
         values = ", ".join(
@@ -167,7 +167,7 @@ class Rewrites:
 
     def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
         """The change of one table, which keeps all its rows."""
-        columns = self._paired(leaf, change)
+        columns = self._paired_columns(leaf, change)
         if not columns:
             return _run(leaf, change, session, {})
         storage = self._warehouse.storage
@@ -178,7 +178,7 @@ class Rewrites:
             self._remove(leaf, files)
             raise
 
-    def _paired(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
+    def _paired_columns(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
         changed = {name for name, _ in change.settings}
         return paired_columns(leaf, self._tables.columns(leaf), changed)
 

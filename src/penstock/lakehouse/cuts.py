@@ -39,7 +39,7 @@ from penstock.lakehouse.cut_rows import (
     newest_cuts,
     not_of_others,
     of_owner,
-    renamed,
+    rename_owner,
     rows_of,
     whole_rows,
     with_owners,
@@ -157,7 +157,7 @@ class Cuts:
         """A subscription's cuts get the name that it has now, for who reads them by name."""
         state = load(self._storage, self.uri)
         if state is not None and _has_ids(state):
-            self._rewrite("RENAME CUTS", lambda rows: renamed(rows, owner))
+            self._rewrite("RENAME CUTS", lambda rows: rename_owner(rows, owner))
 
     def adopt(self, owners: Sequence[CutOwner]) -> None:
         """Cuts from before ids were recorded become those of the subscriptions of their names.
@@ -302,11 +302,15 @@ def _entry(
     )
     removes = [actions.remove(file, now=now, data_change=True) for file in removed]
     adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
-    wider = [] if _has_ids(state) else [{"metaData": {**_given(state), "schemaString": _schema()}}]
+    wider = (
+        []
+        if _has_ids(state)
+        else [{"metaData": {**_metadata_of(state), "schemaString": _schema()}}]
+    )
     return [info, *wider, *removes, *adds]
 
 
-def _given(state: TableState) -> dict[str, Any]:
+def _metadata_of(state: TableState) -> dict[str, Any]:
     return {name: value for name, value in state.metadata.items() if value is not None}
 
 

@@ -44,14 +44,14 @@ def describe(warehouse: Warehouse, uri: str) -> Description | None:
     """The newest version of a table; None when there is none. Raises StorageError."""
     try:
         state = load(warehouse.storage, uri)
-        return None if state is None else _described(state)
+        return None if state is None else _description(state)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StorageError(
             f'log of table "{uri}" cannot be read: {error!r}', sqlstate="XX001"
         ) from None
 
 
-def _described(state: TableState) -> Description:
+def _description(state: TableState) -> Description:
     fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
     sources = {field["name"]: source_name(field) for field in fields}
     key = state.properties.get(KEY)

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
-from penstock.lakehouse.schema import KEY, TableSchema, altered
+from penstock.lakehouse.schema import KEY, TableSchema, alter_schema_json
 from penstock.lakehouse.state import TableState
 
 
@@ -37,7 +37,7 @@ def first_entry(
     return [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
 
 
-def changed_metadata(
+def change_metadata(
     state: TableState, schema: TableSchema, told: Mapping[str, Sequence[str]], kept: int | None
 ) -> list[Action]:
     """``told``: property -> names of columns, all of them. ``kept``: how many of the columns, the
@@ -57,7 +57,7 @@ def changed_metadata(
     metadata["schemaString"] = (
         schema.delta_json()
         if kept is None
-        else altered(metadata["schemaString"], columns[:kept], columns[kept:])
+        else alter_schema_json(metadata["schemaString"], columns[:kept], columns[kept:])
     )
     found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
     return found

@@ -170,7 +170,7 @@ class Storage:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                log.warning("could not remove file %s: %s", uri, _told(error))
+                log.warning("could not remove file %s: %s", uri, _message(error))
 
     def discard_folder(self, uri: str) -> None:
         """Remove a folder of passing files; a late task may still write there, so it is only logged
@@ -180,7 +180,7 @@ class Storage:
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
                 filesystem.delete_dir(path)
         except OSError as error:
-            log.warning("could not remove directory %s: %s", uri, _told(error))
+            log.warning("could not remove directory %s: %s", uri, _message(error))
 
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
@@ -285,7 +285,7 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         hint = _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
-        told = _told(error)
+        told = _message(error)
         reason = os.strerror(number) if number else told
         cause = error if told == str(error) else None  # it would be logged with its secret
         raise StorageError(
@@ -293,5 +293,5 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         ) from cause
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return object_store.without_secrets(str(error))

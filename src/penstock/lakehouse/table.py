@@ -29,7 +29,7 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
-from penstock.lakehouse.metadata import changed_metadata, first_entry
+from penstock.lakehouse.metadata import change_metadata, first_entry
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
@@ -390,4 +390,4 @@ class DeltaTable:
         kept = sum(column.name not in dropped for column in self._schema.columns)
         told = {UNFILLED: self.unfilled, DROPPED: self.dropped}
         before = None if self._replaced else kept
-        return changed_metadata(self._state, self._staged_schema, told, before)
+        return change_metadata(self._state, self._staged_schema, told, before)

@@ -122,7 +122,7 @@ def _commit(
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
     if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
         _rewritten(walk, [state.files[body["path"]] for kind, body in bodies if kind == "add"])
-        _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
+        _mark_copied(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
     walk.operations.add(_operation(actions))
     if truncates and not old.keys() & state.files.keys():
@@ -151,7 +151,7 @@ def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
             walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
-def _moved(walk: _Walk, paths: set[str]) -> None:
+def _mark_copied(walk: _Walk, paths: set[str]) -> None:
     """Rows that came in this range are in other files now; those that are gone must still cancel
     them, so the files in which they came are kept as they are."""
     for path in paths & set(walk.added):

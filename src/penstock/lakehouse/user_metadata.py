@@ -21,7 +21,7 @@ _GROUP: Final = "penstock.transaction"
 def user_metadata(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """What is ours of a commit's user metadata; empty where nothing is."""
     for action in actions:
-        found = _parsed((action.get("commitInfo") or {}).get("userMetadata"))
+        found = _parse((action.get("commitInfo") or {}).get("userMetadata"))
         if found:
             return found
     return {}
@@ -38,7 +38,7 @@ def group_of(actions: Sequence[Mapping[str, Any]]) -> str | None:
     return group if isinstance(group, str) else None
 
 
-def _parsed(text: Any) -> Mapping[str, Any]:
+def _parse(text: Any) -> Mapping[str, Any]:
     if not isinstance(text, str) or _OURS not in text:
         return {}
     try:

@@ -63,7 +63,7 @@ def load(
     count = _Count(None if item.divided else share_bytes)
     schema = pa.schema([(column.name, column.type) for column in columns])
     for name, files in (("all_went", item.removed), ("all_came", item.added)):
-        read_into(duck, name, schema, count.of(_scanned(storage, item, files, columns)))
+        read_into(duck, name, schema, count.of(_scan(storage, item, files, columns)))
     row = ", ".join(quoted(column.name) for column in columns)
     compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
     told = load_pairs(storage, item, duck, count.of)
@@ -106,7 +106,7 @@ class _Count:
             yield batch
 
 
-def _scanned(
+def _scan(
     storage: Storage,
     item: ChangeItem,
     files: Sequence[ScanFile | StoredRows],

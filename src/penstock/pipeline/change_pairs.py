@@ -169,7 +169,7 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
     """``told``: there is a table ``pairs``, whose old rows get their new keys here."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
     same = _same("o", key, "n", key)
-    if not told or not _moved(item, duck):
+    if not told or not _load_moved(item, duck):
         return Pairing(same)
     new = (f"coalesce(p.{new}, o.{name}) AS {new}" for name, new in zip(key, news, strict=True))
     duck.execute(
@@ -179,7 +179,7 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
     return Pairing(_same("o", news, "n", key), f"NOT ({same})")
 
 
-def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
+def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
     """Table ``moved``: the pairs that can be sent as updates, in any order."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
 

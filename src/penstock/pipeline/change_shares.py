@@ -155,7 +155,7 @@ def _divide(work: DivideItem) -> Divided:
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             with pa.ipc.new_file(target, schema, options=options) as writer:
-                for held in _held(_batches(work, told=told)):
+                for held in _tables_of(_batches(work, told=told)):
                     for bucket, rows in _by_bucket(held, work, told=told):
                         runs.append((bucket, len(runs), rows.nbytes))
                         writer.write_batch(rows)
@@ -171,7 +171,7 @@ def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
         yield from lone_pairs(work.storage, work.item, connection())
 
 
-def _held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -191,7 +191,8 @@ def _by_bucket(
     duck.register("rows_to_divide", rows.append_column(_ROW, pa.array(np.arange(rows.num_rows))))
     try:
         found = duck.execute(
-            f"SELECT (hash({_hashed(rows, work, told=told)}) % {work.buckets})::INTEGER AS bucket "
+            f"SELECT (hash({_share_key(rows, work, told=told)}) % {work.buckets})::INTEGER "
+            "AS bucket "
             f'{_from(work, told=told)} ORDER BY r."{_ROW}"'
         ).fetchnumpy()
     finally:
@@ -205,7 +206,7 @@ def _by_bucket(
         yield int(bucket[start]), ordered.slice(start, stop - start)
 
 
-def _hashed(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
+def _share_key(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
     """What decides on the share of a row."""
     names = work.item.table.key or rows.column_names
     if work.side is Side.PAIRS:

@@ -67,7 +67,9 @@ def run_job(
         answers: list[Answer] = work.collect()
     finally:
         context.setJobDescription(None)
-    return [result for answer in checked(answers, len(items), name) for result in answer.results]
+    return [
+        result for answer in check_answers(answers, len(items), name) for result in answer.results
+    ]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def run_task(
             yield Answer(number, tuple(run(item)))
 
 
-def checked(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
+def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
     """The answers, when they are complete. Raises PenstockError."""
     numbers = [answer.item for answer in answers]
     if sorted(numbers) != list(range(items)):

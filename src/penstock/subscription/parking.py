@@ -92,7 +92,7 @@ class Parking:
         if self._subscription.on_table_error != "park":
             self._stops_by(rel)
             raise _with_ways_on(rel, error, begun)
-        found = _parked(error, begun)
+        found = _parking_error(error, begun)
         self._record(rel, found)
         log.error(
             'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
@@ -109,7 +109,7 @@ def is_own(error: PenstockError) -> bool:
     return isinstance(error, OWN_ERRORS)
 
 
-def _parked(error: PenstockError, begun: str) -> PenstockError:
+def _parking_error(error: PenstockError, begun: str) -> PenstockError:
     mended = None if isinstance(error, _MENDED_BY_A_COPY) else error.hint
     return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=begun)))
 

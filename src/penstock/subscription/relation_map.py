@@ -81,7 +81,7 @@ def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[S
 def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> PenstockError | None:
     for relation in seen.definitions(first):
         if relation.table_name != target.rel.table_name:
-            return _renamed(targets, target, relation)
+            return _rename_error(targets, target, relation)
     unreadable = (u.error for u in seen.unreadable if int(u.sequence[-1]) >= first)
     return next(unreadable, None)
 
@@ -136,7 +136,7 @@ def _namesake(
     return None, None
 
 
-def _renamed(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
+def _rename_error(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
     name = target.rel.qualified_name
     error = RelationChanged(
         f'logical replication target relation "{relation.qualified_name}" does not exist',

@@ -33,7 +33,7 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
-from penstock.subscription.target_columns import check_dropped, exchanged, unfilled_warning
+from penstock.subscription.target_columns import check_dropped, exchange_error, unfilled_warning
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
@@ -193,11 +193,11 @@ class Targets:
         )
         self._open_partitions(target)
         if rel.relid is not None:
-            self._bound(target, rel.relid)
+            self._bind(target, rel.relid)
         self._by_name[rel.table_name] = target
         return target
 
-    def _bound(self, target: Target, relid: int) -> None:
+    def _bind(self, target: Target, relid: int) -> None:
         """One relation has one target: REFRESH finds out which of two it is."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
@@ -217,7 +217,7 @@ class Targets:
 
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
-        self._bound(target, relid)
+        self._bind(target, relid)
         self._bindings.bind(target.rel, relid, None)
         target.rel = replace(target.rel, relid=relid)
 
@@ -378,7 +378,7 @@ class Targets:
         return names
 
     def _check_order(self, target: Target, relation: Relation) -> None:
-        error = exchanged(target.rel, target.followed, relation)
+        error = exchange_error(target.rel, target.followed, relation)
         if error is not None:
             self.record_conflict(target, error)
             raise error

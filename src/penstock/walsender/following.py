@@ -85,7 +85,7 @@ class Following:
     def _check_log(self, table: LakeTable, at: Sequenced) -> None:
         newest = self.logs.newest(table)
         if not self.logs.same(table, at):
-            self._replaced(table, at)
+            self._replace(table, at)
         elif newest > at.version and not self.logs.has_entry(table, at.version + 1):
             self._gap(table, at, newest)
         elif at.table_id is None:
@@ -94,7 +94,7 @@ class Following:
                 if _still(t, table, at):
                     t.transactions.advance(table.oid, at.version, found)
 
-    def _replaced(self, table: LakeTable, at: Sequenced) -> None:
+    def _replace(self, table: LakeTable, at: Sequenced) -> None:
         """There is another log in the place of the one that was followed."""
         newest = self.logs.newest(table)
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
@@ -156,7 +156,7 @@ class Following:
             if self.logs.seen(table):
                 with self._troubles.kept("log", table.qualified_name):
                     if not self.logs.same(table, followed.at[table.oid]):
-                        self._replaced(table, followed.at[table.oid])
+                        self._replace(table, followed.at[table.oid])
                         known.pop((table.schema, table.name), None)
         there = {CUTS_NAME, *(table.qualified_name for table in known.values())}
         for schema, name in table_names(self._warehouse):
@@ -208,7 +208,7 @@ class Following:
         with self._troubles.kept("log", table.qualified_name):
             if self.logs.goes_on(table, at, upto):
                 return True
-            self._replaced(table, at)
+            self._replace(table, at)
         return False
 
 

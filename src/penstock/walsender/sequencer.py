@@ -164,7 +164,7 @@ class Sequencer:
         by_oid = {table.oid: table for table in followed.tables}
         first = self._look(followed, {})
         own = {oid: found for oid, found in first.items() if found}
-        owned = self._owned(followed)
+        owned = self._owned_tables(followed)
         self._mixed = any(table.mixed is not None for table in owned.tables)
         cuts = list(self._between_cuts(followed, owned))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
@@ -221,7 +221,7 @@ class Sequencer:
             found[table.oid] = commits
         return found
 
-    def _owned(self, followed: Followed) -> Owned:
+    def _owned_tables(self, followed: Followed) -> Owned:
         """Tables that subscriptions maintain, with what others have committed to them."""
         subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
         found: list[OwnedTable] = []
