@@ -52,6 +52,7 @@ from penstock.stats.backend_status import Activity, BackendType, Session, Sessio
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
+"""Seconds before the refusal is sent: guessing passwords one after the other takes long."""
 _PROTOCOL_3_2_SINCE: Final = 18
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 

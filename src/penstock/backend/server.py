@@ -24,8 +24,10 @@ from penstock.protocol.startup_packets import CancelRequest
 _KEY_SIZE: Final = 32
 """Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
+"""Bytes of a cancel key that count as one: those of protocol 3.0."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
+"""Seconds for each session's thread to end; they are daemons, so the process ends all the same."""
 _TOLD_S: Final = 2.0
 """Given to sessions for telling their clients that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20

@@ -37,6 +37,7 @@ _NOT_FOLLOWING: Final = (
 )
 """A copy replaces all that the partitions hold: no batch goes on in them."""
 _PATIENCE_S: Final = 5.0
+"""Seconds that a statement waits for a batch that is under way, to be asked again so often:"""
 _LOOK_S: Final = 0.05
 
 

@@ -45,6 +45,7 @@ _STOP_SIGNAL = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": sig
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _START_ATTEMPTS = 5
+"""A free port may be taken before the server has it."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "wal_level": "logical",

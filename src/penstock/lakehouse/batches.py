@@ -23,6 +23,7 @@ BATCH_BYTES: Final = 16 << 20
 _ROWS: Final = 1 << 16
 """At most: more at a time gain nothing."""
 _LOOKED_AT: Final = 256
+"""Rows that are read first where the statistics do not say how wide rows are."""
 _TOO_LARGE: Final = 4
 """Times the wanted size: the rows became wider than those before."""
 

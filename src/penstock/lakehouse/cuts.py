@@ -64,7 +64,9 @@ log = logging.getLogger(__name__)
 RETENTION: Final = "interval 10 minutes"
 """How long removed files and old log entries serve readers that have just loaded the table."""
 _TRIES: Final = 100
+"""Races that one commit may lose: all subscriptions put their cuts into this table."""
 _TICK: Final = timedelta(microseconds=1)
+"""What a cut is later than the one before where the clock stands still or has gone back."""
 
 
 class Cuts:
@@ -197,6 +199,7 @@ class Cuts:
             try:
                 self._store.put(self.uri, state.version + 1, actions.lines(entry))
             except CommitConflict:
+                # ``change`` is worked out again on what the other writer has left
                 refresh(self._storage, self.uri, state)
                 continue
             except BaseException:

@@ -75,6 +75,8 @@ class LocalLogStore:
             finally:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
+                # before the version is told to anybody: until now a power failure could take its
+                # name
                 fsync_folder(str(path.parent))
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:

@@ -51,6 +51,7 @@ FOREIGN_TYPES: Final = 1 << 31
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
 _FIRST_NORMAL_OID: Final = 16384
+"""FirstNormalObjectId (transam.h): from here on oids are of types that somebody has created."""
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
     GENERATION,

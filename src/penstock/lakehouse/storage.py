@@ -121,6 +121,7 @@ class Storage:
                     sink.write(content)
 
     def _write_local(self, path: Path, content: bytes) -> None:
+        # Content, name, folder: a power failure leaves the old file or the new one, whole.
         temporary = write_temporary(path, content, fsync=self.fsync)
         try:
             temporary.replace(path)
@@ -219,6 +220,7 @@ def fsync_folder(path: str) -> None:
 
 def write_temporary(path: Path, content: bytes, *, fsync: bool) -> Path:
     """Write ``content`` under a hidden name beside ``path``; removed again when that fails."""
+    # Hidden from readers of a table; what a killed process leaves is removed by ``checkpoint``.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(content)

@@ -75,7 +75,10 @@ _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""
 
 _STEP_INTERVAL: Final = 5.0
+"""Seconds after which the launcher looks even where the catalog's change counter stands still."""
 _REPORT_INTERVAL: Final = 1.0
+"""Seconds between two writings of the workers' numbers; so long it waits, too, after a failed
+look."""
 _LONGEST_CONNECT: Final = 15.0
 """Seconds that the node's stop waits for a publisher that does not answer; more than libpq takes by
 default (``DEFAULT_CONNECT_TIMEOUT_S``)."""

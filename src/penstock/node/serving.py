@@ -39,6 +39,7 @@ from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
+"""The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
 
 
 class ServingNode:

@@ -47,6 +47,8 @@ Done = Located | Candidates | Written
 """Of a task, what is no error."""
 
 _ITEM_SECONDS: Final = 0.01
+"""What a task costs before it reads its first byte, about; with the next two it decides how work is
+packed, and whether there is a job at all."""
 _SECONDS_PER_ROW: Final = 2e-8
 """Of a file to be searched, and of the keys looked for."""
 _SECONDS_PER_BYTE: Final = 2e-9

@@ -35,8 +35,8 @@ _ARROW_BYTES: Final = 8
 """Of a byte of Parquet, about; only the number of buckets hangs on it."""
 _ROW: Final = "penstock: row"
 """Column: the number of a row."""
-_LEAST_BUCKETS: Final = 1 << 6
-_MOST_BUCKETS: Final = 1 << 12
+_MIN_BUCKETS: Final = 1 << 6
+_MAX_BUCKETS: Final = 1 << 12
 
 
 class Side(IntEnum):
@@ -78,7 +78,7 @@ def divide_items(
     """
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
-    buckets = int(min(max(_LEAST_BUCKETS, shares * _BUCKETS_PER_SHARE), _MOST_BUCKETS))
+    buckets = int(min(max(_MIN_BUCKETS, shares * _BUCKETS_PER_SHARE), _MAX_BUCKETS))
     pairs = item.pairs if item.table.key else ()  # of rows without a key both keys are the row
     table = replace(item.table, columns=needed_columns(item))
     without = replace(item, table=table, removed=(), added=(), pairs=pairs)

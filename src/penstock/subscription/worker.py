@@ -230,6 +230,7 @@ class ApplyWorker:
 
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
+        # Before the tables are read: what changes from now on ends the session.
         self._changed.clear()
         self._stopped_by = None
         self.status.state = _CONNECTING

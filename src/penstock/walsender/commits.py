@@ -20,6 +20,8 @@ from penstock.lakehouse.user_metadata import group_of, is_truncate
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
+"""Of WAL for each file of a commit, besides the bytes that it adds: lags in bytes mean
+something."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; what is later, or before 1970, is no time of a commit."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")

@@ -203,6 +203,7 @@ class Feed:
                     self._sequencer.wait(self._at, _WAIT_S, self._stopping)
                     self._bundle_bytes = _FIRST_BUNDLE_BYTES
         finally:
+            # Nobody takes these: closing them removes what waits in the staging area.
             if coming is not None and _succeeded(coming):
                 coming.result().rest.close()
 

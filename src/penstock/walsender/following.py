@@ -109,6 +109,7 @@ class Following:
         )
         with self._catalog.write() as t:
             if t.tables.find_oid(table.oid) is not None:
+                # the place in the log before the table goes: afterwards no publication has it
                 self._append_lost(t, table, at, at)
                 t.delete_table(table)
         self.logs.forget(table.oid)

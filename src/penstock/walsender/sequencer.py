@@ -44,6 +44,7 @@ from penstock.walsender.troubles import Troubles
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
+"""Seconds between two listings of the warehouse; creating a slot and statements list it at once."""
 _TRIES: Final = 10
 """Looks in one step that another process was quicker than; the rest is left to the next step."""
 _CUTS: Final = -1
@@ -98,6 +99,7 @@ class Sequencer:
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
+            # asked, not counted: another process may have appended
             end = t.transactions.end()
         with self._grown:
             if end > self._end:
@@ -162,6 +164,7 @@ class Sequencer:
     def _find(self) -> list[Found]:
         followed = self._following.followed()
         by_oid = {table.oid: table for table in followed.tables}
+        # The first of the two looks that ``commit_order`` needs; the second one is below.
         first = self._look(followed, {})
         own = {oid: found for oid, found in first.items() if found}
         owned = self._owned_tables(followed)
@@ -272,6 +275,8 @@ class Sequencer:
         """Whether it was done: else another process has put commits of these tables into the log
         meanwhile, and what there is has to be found again."""
         with self._catalog.write() as t:
+            # Compared inside the write transaction, of which there is one at a time: two processes
+            # cannot both append a commit.
             sequenced = t.transactions.sequenced()
             if not follows(found, {oid: at.version for oid, at in sequenced.items()}):
                 self._times.look_again()
@@ -286,6 +291,8 @@ class Sequencer:
                 ids |= {member.relation: member.table_id for member in members}
                 if not members:
                     continue
+                # OPTIMIZE and the like: nothing is sent, and the next commit starts from that
+                # version.
                 if not item.changes:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)

@@ -32,6 +32,7 @@ _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _PLUGINS: Final = ("pgoutput",)
 _RETRY_S: Final = 0.05
+"""Seconds between two questions whether a session that waits for a slot was cancelled."""
 
 
 WAL_REMOVED: Final = "wal_removed"
@@ -70,6 +71,7 @@ class Slots:
 
     def all(self) -> tuple[SlotState, ...]:
         """Every slot, sorted by name."""
+        # the lock of slots before a transaction of the catalog, here and everywhere below
         with self._lock, self._catalog.read() as t:
             slots = t.slots.all()
             temporary = tuple(self._temporary.values())
@@ -210,6 +212,7 @@ class Slots:
         with self._lock:
             while True:
                 self._get(name)
+                # who does not wait, or no more, is told by ``_acquire`` who holds it
                 if self._active.get(name) is None or not wait or cancelled():
                     break
                 self._lock.wait(_RETRY_S)

@@ -264,6 +264,7 @@ class Stream:
         silent = time.monotonic() - self._heard
         if silent >= self._timeout_s:
             raise ConnectionFailure("terminating walsender process due to replication timeout")
+        # WalSndKeepaliveIfNecessary: a client that is silent for half of the time is asked once.
         if silent >= self._timeout_s / 2 and not self._asked:
             self._asked = True
             self._keepalive(reply_requested=True)
