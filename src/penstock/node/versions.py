@@ -49,13 +49,13 @@ PYSPARK = Range((4, 2), (4, 3), tested=((4, 2, 0),))
 PUBLISHER = Range((14,), tested=((14,), (15,), (16,), (17,), (18,)))
 
 PACKAGES: dict[str, Range] = {
-    "pyarrow": Range((20,)),
+    "pyarrow": Range((24,)),
     "numpy": Range((2,), (3,)),
     "duckdb": Range((1, 4), (3,)),
     "deltalake": Range((1, 6), (2,)),
     "pyroaring": Range((1, 0), (2,)),
     "psycopg": Range((3, 2, 13), (4,)),
-    "adbc-driver-postgresql": Range((1, 10), (2,)),
+    "adbc-driver-postgresql": Range((1, 13), (2,)),
     "obstore": Range((0, 8), (1,)),
 }
 """Python packages by distribution name; pyproject.toml says the same (a test compares them)."""
