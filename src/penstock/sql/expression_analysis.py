@@ -294,13 +294,19 @@ class ExpressionAnalysis:
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:
         node = self.transform(raw.argument)
+        if raw.field:
+            raise PenstockError(
+                f"column notation .{raw.field} applied to type {type_name(node.type)}, which is"
+                " not a composite type",
+                sqlstate="42809",
+            )
         if not element(node.type):
             raise PenstockError(
                 f"cannot subscript type {type_name(node.type)} because it does not support"
                 " subscripting",
                 sqlstate="42804",
             )
-        return OtherNode(element(node.type), "subscript")
+        return OtherNode(node.type if raw.slice else element(node.type), "subscript")
 
 
 def find_type(name: TypeName) -> tuple[int, int]:

@@ -38,9 +38,10 @@ def check_syntax(text: str) -> Json:
     try:
         where = _where(parse_tree(f"{_BEFORE}{text}{_AFTER}"))
     except SqlSyntaxError as error:
+        if not error.message.endswith(f'{_AFTER}"'):
+            raise
         # A quote without an end is shown up to the end of what was parsed.
-        shown = error.message.removesuffix(_AFTER + '"')
-        raise SqlSyntaxError(shown if shown == error.message else shown + '"') from None
+        raise SqlSyntaxError(error.message.removesuffix(f'{_AFTER}"') + '"') from None
     if where is None:
         raise SqlSyntaxError('syntax error at or near ")"')
     return where
