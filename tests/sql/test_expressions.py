@@ -11,7 +11,7 @@ from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
 from penstock.sql.literals import canonical
-from penstock.sql.query.parse_expression import parse_expression
+from penstock.sql.query.parse_expression import parse_expression, without_parentheses
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),
@@ -62,6 +62,23 @@ def test_depth_is_limited(text: str, sqlstate: str) -> None:
     with pytest.raises(PenstockError) as raised:
         parse_expression(text)
     assert raised.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("(a = 1)", "a = 1"),
+        ("((a) = (b))", "(a) = (b)"),
+        ("(a) || (b)", "(a) || (b)"),
+        ("('a)') || (b)", "('a)') || (b)"),
+        ("(a = ')')", "a = ')'"),
+        ("a", "a"),
+        ("f(a)", "f(a)"),
+        ("(a, b)", "(a, b)"),
+    ],
+)
+def test_the_outermost_parentheses_are_left_out(text: str, plain: str) -> None:
+    assert without_parentheses(text) == plain
 
 
 def test_lists_have_no_depth() -> None:
