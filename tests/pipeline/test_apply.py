@@ -206,7 +206,7 @@ def test_columns_added_later_are_null_in_old_files(lake: Lake) -> None:
 def test_large_rows_travel_as_files_and_are_written_in_slices(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(spark, tmp_path, ApplyOptions(least_slice_bytes=1 << 20, most_slice_bytes=2 << 20))
+    lake = Lake(spark, tmp_path, ApplyOptions(min_slice_bytes=1 << 20, max_slice_bytes=2 << 20))
     source = publisher(*(row(a, a, "t" * 2000) for a in range(3000)))
     table = lake.create(source)
     (outcome,) = lake.stage((table, source))

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
-from penstock.lakehouse.truncate import grouped_mark
+from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions

@@ -17,7 +17,7 @@ from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
 from penstock.commands.scope import Scope
 from penstock.errors import ObjectInUse, PenstockError
-from penstock.executor.row_moves import Departures, LakeMoves
+from penstock.executor.row_moves import Departures, RowMoves
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.row_moves import Arrivals, departure_mark
@@ -179,7 +179,7 @@ def test_rows_that_came_wait_for_those_that_did_not(world: World) -> None:
 def test_rows_change_places(world: World) -> None:
     """Two commits of each table, one step of each in one transaction."""
     leaves = (world.leaf("a"), world.leaf("b"))
-    LakeMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
+    RowMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
     (transaction,) = world.new()
     assert world.names(transaction) == [("a", 1, 3), ("b", 1, 3)]
     assert (world.rows("a"), world.rows("b")) == ([20], [10])
@@ -194,7 +194,7 @@ def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
     world.commit(other)
     leaves = (world.leaf("a"), world.leaf("b"))
     with pytest.raises(PenstockError, match="could not serialize access") as refused:
-        LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
+        RowMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
     assert refused.value.sqlstate == "40001"
     hint = "Run the statement again." if name == "a" else 'The rows of "public.a" are changed'
     assert str(refused.value.hint).startswith(hint)

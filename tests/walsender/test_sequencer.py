@@ -18,7 +18,7 @@ from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_times import CommitTimes
+from penstock.walsender.commit_order import CommitTimes
 from penstock.walsender.sequencer import Sequencer
 
 
