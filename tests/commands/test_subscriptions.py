@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from penstock.catalog import (
     Subscription,
     SubscriptionRel,
     SubscriptionRelState,
-    SubscriptionStatistics,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
@@ -405,61 +403,6 @@ def test_enable_and_disable_forget_the_error(catalog: Catalog) -> None:
         (now,) = catalog.subscriptions()
         assert (now.error, now.should_run) == (None, runs)
         assert catalog.generation() > generation
-
-
-def test_selects(catalog: Catalog) -> None:
-    conninfo = f"{NOWHERE} user=u password=tops3cret"
-    run(
-        catalog,
-        f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p, \"Q,\" WITH (connect = off)",
-    )
-    (subscription,) = catalog.subscriptions()
-    with catalog.write() as t:
-        t.relations.add(subscription.oid, [("public", "t")], SubscriptionRelState.INIT)
-    everything = run(catalog, "SELECT * FROM pg_subscription")
-    assert everything.tag == "SELECT 1"
-    row = dict(zip(everything.columns, everything.rows[0], strict=True))
-    assert (row["subname"], row["subenabled"], row["subslotname"]) == ("s", False, "s")
-    assert row["subpublications"] == '{p,"Q,"}'
-    assert row["subconninfo"] == "user=u dbname=x host=127.0.0.1 port=1"
-    assert "tops3cret" not in repr(everything)
-
-    rels = run(catalog, "SELECT srsubstate, srrelname, srsublsn FROM pg_subscription_rel")
-    assert rels.columns == ("srsubstate", "srrelname", "srsublsn")
-    assert rels.rows == (("i", "public.t", None),)
-
-    query = "SELECT pid, worker_type, received_lsn, lag_bytes FROM pg_stat_subscription"
-    assert run(catalog, query).rows == ((None, None, None, None),)
-    now = time.time()
-    numbers = SubscriptionStatistics(
-        subid=subscription.oid,
-        pid=7,
-        state="streaming",
-        updated_at=now,
-        received_lsn=Lsn(9),
-        cut_lsn=Lsn(8),
-        publisher_lsn=Lsn(10),
-        publisher_at=now,
-    )
-    catalog.statistics.report([numbers])
-    assert run(catalog, query).rows == ((7, "apply", Lsn(9), 2),)
-    catalog.statistics.report([replace(numbers, updated_at=now - 60)])
-    assert run(catalog, query).rows == ((None, None, Lsn(9), 2),)
-
-
-@pytest.mark.parametrize(
-    ("text", "sqlstate", "message"),
-    [
-        ("SELECT * FROM pg_class", "42P01", 'relation "pg_class" does not exist'),
-        ("SELECT subfoo FROM pg_subscription", "42703", 'column "subfoo" does not exist'),
-    ],
-)
-def test_selects_of_what_there_is_not(
-    catalog: Catalog, text: str, sqlstate: str, message: str
-) -> None:
-    with pytest.raises(UndefinedObject) as raised:
-        run(catalog, text)
-    assert (raised.value.sqlstate, raised.value.message) == (sqlstate, message)
 
 
 def test_tables_without_replica_identity_are_warned_of(catalog: Catalog, shop: Database) -> None:

@@ -10,8 +10,8 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
-from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.literals import canonical
+from penstock.sql.query.parse_expression import parse_expression
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),

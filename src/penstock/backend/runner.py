@@ -45,7 +45,6 @@ from penstock.sql import (
     Discard,
     Query,
     ResetVariable,
-    Select,
     SetTransaction,
     SetTransactionSnapshot,
     SetVariable,
@@ -119,7 +118,7 @@ class SessionRunner:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
                 description = replace(description, fields=_show_fields(title))
-            case Select() | Query() if _reads(statement):
+            case Query() if _reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
                 description = describe_query(self._services, text, types, at, facts, role)
@@ -234,7 +233,7 @@ class SessionRunner:
                 request = copy_request(statement)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
-            case Select() | Query() if _reads(statement):
+            case Query() if _reads(statement):
                 rows = self._query(text, parameters)
                 yield from self._warned()
                 yield rows

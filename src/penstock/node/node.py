@@ -25,7 +25,6 @@ from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import Scope
-from penstock.commands.views import is_view
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -49,7 +48,7 @@ from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.pg_catalog.connections import Connections
 from penstock.relation import TableName
-from penstock.sql import Query, Select, parse_script
+from penstock.sql import Query, parse_script
 from penstock.sql.statements import Statement
 from penstock.stats.backend_status import Sessions
 from penstock.stats.report import NodeReport
@@ -132,9 +131,7 @@ class Node:
         ]
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
-        if isinstance(statement, Query) or (
-            isinstance(statement, Select) and not is_view(statement.relation)
-        ):
+        if isinstance(statement, Query):
             catalogs = CatalogQueries(
                 self._catalog, self._warehouse, self.parameters, self.serving, self._connections
             )

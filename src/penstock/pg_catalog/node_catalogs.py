@@ -20,7 +20,12 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
-from penstock.pg_catalog.subscription_views import stat_subscription, stat_subscription_stats
+from penstock.pg_catalog.subscription_views import (
+    stat_lake_subscription,
+    stat_lake_subscription_rel,
+    stat_subscription,
+    stat_subscription_stats,
+)
 from penstock.pg_catalog.table_columns import TableColumns
 from penstock.protocol.answers import Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
@@ -126,6 +131,7 @@ class NodeCatalogs:
                 types=t.types.all(),
             )
             names = {role.oid: role.name for role in snapshot.all_roles}
+            oids = relation_oids(snapshot)
             return replace(
                 snapshot,
                 views={
@@ -133,8 +139,17 @@ class NodeCatalogs:
                         facts, tables, t.transactions.sequenced()
                     ),
                     "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
+                    "pg_stat_lake_subscription": stat_lake_subscription(
+                        subscriptions, numbers, superuser=facts.superuser
+                    ),
+                    "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
+                        subscriptions,
+                        snapshot.subscription_rels,
+                        oids,
+                        superuser=facts.superuser,
+                    ),
                     "pg_stat_subscription": stat_subscription(
-                        subscriptions, numbers, sessions, relation_oids(snapshot)
+                        subscriptions, numbers, sessions, oids
                     ),
                     "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
                     "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
