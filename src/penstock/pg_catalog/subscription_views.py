@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from penstock.catalog import Subscription, SubscriptionRel, SubscriptionStatistics
-from penstock.catalog.recorded_error import RecordedError
+from penstock.catalog.metadata import RecordedError
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
