@@ -201,7 +201,7 @@ def test_metrics() -> None:
     }
     slot = SlotReport("s", True, False, False, 1, 1, 1, 1.0, 1.0, 1, 1)
     sender = SenderReport("s", "a", 1, 1, 1, 1.0)
-    subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *[1] * 7)
+    subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *(1,) * 7)
     subscription = replace(
         subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
     )

@@ -140,7 +140,8 @@ def conditional_log_store(spark: SparkSession) -> Any:
 
 
 def new_array(spark: SparkSession, kind: Any, items: Sequence[Any]) -> Any:
-    array = spark._sc._gateway.new_array(kind, len(items))
+    gateway: Any = spark._sc._gateway
+    array = gateway.new_array(kind, len(items))
     for number, item in enumerate(items):
         array[number] = item
     return array

@@ -113,7 +113,7 @@ def test_random_work_on_a_multiset(lake: Lake) -> None:
         lake.follow(table, source)
 
 
-KEYS = {
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["", "a", "a ", "ä" * 40, "ä" * 40 + "b", "'; drop", "z"]),
     "uuid": (pa.string(), [f"{i:08x}-0000-4000-8000-{i:012x}" for i in range(7)]),
     "numeric": (pa.decimal128(38, 4), [Decimal(i).scaleb(3 * abs(i) - 4) for i in range(-1, 6)]),

@@ -70,7 +70,7 @@ def both(
                 )
             )
             for statement in statements:
-                server.execute(statement)  # type: ignore[call-overload]
+                server.execute(statement)
             return stack.enter_context(lake.connect()), server
 
         yield connect

@@ -15,6 +15,7 @@ from pyroaring import BitMap
 from end_to_end.compare import delta_rows
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
+from penstock.commands.publisher import Publisher
 from penstock.commands.scope import Scope
 from penstock.errors import ObjectInUse, PenstockError
 from penstock.executor.row_moves import Departures, RowMoves
@@ -221,5 +222,5 @@ def test_columns_stay_as_they_are_while_rows_are_on_their_way(world: World) -> N
     assert sorted(delta_rows(b.uri, b.version)) == [(2, 7), (10, 7)]
 
 
-def _no_publisher(conninfo: str, name: str) -> object:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise AssertionError("nobody is asked")

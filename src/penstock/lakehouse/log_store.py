@@ -168,11 +168,13 @@ class SparkLogStore:
             ) from error
 
     def _delta_log(self, table_uri: str) -> Any:
-        delta: Any = self.spark._jvm.org.apache.spark.sql.delta
+        jvm: Any = self.spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
         return delta.DeltaLog.forTable(self.spark._jsparkSession, table_uri)
 
     def _none(self) -> Any:
-        return self.spark._jvm.scala.Option.empty()
+        jvm: Any = self.spark._jvm
+        return jvm.scala.Option.empty()
 
 
 def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseException) -> bool:

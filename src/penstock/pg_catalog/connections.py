@@ -12,7 +12,7 @@ from typing import Final
 
 import duckdb
 
-_CONFIG: Final = {
+_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": "1",
     "enable_external_access": "false",
     "memory_limit": "512MB",

@@ -66,7 +66,7 @@ def run_job(
         work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
         answers: list[Answer] = work.collect()
     finally:
-        context.setJobDescription(None)
+        context.setJobDescription(None)  # type: ignore[arg-type]
     return [
         result for answer in check_answers(answers, len(items), name) for result in answer.results
     ]
@@ -127,8 +127,8 @@ class JobGroups:
         try:
             yield
         finally:
-            self._context.setLocalProperty(_GROUP, None)
-            self._context.setJobDescription(None)
+            self._context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+            self._context.setJobDescription(None)  # type: ignore[arg-type]
 
     def interrupt(self, name: str) -> None:
         """Cancel the group, from any thread."""
