@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.pg_catalog.definitions import types
-from penstock.pg_catalog.identifiers import quote_identifier
+from penstock.sql.quoting import quote_identifier
 
 _HEADER: Final = 4
 _SQL_NAMES: Final = {

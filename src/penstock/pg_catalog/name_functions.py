@@ -10,9 +10,9 @@ from typing import Final
 
 from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
+from penstock.identifiers import split_qualified
 from penstock.pg_catalog.definitions import types
 from penstock.pg_catalog.format_type import format_type, type_oid
-from penstock.pg_catalog.identifiers import quote_identifier, split_qualified
 from penstock.pg_catalog.relations import (
     CATALOG_OIDS,
     coming_tables,
@@ -22,6 +22,7 @@ from penstock.pg_catalog.relations import (
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
+from penstock.sql.quoting import quote_identifier
 
 _CATALOG: Final = "pg_catalog"
 

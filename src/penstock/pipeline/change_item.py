@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
@@ -89,8 +90,3 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
         return table.columns
     filters = " ".join(text for text in table.filters.values() if text is not None)
     return tuple(c for c in table.columns if c.name in identity or quoted(c.name) in filters)
-
-
-def quoted(name: str) -> str:
-    """An identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'

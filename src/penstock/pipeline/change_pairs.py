@@ -17,11 +17,12 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import StorageError
+from penstock.identifiers import quoted
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
+from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns
 from penstock.pipeline.change_stored import read_stored
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn

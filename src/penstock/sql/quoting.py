@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.identifiers import quoted
 from penstock.sql.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
 from penstock.sql.type_cache import types
 
@@ -25,7 +26,7 @@ def quote_identifier(name: str) -> str:
     """A name, in quotes where it needs them."""
     if _PLAIN.fullmatch(name) and name not in _KEY_WORDS:
         return name
-    return '"' + name.replace('"', '""') + '"'
+    return quoted(name)
 
 
 def quote_literal(text: str) -> str:
