@@ -7,7 +7,7 @@ it has the column. Connection strings come without secrets (law 9).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock.catalog import Catalog, Subscription, SubscriptionStatistics
 from penstock.commands.result import CommandResult
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.sql import Select
+from penstock.sql.array_literals import join_array
 from penstock.walreceiver.conninfo import ConnInfo
 
 Row = dict[str, Any]
@@ -57,7 +58,7 @@ def _pg_subscription(catalog: Catalog) -> list[Row]:
             "subconninfo": _without_secrets(s.conninfo),
             "subslotname": s.slot_name,
             "subsynccommit": s.synchronous_commit,
-            "subpublications": array_text(s.publications),
+            "subpublications": join_array(s.publications),
             "subappid": s.app_id,
             "substopped": s.stopped,
             "suberror": s.error and s.error.message,
@@ -130,18 +131,6 @@ def _pg_stat_subscription_stats(catalog: Catalog) -> list[Row]:
         }
         for s in catalog.subscriptions()
     ]
-
-
-def array_text(items: Sequence[str]) -> str:
-    """array_out for text[]."""
-    return "{" + ",".join(_array_item(item) for item in items) + "}"
-
-
-def _array_item(item: str) -> str:
-    if item and item.upper() != "NULL" and not set(item) & set('{}",\\ \t\n\r\v\f'):
-        return item
-    escaped = item.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _time(seconds: float | None) -> datetime | None:
