@@ -109,5 +109,5 @@ CHECKSUM_SQL: Final = (
 def checksum(server: Server) -> tuple[int, ...]:
     """Rows and two sums of pgbench_accounts, equal on publisher and subscribers."""
     sql = CHECKSUM_SQL.format(table="pgbench_accounts")
-    row = server.connection.execute(sql).fetchone()  # type: ignore[call-overload]
+    row = server.connection.execute(sql).fetchone()
     return tuple(int(value) for value in row or ())

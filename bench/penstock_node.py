@@ -99,6 +99,7 @@ class PenstockSubscriber:
     def checksum(self) -> tuple[int, ...]:
         """Rows and sums of pgbench_accounts at the newest cut, read by delta-rs."""
         cut = self._node.cut(SUBSCRIPTION)
+        assert cut is not None
         member = cut.tables["public", "pgbench_accounts"]
         table = DeltaTable(member.uri, version=member.version)
         result = QueryBuilder().register("t", table).execute(CHECKSUM_SQL.format(table="t"))

@@ -61,10 +61,10 @@ class Server:
         self.connection.close()
 
     def execute(self, sql: str) -> None:
-        self.connection.execute(sql)  # type: ignore[call-overload]
+        self.connection.execute(sql)
 
     def value(self, sql: str) -> Any:
-        row = self.connection.execute(sql).fetchone()  # type: ignore[call-overload]
+        row = self.connection.execute(sql).fetchone()
         return None if row is None else row[0]
 
     def wait_for(self, sql: str, seconds: float, pause: float = 0.005) -> None:

@@ -216,7 +216,7 @@ def test_a_mistake_in_a_statement_with_a_password_is_not_logged(
         with server.connect("false") as connection:
             cursor = psycopg.Cursor(connection) if extended else connection.cursor()
             with pytest.raises(psycopg.Error):
-                cursor.execute(statement, **options)  # type: ignore[call-overload]
+                cursor.execute(statement, **options)
         wait_for(lambda: server.server.sessions == 0)
     finally:
         server.close()

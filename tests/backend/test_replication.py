@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psycopg
 import pytest
@@ -46,10 +47,17 @@ def lake(tmp_path: Path) -> Iterator[LakeServer]:
     lake.close()
 
 
+class Lake(Protocol):
+    """Where a stream comes from."""
+
+    def connect(self) -> psycopg.Connection:
+        """A connection for replication."""
+
+
 class Receiver:
     """A stream's client, without libpq's waits: those would keep the server's threads still."""
 
-    def __init__(self, lake: LakeServer, command: str) -> None:
+    def __init__(self, lake: Lake, command: str) -> None:
         self.connection = lake.connect()
         self.raw = self.connection.pgconn
         self.decoder = Decoder(1)

@@ -491,7 +491,8 @@ def test_clients_that_arrive_while_it_stops() -> None:
             over.set()
             for guest in guests:
                 guest.join()
-        wait_for(lambda server=node.server: server.sessions == 0)
+        server = node.server
+        wait_for(lambda: server.sessions == 0)  # noqa: B023
 
 
 def test_a_port_in_use_is_a_clear_error(node: Node) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 
@@ -105,7 +105,7 @@ def outcome(session: Any, statement: str, server: Server | None = None) -> Outco
     """What a statement comes to, without names that differ by server."""
     try:
         if statement.upper().startswith("COPY"):
-            with session.cursor() as cursor, cursor.copy(cast(LiteralString, statement)) as copy:
+            with session.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.read()
         else:
             session.execute(statement)

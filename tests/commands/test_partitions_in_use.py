@@ -11,6 +11,7 @@ import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import change_columns, execute, subscription_targets
+from penstock.commands.publisher import Publisher
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
@@ -62,7 +63,7 @@ class World:
         )
 
 
-def _no_publisher(conninfo: str, name: str) -> object:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise AssertionError("nobody is asked")
 
 

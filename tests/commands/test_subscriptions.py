@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from penstock.catalog import (
     Subscription,
     SubscriptionRel,
     SubscriptionRelState,
-    SubscriptionStatistics,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
@@ -268,11 +266,11 @@ def test_refresh_of_a_subscription_that_is_changed_meanwhile(
     shop.execute("CREATE TABLE new (id int PRIMARY KEY); ALTER PUBLICATION shop ADD TABLE new")
     before: list[tuple[tuple[Subscription, ...], tuple[SubscriptionRel, ...]]] = []
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         for statement in parse_script(meanwhile.format(other=NOWHERE)):
             execute(statement, catalog, Publisher.connect)
         before.append((catalog.subscriptions(), catalog.relations()))
-        return Publisher.connect(conninfo, name)
+        return Publisher.connect(conninfo, application_name)
 
     with pytest.raises(ObjectInUse, match='"s" was changed') as raised:
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
@@ -289,9 +287,9 @@ def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
     (subscription,) = catalog.subscriptions()
     assert subscription.publisher is not None
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))
-        return Publisher.connect(conninfo, name)
+        return Publisher.connect(conninfo, application_name)
 
     with pytest.raises(StateMismatch, match="another publisher"):
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
@@ -301,7 +299,7 @@ def test_the_hint_of_refresh_says_it_again(catalog: Catalog) -> None:
     run(catalog, f"CREATE SUBSCRIPTION s CONNECTION '{NOWHERE}' PUBLICATION p WITH (connect=off)")
     _enable_without_slot(catalog)
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         raise connect_failure('FATAL:  no pg_hba.conf entry for host "::1", user "u"')
 
     with pytest.raises(AuthenticationFailure) as refused:
@@ -354,7 +352,7 @@ def _wait(observer: psycopg.Connection[Any], query: str) -> None:
     """Wait for a state of the server, on the server."""
     observer.execute(
         "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_stat_clear_snapshot();"
-        f" IF ({query}) THEN RETURN; END IF; PERFORM pg_sleep(0.01);"  # type: ignore[arg-type]
+        f" IF ({query}) THEN RETURN; END IF; PERFORM pg_sleep(0.01);"
         " END LOOP; RAISE EXCEPTION 'no such state'; END $$"
     )
 
@@ -405,61 +403,6 @@ def test_enable_and_disable_forget_the_error(catalog: Catalog) -> None:
         (now,) = catalog.subscriptions()
         assert (now.error, now.should_run) == (None, runs)
         assert catalog.generation() > generation
-
-
-def test_selects(catalog: Catalog) -> None:
-    conninfo = f"{NOWHERE} user=u password=tops3cret"
-    run(
-        catalog,
-        f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p, \"Q,\" WITH (connect = off)",
-    )
-    (subscription,) = catalog.subscriptions()
-    with catalog.write() as t:
-        t.relations.add(subscription.oid, [("public", "t")], SubscriptionRelState.INIT)
-    everything = run(catalog, "SELECT * FROM pg_subscription")
-    assert everything.tag == "SELECT 1"
-    row = dict(zip(everything.columns, everything.rows[0], strict=True))
-    assert (row["subname"], row["subenabled"], row["subslotname"]) == ("s", False, "s")
-    assert row["subpublications"] == '{p,"Q,"}'
-    assert row["subconninfo"] == "user=u dbname=x host=127.0.0.1 port=1"
-    assert "tops3cret" not in repr(everything)
-
-    rels = run(catalog, "SELECT srsubstate, srrelname, srsublsn FROM pg_subscription_rel")
-    assert rels.columns == ("srsubstate", "srrelname", "srsublsn")
-    assert rels.rows == (("i", "public.t", None),)
-
-    query = "SELECT pid, worker_type, received_lsn, lag_bytes FROM pg_stat_subscription"
-    assert run(catalog, query).rows == ((None, None, None, None),)
-    now = time.time()
-    numbers = SubscriptionStatistics(
-        subid=subscription.oid,
-        pid=7,
-        state="streaming",
-        updated_at=now,
-        received_lsn=Lsn(9),
-        cut_lsn=Lsn(8),
-        publisher_lsn=Lsn(10),
-        publisher_at=now,
-    )
-    catalog.statistics.report([numbers])
-    assert run(catalog, query).rows == ((7, "apply", Lsn(9), 2),)
-    catalog.statistics.report([replace(numbers, updated_at=now - 60)])
-    assert run(catalog, query).rows == ((None, None, Lsn(9), 2),)
-
-
-@pytest.mark.parametrize(
-    ("text", "sqlstate", "message"),
-    [
-        ("SELECT * FROM pg_class", "42P01", 'relation "pg_class" does not exist'),
-        ("SELECT subfoo FROM pg_subscription", "42703", 'column "subfoo" does not exist'),
-    ],
-)
-def test_selects_of_what_there_is_not(
-    catalog: Catalog, text: str, sqlstate: str, message: str
-) -> None:
-    with pytest.raises(UndefinedObject) as raised:
-        run(catalog, text)
-    assert (raised.value.sqlstate, raised.value.message) == (sqlstate, message)
 
 
 def test_tables_without_replica_identity_are_warned_of(catalog: Catalog, shop: Database) -> None:

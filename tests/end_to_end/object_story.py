@@ -105,7 +105,7 @@ def whole_way(
     node.caught_up(database)
     with node.session() as session:
         for name, rows in _wanted(database).items():
-            assert session.execute(_ROWS[name]).fetchall() == rows  # type: ignore[call-overload]
+            assert session.execute(_ROWS[name]).fetchall() == rows
     own = _written_on_the_port(node)
     _followed(node, database, subscriber, own)
     seen = _read_by_spark(spark_uri, "public/a", "public/b", "public/own")

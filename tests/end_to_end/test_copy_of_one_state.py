@@ -18,6 +18,7 @@ from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.pipeline import snapshot
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.subscription import tablesync
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
@@ -62,7 +63,7 @@ def assert_equal(node: LocalNode, database: Database, *tables: str) -> None:
 def held(database: Database, sql: str) -> Iterator[psycopg.Connection[Any]]:
     """An open transaction that has run ``sql``."""
     with closing(psycopg.connect(database.conninfo)) as connection:
-        connection.execute(sql)  # type: ignore[call-overload]
+        connection.execute(sql)
         yield connection
 
 
@@ -79,7 +80,7 @@ class Meanwhile:
     def _run(self, sql: str) -> None:
         try:
             with closing(self._connection):
-                self._connection.execute(sql)  # type: ignore[call-overload]
+                self._connection.execute(sql)
         except Exception as error:
             self.error = error
 
@@ -97,7 +98,7 @@ def waits(database: Database, pid: int) -> bool:
 
 def before_reading(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call ``do`` once, when a round has its snapshot and its locks and has read nothing yet."""
-    original = tablesync.run_copy
+    original = snapshot.run_copy
     todo = [do]
 
     def run_copy(*arguments: Any, **named: Any) -> Any:
@@ -297,7 +298,7 @@ class InTheMiddle:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self._go = threading.Event(), threading.Event()
-        original = tablesync.run_copy
+        original = snapshot.run_copy
 
         def run_copy(*arguments: Any, **named: Any) -> Any:
             told = named["progress"]

@@ -102,7 +102,7 @@ def test_bad_tables_are_parked_and_copied_again(
     assert found["public.damaged"].error
     assert node.status("s").state == "streaming"
     assert node.status("s").error is None
-    shown = node.node.sql("SELECT srrelname, srsubstate, srerror FROM pg_subscription_rel").rows
+    shown = node.node.sql("SELECT relname, state, error FROM pg_stat_lake_subscription_rel").rows
     assert sum(state == "p" and error is not None for _, state, error in shown) == 5
     again = "ALTER SUBSCRIPTION s REFRESH PUBLICATION"
     assert all(again in str(table.error_hint) for table in found.values())

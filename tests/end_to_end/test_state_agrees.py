@@ -184,9 +184,9 @@ def test_a_name_that_leads_to_another_server_within_a_session(
 
     with EmbeddedPostgres(18) as other, LocalNode(tmp_path / "node", spark) as node:
         with psycopg.connect(other.conninfo(), autocommit=True) as admin:
-            admin.execute(f'CREATE DATABASE "{database.name}"')  # type: ignore[call-overload]
+            admin.execute(f'CREATE DATABASE "{database.name}"')
         with psycopg.connect(other.conninfo(database.name), autocommit=True) as there:
-            there.execute(setup.format("of another"))  # type: ignore[call-overload]
+            there.execute(setup.format("of another"))
             there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
             slots = "SELECT count(*) FROM pg_replication_slots"
             monkeypatch.setattr(Witness, "check", then_to)

@@ -313,9 +313,9 @@ class Arena:
 
     def execute(self, sql: str) -> None:
         with self.connect() as connection:
-            connection.execute(sql)  # type: ignore[call-overload]
+            connection.execute(sql)
 
     def value(self, sql: str, parameters: Any = None) -> int:
         with self.connect() as connection:
-            ((value,),) = connection.execute(sql, parameters).fetchall()  # type: ignore[call-overload]
+            ((value,),) = connection.execute(sql, parameters).fetchall()
         return int(value)

@@ -68,7 +68,8 @@ class NodeProcess:
 
     def init(self, parameters: Parameters | None = None, **spark: str) -> None:
         """``penstock init``, then ``configure``."""
-        state = ["--state", str(parameters["state"])] if "state" in (parameters or {}) else []
+        given = parameters or {}
+        state = ["--state", str(given["state"])] if "state" in given else []
         self._here("init", str(self.folder), "--warehouse", self.warehouse_uri, *state)
         self.configure(parameters, **spark)
 

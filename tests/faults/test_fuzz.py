@@ -30,8 +30,8 @@ from penstock.publication.row_filter import FilterColumn, compile_row_filter
 from penstock.sql import Query, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.catalog_tokens import parse_select
 from penstock.sql.copy_query import parse_copy_query
-from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.query.change_analysis import analyze_change, analyze_insert
+from penstock.sql.query.parse_expression import parse_expression
 from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.query.raw_statements import parse_query

@@ -82,7 +82,7 @@ def _run(conninfo: str, *statements: str) -> None:
     eventually(lambda: _there(conninfo), "the port")
     with psycopg.connect(conninfo, autocommit=True) as session:
         for statement in statements:
-            session.execute(statement)  # type: ignore[call-overload]
+            session.execute(statement)
 
 
 def _there(conninfo: str) -> bool:

@@ -12,7 +12,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node.warehouse_owner import Found, refuse, take_warehouse
+from penstock.node.claims import Found, refuse, take_warehouse
 
 URI = "file:///srv/warehouse"
 

@@ -237,7 +237,7 @@ def test_a_query_of_the_catalogs_is_cancelled(both: list[Server]) -> None:
             with server.connect("t_boss") as boss, closing(server.connect("t_reader")) as session:
                 found: list[object] = []
                 thread = threading.Thread(
-                    target=lambda s=session, f=found: f.append(outcome(s, long)[0])  # type: ignore[misc]
+                    target=lambda s=session, f=found: f.append(outcome(s, long)[0])
                 )
                 thread.start()
                 wait_for(
@@ -307,7 +307,7 @@ def test_a_command_is_cancelled_that_waits_for_a_publisher(both: list[Server]) -
         seen = []
         for server in both:
             taken: list[socket.socket] = []
-            thread = threading.Thread(target=lambda t=taken: t.append(silent.accept()[0]))  # type: ignore[misc]
+            thread = threading.Thread(target=lambda t=taken: t.append(silent.accept()[0]))
             thread.start()
             conninfo = f"host=127.0.0.1 port={silent.getsockname()[1]} password=x"
             create = f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"

@@ -71,11 +71,11 @@ class LakeNode:
     def execute(self, *statements: str) -> None:
         """Run statements by the port, each a commit of its own."""
         for statement in statements:
-            self.connection.execute(statement)  # type: ignore[call-overload]
+            self.connection.execute(statement)
 
     def rows(self, query: str) -> Rows:
         """Rows of a SELECT by the port."""
-        return self.connection.execute(query).fetchall()  # type: ignore[call-overload]
+        return self.connection.execute(query).fetchall()
 
     def subscribe(
         self, database: Database, name: str, publications: str, options: str = ""

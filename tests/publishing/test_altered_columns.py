@@ -13,7 +13,7 @@ import pytest
 
 from fix_postgres import Database
 from penstock.executor import rows as executor_rows
-from penstock.executor.insert import LakeAppends
+from penstock.executor.insert import InsertByFiles
 from penstock.pipeline.routed_writer import RoutedWriter
 from publishing.lake_node import LakeNode, eventually
 
@@ -118,7 +118,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
 
     with monkeypatch.context() as patched:
         if with_spark:
-            patched.setattr(LakeAppends, "insert", lambda *_: None)
+            patched.setattr(InsertByFiles, "insert", lambda *_: None)
             patched.setattr(executor_rows, "_write", late)
         else:
             patched.setattr(RoutedWriter, "add", late)

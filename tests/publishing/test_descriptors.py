@@ -50,7 +50,10 @@ class Replicated:
     """What ``Receiver`` connects to."""
 
     def __init__(self, lake: LakeNode) -> None:
-        self.connect = lambda: replication(lake)
+        self._lake = lake
+
+    def connect(self) -> psycopg.Connection:
+        return replication(self._lake)
 
 
 def replication(lake: LakeNode) -> psycopg.Connection:

@@ -141,6 +141,7 @@ def test_the_view_has_the_columns_of_18(
 ) -> None:
     with database_on(18).connect() as server:
         for view in ("pg_stat_replication_slots", "pg_stat_replication", "pg_replication_slots"):
-            ours = lake.connection.execute(f"SELECT * FROM {view}").description  # type: ignore[call-overload]
+            ours = lake.connection.execute(f"SELECT * FROM {view}").description
             theirs = server.execute(f"SELECT * FROM {view}").description
+            assert ours is not None and theirs is not None
             assert [(c.name, c.type_code) for c in ours] == [(c.name, c.type_code) for c in theirs]

@@ -131,10 +131,10 @@ def server(database: Database) -> Iterator[Database]:
 def refusal(connection: psycopg.Connection[Any], statement: str) -> tuple[str | None, str | None]:
     with pytest.raises(psycopg.Error) as error:
         if statement.startswith("COPY"):
-            with connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[call-overload]
+            with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.read()
         else:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)
     assert SECRET not in str(error.value)
     return error.value.diag.sqlstate, error.value.diag.message_primary
 
@@ -175,8 +175,8 @@ def test_what_else_is_refused_as_postgresql_refuses_it(kept: LakeNode, server: D
 def test_names_are_public_as_in_postgresql(kept: LakeNode, server: Database) -> None:
     with kept.connect("reader") as ours, as_reader(server) as theirs:
         for query in SAME_FOR_ALL:
-            expected = theirs.execute(query).fetchall()  # type: ignore[call-overload]
-            assert ours.execute(query).fetchall() == expected, query  # type: ignore[call-overload]
+            expected = theirs.execute(query).fetchall()
+            assert ours.execute(query).fetchall() == expected, query
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_walsender_needs_the_attribute_and_its_copies_the_right(
 ) -> None:
     for connect in (kept.connect, lambda user, **o: as_reader(server, **o)):
         with pytest.raises(psycopg.OperationalError) as error:
-            connect("reader", replication="database")  # type: ignore[operator]
+            connect("reader", replication="database")
         assert "permission denied to start WAL sender" in str(error.value)
     with kept.connect("receiver", replication="database") as session:
         for statement in (

@@ -75,4 +75,4 @@ def finish_lsn(target: Database, name: str) -> str:
         ),
         f"the end of {name}",
     )
-    return _FINISHED.findall(target.server.log())[-1]
+    return str(_FINISHED.findall(target.server.log())[-1])

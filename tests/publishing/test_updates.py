@@ -122,9 +122,7 @@ def _goes_round(statement: str, stock: Database) -> bool:
         return False
     with stock.connect(autocommit=False) as session:
         try:
-            found = session.execute(
-                f"{statement} RETURNING old.id, new.id"  # type: ignore[arg-type]
-            ).fetchall()
+            found = session.execute(f"{statement} RETURNING old.id, new.id").fetchall()
         except psycopg.errors.UniqueViolation:
             return True
         finally:

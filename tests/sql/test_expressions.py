@@ -10,8 +10,8 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
-from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.literals import canonical
+from penstock.sql.query.parse_expression import parse_expression
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),
@@ -52,7 +52,7 @@ def test_the_built_in_catalogs_are_those_of_postgresql_18(
     session: psycopg.Connection[tuple[object, ...]],
 ) -> None:
     def rows(sql: str) -> set[tuple[object, ...]]:
-        return set(session.execute(sql).fetchall())  # type: ignore[call-overload]
+        return set(session.execute(sql).fetchall())
 
     known = {(t.oid, t.name, t.sql_name, t.category, t.preferred) for t in types().values()}
     assert known <= rows(
@@ -106,12 +106,12 @@ LITERALS: dict[str, list[str]] = {
 def test_literals_are_read_and_printed_as_by_the_server(
     name: str, session: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    (found,) = session.execute(f"SELECT '{name}'::regtype::oid::int8").fetchall()  # type: ignore[call-overload]
+    (found,) = session.execute(f"SELECT '{name}'::regtype::oid::int8").fetchall()
     oid = int(str(found[0]))
     for text in LITERALS[name]:
         try:
             row = session.execute(
-                f"SELECT format('%%s', %s::{name})",  # type: ignore[call-overload]
+                f"SELECT format('%%s', %s::{name})",
                 (text,),
             ).fetchone()
             expected: object = row and row[0]

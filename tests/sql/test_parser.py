@@ -14,7 +14,6 @@ from penstock.sql import (
     CreateSubscription,
     DefElem,
     DropSubscription,
-    Select,
     Statement,
     parse,
     parse_script,
@@ -72,11 +71,6 @@ STATEMENTS: list[tuple[str, Statement]] = [
     ("DROP SUBSCRIPTION s CASCADE", DropSubscription("s")),
     ("DROP SUBSCRIPTION IF EXISTS s RESTRICT;", DropSubscription("s", missing_ok=True)),
     ("DROP SUBSCRIPTION if", DropSubscription("if")),
-    ("SELECT * FROM pg_subscription", Select("pg_subscription")),
-    (
-        'select subname, "subenabled" from pg_catalog.pg_subscription -- all',
-        Select("pg_subscription", ("subname", "subenabled")),
-    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What a statement gives back to whoever sent it (CommandComplete, NoticeResponse, DataRow).
+"""What a statement gives back (CommandComplete, NoticeResponse, DataRow).
 
 In: nothing. Out: frozen values for the CLI, the library, and later sessions of the walsender.
 """

@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from penstock.catalog import Catalog
 from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
+from penstock.commands.alter import rename_subscription, set_schema
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
-from penstock.commands.rename_subscription import rename_subscription
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
-from penstock.commands.set_schema import set_schema
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
@@ -27,7 +26,6 @@ from penstock.commands.subscriptioncmds import (
     alter_refresh,
     create_subscription,
 )
-from penstock.commands.views import select
 from penstock.errors import FeatureNotSupported, InsufficientPrivilege
 from penstock.sql import (
     AddEnumValue,
@@ -61,7 +59,6 @@ from penstock.sql import (
     RenamePublication,
     RenameRole,
     RenameSubscription,
-    Select,
     SetSchema,
     Statement,
 )
@@ -151,8 +148,6 @@ def _check_subscription_rights(statement: Statement, catalog: Catalog) -> None:
 def _subscriptions(
     statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: Scope
 ) -> CommandResult:
-    if isinstance(statement, Select):
-        return select(statement, catalog)
     if not scope.role.superuser:
         _check_subscription_rights(statement, catalog)
     match statement:
@@ -175,5 +170,8 @@ def _subscriptions(
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
         case Query(_, kind):
-            raise FeatureNotSupported(f"this form of {kind.upper()} is not supported here")
+            raise FeatureNotSupported(
+                f"{kind.upper()} of tables of the lake is not supported here",
+                hint="Sessions on the node's port query and change them.",
+            )
     raise FeatureNotSupported(f"{type(statement).__name__} is not supported")

@@ -77,8 +77,6 @@ _SUPERUSERS: Final = _VIEWS | frozenset(
 )
 """What is not readable by PUBLIC (REVOKE in system_views.sql)."""
 
-_CONNECTIONS: Final = Connections()
-
 log = logging.getLogger(__name__)
 
 
@@ -118,7 +116,7 @@ class CatalogDatabase:
     """The catalogs of one snapshot, for one session; threads wait for one another.
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
-    ``more_in_from``: those of them that give rows.
+    ``more_in_from``: those of them that give rows. ``connections``: where DuckDB's are kept.
     """
 
     def __init__(
@@ -127,7 +125,9 @@ class CatalogDatabase:
         session: SessionFacts,
         more: Mapping[str, PythonFunction] = MappingProxyType({}),
         more_in_from: Mapping[str, TableFunction] = MappingProxyType({}),
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections or Connections()
         snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
@@ -188,7 +188,7 @@ class CatalogDatabase:
         if connection is None:
             return
         if self._reusable:
-            _CONNECTIONS.give_back(connection, set(map(_held_name, self._registered)))
+            self._connections.give_back(connection, set(map(_held_name, self._registered)))
         else:
             connection.close()
 
@@ -222,7 +222,7 @@ class CatalogDatabase:
     def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
         self._reusable = False
         if self._connection is None:
-            self._connection = _CONNECTIONS.take()
+            self._connection = self._connections.take()
             for name, function in self._internal.items():
                 self._register(name, function)
         for table in sorted(translation.tables - self._loaded):

@@ -14,12 +14,18 @@ from penstock import pg_catalog
 from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
+from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.relations import relation_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
-from penstock.pg_catalog.subscription_views import stat_subscription, stat_subscription_stats
+from penstock.pg_catalog.subscription_views import (
+    stat_lake_subscription,
+    stat_lake_subscription_rel,
+    stat_subscription,
+    stat_subscription_stats,
+)
 from penstock.pg_catalog.table_columns import TableColumns
 from penstock.protocol.answers import Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
@@ -44,7 +50,10 @@ class NodeCatalogs:
         database_oid: int,
         troubles: Troubles,
         sessions: Sessions,
+        connections: Connections | None = None,
     ) -> None:
+        """``connections``: of the node; None: kept here."""
+        self._connections = connections or Connections()
         self._catalog = catalog
         self._troubles = troubles
         self._columns = TableColumns(warehouse, troubles)
@@ -92,7 +101,9 @@ class NodeCatalogs:
         slots = SlotFunctions(self._slots, facts, self._database_oid)
         signals = SignalFunctions(self._sessions, self._catalog, facts)
         more = {**slots.functions(), **signals.functions()}
-        return CatalogDatabase(self._snapshot(facts), facts, more, slots.table_functions())
+        return CatalogDatabase(
+            self._snapshot(facts), facts, more, slots.table_functions(), self._connections
+        )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()
@@ -120,6 +131,7 @@ class NodeCatalogs:
                 types=t.types.all(),
             )
             names = {role.oid: role.name for role in snapshot.all_roles}
+            oids = relation_oids(snapshot)
             return replace(
                 snapshot,
                 views={
@@ -127,8 +139,17 @@ class NodeCatalogs:
                         facts, tables, t.transactions.sequenced()
                     ),
                     "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
+                    "pg_stat_lake_subscription": stat_lake_subscription(
+                        subscriptions, numbers, superuser=facts.superuser
+                    ),
+                    "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
+                        subscriptions,
+                        snapshot.subscription_rels,
+                        oids,
+                        superuser=facts.superuser,
+                    ),
                     "pg_stat_subscription": stat_subscription(
-                        subscriptions, numbers, sessions, relation_oids(snapshot)
+                        subscriptions, numbers, sessions, oids
                     ),
                     "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
                     "pg_stat_replication": stat_replication(self._senders.all(), names, facts),

@@ -14,8 +14,7 @@ from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.sql.catalog_functions import Function, TableFunction
-from penstock.walsender.replication_rights import check_replication
-from penstock.walsender.slots import Slots
+from penstock.walsender.slots import Slots, check_replication
 
 _CREATE: Final = "pg_create_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"

@@ -1,8 +1,9 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: subscriptions, what the node that runs them has told of them last, and the workers of this
-process. Out: rows of the views with PostgreSQL's columns. A subscription without a worker has a row
-without numbers; one that copies tables has another row for each of them.
+In: subscriptions and their tables, what the node that runs them has told of them last, and the
+workers of this process. Out: rows of the views with PostgreSQL's columns. A subscription without a
+worker has a row without numbers; one that copies tables has another row for each of them. Two more
+views have what a server does not know: pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from penstock.catalog import Subscription, SubscriptionStatistics
+from penstock.catalog import RecordedError, Subscription, SubscriptionRel, SubscriptionStatistics
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
@@ -89,6 +90,77 @@ def _stats(subscription: Subscription, told: SubscriptionStatistics | None) -> R
         "confl_delete_origin_differs": 0,
         "confl_delete_missing": 0 if told is None else told.confl_delete_missing,
         "confl_multiple_unique_conflicts": 0,
+    }
+
+
+def stat_lake_subscription(
+    subscriptions: Iterable[Subscription], numbers: Numbers, *, superuser: bool
+) -> list[Row]:
+    """What is our own of a subscription. Errors name rows and files: they are for superusers."""
+    return [
+        {
+            "subid": subscription.oid,
+            "subname": subscription.name,
+            "app_id": subscription.app_id,
+            "on_table_error": subscription.on_table_error,
+            "stopped": subscription.stopped,
+            **(_error(subscription.error) if superuser else {}),
+            **_progress(numbers.get(subscription.oid)),
+        }
+        for subscription in subscriptions
+    ]
+
+
+def _progress(told: SubscriptionStatistics | None) -> Row:
+    if told is None:
+        return {}
+    now = time.time()
+    return {
+        "state": told.state,
+        "applied_lsn": told.applied_lsn,
+        "cut_lsn": told.cut_lsn,
+        "publisher_lsn": told.publisher_lsn,
+        "lag_bytes": told.lag_bytes(now),
+        "lag_seconds": told.lag_seconds(now),
+        "retained_bytes": told.slot(now)[0],
+        "rows_applied": told.rows_applied,
+        "rows_per_second": told.rows_per_second,
+    }
+
+
+def stat_lake_subscription_rel(
+    subscriptions: Iterable[Subscription],
+    tables: Iterable[SubscriptionRel],
+    oids: Mapping[TableName, int],
+    *,
+    superuser: bool,
+) -> list[Row]:
+    """The tables of subscriptions by name, and why they are parked."""
+    names = {subscription.oid: subscription.name for subscription in subscriptions}
+    return [
+        {
+            "subid": table.subid,
+            "subname": names.get(table.subid),
+            "relid": oids[table.table_name],
+            "schemaname": table.schema,
+            "relname": table.table,
+            "state": table.state.value,
+            "lsn": table.lsn,
+            "sync_id": table.sync_id,
+            **(_error(table.error) if superuser else {}),
+        }
+        for table in tables
+    ]
+
+
+def _error(error: RecordedError | None) -> Row:
+    if error is None:
+        return {}
+    return {
+        "error": error.message,
+        "error_detail": error.detail,
+        "error_hint": error.hint,
+        "error_time": _time(error.time),
     }
 
 

@@ -188,10 +188,10 @@ def _read(
         ]
         for wave in waves(files)
     )
-    yield from _copied(spark, storage, items, folder)
+    yield from _messages_of_waves(spark, storage, items, folder)
 
 
-def _copied(
+def _messages_of_waves(
     spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
     """One wave is made while what the one before has made is sent."""
@@ -271,8 +271,8 @@ def _copy(item: CopyItem) -> CopiedFile:
         filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
             for batch in scan(item.storage, item.table_uri, item.file, scanned):
-                for rows in _parts(_filtered(batch, item.predicate)):
-                    messages = _encoded(rows, item)
+                for rows in _parts(_filter_rows(batch, item.predicate)):
+                    messages = _encode(rows, item)
                     target.write(messages)
                     portions.append((rows.num_rows, len(messages)))
     return CopiedFile(uri, tuple(portions))
@@ -284,7 +284,7 @@ def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
         yield from slices(part, _PORTION)
 
 
-def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
+def _filter_rows(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
     if predicate is None:
         return batch
     duck = connection()
@@ -299,7 +299,7 @@ def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | 
         duck.unregister("rows_to_filter")
 
 
-def _encoded(rows: pa.RecordBatch, item: CopyItem) -> bytes:
+def _encode(rows: pa.RecordBatch, item: CopyItem) -> bytes:
     sent = [column for column in item.columns if column.sent]
     if item.encoding is Encoding.ARROW:
         return _stream(rows.select([column.scanned.name for column in sent]))

@@ -54,7 +54,6 @@ from penstock.sql.statements import (
     CreateSubscription,
     DefElem,
     DropSubscription,
-    Select,
     Statement,
 )
 from penstock.sql.subscription_statements import (
@@ -147,7 +146,6 @@ __all__ = [
     "RoleKind",
     "RoleOption",
     "RoleSpec",
-    "Select",
     "SetReplicaIdentity",
     "SetSchema",
     "SetTransaction",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatchmethod
-from typing import ClassVar, Final
+from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import (
     array_of,
     coerce,
@@ -35,12 +35,12 @@ from penstock.sql.expressions import (
     CollateClause,
     ColumnRef,
     ConstKind,
+    Default,
     Expression,
     FuncCall,
     Indirection,
     ParamRef,
     SqlValueFunction,
-    SubLink,
     TypeCast,
     TypeName,
 )
@@ -68,6 +68,7 @@ from penstock.sql.primnodes import (
     Var,
     typmod_of,
 )
+from penstock.sql.query.parsenodes import ASubLink, SubLinkKind
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import named_type, types
 from penstock.sql.typmods import typmod_in
@@ -100,7 +101,7 @@ BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 class ExpressionAnalysis:
     """Resolves names and types. ``columns``: name to (type oid, typmod)."""
 
-    clause: ClassVar[str] = "WHERE"
+    clause: str = "WHERE"
     """Where the expression stands, as messages name it."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
@@ -278,8 +279,13 @@ class ExpressionAnalysis:
         raise FeatureNotSupported("rows are not supported in expressions")
 
     @transform.register
-    def _sublink(self, raw: SubLink) -> Node:
-        return OtherNode(BOOL if raw.boolean else UNKNOWN, "subquery")
+    def _sublink(self, raw: ASubLink) -> Node:
+        tests = (SubLinkKind.EXISTS, SubLinkKind.ANY, SubLinkKind.ALL)
+        return OtherNode(BOOL if raw.kind in tests else UNKNOWN, "subquery")
+
+    @transform.register
+    def _default(self, raw: Default) -> Node:
+        raise SqlSyntaxError("DEFAULT is not allowed in this context")
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:

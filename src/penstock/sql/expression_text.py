@@ -5,29 +5,26 @@ In: the cursor of a statement, or a text that is kept. Out: the text without the
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, SqlSyntaxError
+from penstock.errors import PenstockError
 from penstock.sql.cursor import Cursor
-from penstock.sql.expression_grammar import ExpressionGrammar
 from penstock.sql.lexer import Kind, lex
+from penstock.sql.query.libpg_query import parse_tree
+from penstock.sql.query.parse_expression import check_syntax
 
 
 def expression_text(cursor: Cursor) -> str:
-    """``'(' a_expr ')'``. Raises SqlSyntaxError.
+    """``'(' a_expr ')'``. Raises SqlSyntaxError, PenstockError (54001).
 
-    The expression is read for its mistakes only. What its grammar refuses to know (0A000) is still
-    a text with balanced parentheses, so that whoever compiles it says it at its time.
+    Only its mistakes are looked for: what is known of expressions, whoever compiles it says.
     """
     if not cursor.at_symbol("("):
         raise cursor.syntax_error()
-    reader = cursor.copy()
-    reader.expect_symbol("(")
     try:
-        ExpressionGrammar(reader).a_expr()
-        reader.expect_symbol(")")
-    except SqlSyntaxError:
-        raise
+        check_syntax(cursor.copy().parenthesized_text())
     except PenstockError:
-        pass
+        # There may be an earlier mistake in what comes from here on.
+        parse_tree(f"CREATE PUBLICATION p FOR TABLE t WHERE {cursor.source_text()}")
+        raise
     return cursor.parenthesized_text()
 
 

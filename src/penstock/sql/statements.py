@@ -82,11 +82,3 @@ class DropSubscription(Statement):
 
     name: str
     missing_ok: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Select(Statement):
-    """SELECT * | column [, ...] FROM [pg_catalog.]relation; ``columns`` None means ``*``."""
-
-    relation: str
-    columns: tuple[str, ...] | None = None

@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.sql.coercion import to_target
 from penstock.sql.column_default import coerced_default
-from penstock.sql.expressions import AConst, ConstKind, Expression
+from penstock.sql.expressions import AConst, ConstKind, Default, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
 from penstock.sql.query.expression import QueryExpressions
@@ -34,7 +34,6 @@ from penstock.sql.query.generated_changes import (
 from penstock.sql.query.generated_column import expanded
 from penstock.sql.query.parsenodes import (
     Alias,
-    Default,
     DeleteStmt,
     InsertStmt,
     SelectStmt,

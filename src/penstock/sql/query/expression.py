@@ -12,28 +12,28 @@ from typing import Final
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import array_of, to_boolean
 from penstock.sql.expression_analysis import ExpressionAnalysis
-from penstock.sql.expressions import ARow, ColumnRef, Expression, SqlValueFunction
-from penstock.sql.function_analysis import call
-from penstock.sql.operator_analysis import make_operator
-from penstock.sql.primnodes import BOOL, Node, Var
-from penstock.sql.query.aggregate_analysis import (
-    AGGREGATE,
-    WINDOW,
-    aggregate,
-    check_plain,
-    kinds,
-    window,
-)
-from penstock.sql.query.grouping import contains_subquery, relations_of
-from penstock.sql.query.parsenodes import (
-    Call,
-    Default,
-    QuerySubLink,
-    SelectStmt,
+from penstock.sql.expressions import (
+    ARow,
+    ColumnRef,
+    Expression,
+    FuncCall,
     SortBy,
-    SubLinkKind,
+    SqlValueFunction,
     WindowDef,
 )
+from penstock.sql.function_analysis import (
+    AGGREGATE,
+    WINDOW,
+    call,
+    function_name,
+    kinds,
+    not_allowed,
+)
+from penstock.sql.operator_analysis import make_operator
+from penstock.sql.primnodes import BOOL, Node, Var
+from penstock.sql.query.aggregate_analysis import aggregate, window
+from penstock.sql.query.grouping import contains_subquery, relations_of
+from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
 from penstock.sql.query.primnodes import Query, SessionValue, SortKey, SubLink
 from penstock.sql.query.scope import Scope
 
@@ -60,7 +60,7 @@ class QueryExpressions(ExpressionAnalysis):
         super().__init__({}, "")
         self._scope = scope
         self._query = query
-        self._clause = clause
+        self.clause = clause
         self._aggregates = aggregates
         self._windows = windows or {}
         self._in_windows = in_windows
@@ -70,41 +70,27 @@ class QueryExpressions(ExpressionAnalysis):
         match raw:
             case ColumnRef(fields):
                 return self._scope.resolve(fields)
-            case Call():
+            case FuncCall():
                 return self._any_call(raw)
-            case QuerySubLink():
+            case ASubLink():
                 return self._subquery(raw)
             case SqlValueFunction(name):
                 return SessionValue(super().transform(raw).type, name)
-            case Default():
-                raise SqlSyntaxError("DEFAULT is not allowed in this context")
         return super().transform(raw)
 
     def sort_key(self, raw: SortBy) -> SortKey:
         """A key whose expression is over the scope's columns."""
         return sort_key(raw, self.transform(raw.expression))
 
-    def _any_call(self, raw: Call) -> Node:
-        if len(raw.call.name) > 1:
-            raise PenstockError(f'schema "{raw.call.name[0]}" does not exist', sqlstate="3F000")
-        (name,) = raw.call.name
-        found = kinds(name)
-        if not found & {AGGREGATE, WINDOW}:
-            check_plain(raw)
-            node = call(raw.call, [self.transform(argument) for argument in raw.call.arguments])
+    def _any_call(self, raw: FuncCall) -> Node:
+        name = function_name(raw)
+        if not kinds(name) & {AGGREGATE, WINDOW}:
+            node = call(raw, [self.transform(argument) for argument in raw.arguments], self.clause)
             return SessionValue(node.type, name) if name in _OF_SESSION else node
-        if raw.over is None and not self._aggregates:
-            raise PenstockError(
-                f"aggregate functions are not allowed in {self._clause}"
-                if AGGREGATE in found
-                else f"window function {name} requires an OVER clause",
-                sqlstate="42803" if AGGREGATE in found else "42809",
-            )
-        if raw.over is not None and not self._in_windows:
-            raise PenstockError(
-                f"window functions are not allowed in {self._clause}", sqlstate="42P20"
-            )
-        arguments = tuple(self.transform(argument) for argument in raw.call.arguments)
+        allowed = self._aggregates if raw.over is None else self._in_windows
+        if not allowed and (raw.over is not None or AGGREGATE in kinds(name)):
+            raise not_allowed(raw, self.clause)
+        arguments = tuple(self.transform(argument) for argument in raw.arguments)
         order = tuple(self.sort_key(key) for key in raw.order)
         filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
         if filter_ is not None and contains_subquery(filter_):
@@ -146,7 +132,7 @@ class QueryExpressions(ExpressionAnalysis):
             raise PenstockError(f'window "{raw.name}" does not exist', sqlstate="42704")
         return found
 
-    def _subquery(self, raw: QuerySubLink) -> Node:
+    def _subquery(self, raw: ASubLink) -> Node:
         query = self._query(raw.query, self._scope)
         if raw.kind is SubLinkKind.EXISTS:
             return SubLink(BOOL, raw.kind, query)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
 from penstock.sql.coercion import select_common_type, to_common_type
-from penstock.sql.expressions import BoolOp, Expression
+from penstock.sql.expressions import BoolOp, Expression, FuncCall
 from penstock.sql.object_names import RangeVar
 from penstock.sql.operator_analysis import make_operator
 from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node
@@ -112,7 +112,7 @@ class FromClause:
 
     def _function(self, raw: RangeFunction) -> tuple[FromNode, Namespace]:
         expressions = QueryExpressions(Scope(), self._relations.analyze, "functions in FROM")
-        call = getattr(raw.call, "call", None)
+        call = raw.call if isinstance(raw.call, FuncCall) else None
         if call is None or call.name != (SERIES,):
             shown = "this function" if call is None else f"function {call.name[-1]}"
             raise FeatureNotSupported(f"{shown} is not supported in FROM")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import PenstockError
+from penstock.sql.expressions import Default
 from penstock.sql.primnodes import Const, Node, column_names, substituted
 from penstock.sql.query.generated_column import analyze_generation
-from penstock.sql.query.parsenodes import Default, InsertStmt, SelectStmt, UpdateStmt
+from penstock.sql.query.parsenodes import InsertStmt, SelectStmt, UpdateStmt
 from penstock.sql.query.primnodes import OutputColumn, Query, SubqueryScan, TableScan
 
 _GENERATED_ALWAYS = "428C9"

@@ -7,15 +7,15 @@ expression with the type of its column, or PostgreSQL's error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.coercion import to_target
 from penstock.sql.expression_analysis import SYSTEM_COLUMNS, ExpressionAnalysis
-from penstock.sql.expression_grammar import parse_expression
-from penstock.sql.expressions import ColumnRef, Expression, SubLink
+from penstock.sql.expressions import ColumnRef, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import Form, Node, Var, children, substituted
+from penstock.sql.query.parse_expression import parse_expression
+from penstock.sql.query.parsenodes import ASubLink
 from penstock.sql.query.primnodes import OutputColumn, TableScan
 from penstock.sql.quoting import type_name
 from penstock.sql.volatility import contains_mutable
@@ -66,7 +66,7 @@ def expanded(scan: TableScan) -> tuple[Node, ...]:
 class _Generation(ExpressionAnalysis):
     """EXPR_KIND_GENERATED_COLUMN"""
 
-    clause: ClassVar[str] = "column generation expressions"
+    clause: str = "column generation expressions"
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         super().__init__(columns, table)
@@ -76,7 +76,7 @@ class _Generation(ExpressionAnalysis):
     def transform(self, raw: Expression) -> Node:
         """The typed tree of a raw one. Raises PenstockError."""
         match raw:
-            case SubLink():
+            case ASubLink():
                 raise FeatureNotSupported("cannot use subquery in column generation expression")
             case ColumnRef((*_, name)) if name in SYSTEM_COLUMNS and name not in self._names:
                 raise PenstockError(

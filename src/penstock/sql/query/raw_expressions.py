@@ -25,23 +25,18 @@ from penstock.sql.expressions import (
     CollateClause,
     ColumnRef,
     ConstKind,
+    Default,
     Expression,
     FuncCall,
     Indirection,
     ParamRef,
+    SortBy,
     SqlValueFunction,
     TypeCast,
     TypeName,
-)
-from penstock.sql.query.parsenodes import (
-    Call,
-    Default,
-    QuerySubLink,
-    SelectStmt,
-    SortBy,
-    SubLinkKind,
     WindowDef,
 )
+from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
 from penstock.sql.query.raw_node import Json, RawNode, string
 
 ReadSelect = Callable[[Json], SelectStmt]
@@ -283,7 +278,7 @@ class RawExpressions:
         operator = raw.names("operName")
         select = raw.node("subselect")
         assert select is not None
-        return QuerySubLink(
+        return ASubLink(
             kind,
             self._select(select),
             self.optional(raw.node("testexpr")),
@@ -295,14 +290,11 @@ class RawExpressions:
         if len(name) > 1 and name[0] == _CATALOG:
             name = name[1:]
         over = raw.node("over")
-        call = FuncCall(
+        return FuncCall(
             name,
             self.all(raw.nodes("args")),
             sql_syntax=raw.take("funcformat") == "COERCE_SQL_SYNTAX",
             star=bool(raw.take("agg_star")),
-        )
-        return Call(
-            call,
             distinct=bool(raw.take("agg_distinct")),
             order=tuple(self.sort_by(item) for item in raw.nodes("agg_order")),
             filter=self.optional(raw.node("agg_filter")),

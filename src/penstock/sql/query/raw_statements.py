@@ -85,6 +85,8 @@ def _select_of(node: Json) -> SelectStmt:
 
 
 _expressions: Final = RawExpressions(_select_of)
+read_expression: Final = _expressions.read
+"""Of the JSON of a node. Raises SqlSyntaxError, FeatureNotSupported."""
 
 
 def _select(raw: RawNode) -> SelectStmt:

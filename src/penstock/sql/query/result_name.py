@@ -22,7 +22,7 @@ from penstock.sql.expressions import (
     SqlValueFunction,
     TypeCast,
 )
-from penstock.sql.query.parsenodes import Call, QuerySubLink, ResTarget, SubLinkKind
+from penstock.sql.query.parsenodes import ASubLink, ResTarget, SubLinkKind
 
 _UNNAMED: Final = "?column?"
 _WEAK, _STRONG = 1, 2
@@ -38,7 +38,7 @@ def _figure(raw: Expression) -> tuple[str, int]:
     match raw:
         case ColumnRef(fields):
             return fields[-1], _STRONG
-        case Call(call=FuncCall(name)) | FuncCall(name):
+        case FuncCall(name):
             return name[-1], _STRONG
         case AExpr(kind=AExprKind.NULLIF):
             return "nullif", _STRONG
@@ -60,12 +60,12 @@ def _figure(raw: Expression) -> tuple[str, int]:
             return ("greatest" if raw.greatest else "least"), _STRONG
         case SqlValueFunction(name):
             return name, _STRONG
-        case QuerySubLink():
+        case ASubLink():
             return _subquery(raw)
     return _UNNAMED, 0
 
 
-def _subquery(raw: QuerySubLink) -> tuple[str, int]:
+def _subquery(raw: ASubLink) -> tuple[str, int]:
     if raw.kind is SubLinkKind.EXISTS:
         return "exists", _STRONG
     if raw.kind is SubLinkKind.ARRAY:

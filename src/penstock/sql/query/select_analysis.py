@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import select_common_type, to_common_type, to_target
-from penstock.sql.expressions import AConst, ColumnRef, ConstKind, Expression
+from penstock.sql.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
 from penstock.sql.nesting import limited_depth
 from penstock.sql.operator_analysis import contains_var
 from penstock.sql.primnodes import TEXT, UNKNOWN, Const, Form, Node, Var, typmod_of
@@ -18,7 +18,7 @@ from penstock.sql.query.aggregate_analysis import contains_aggregate
 from penstock.sql.query.expression import QueryExpressions, sort_key
 from penstock.sql.query.from_analysis import FindTable, FromClause, Relations, renamed
 from penstock.sql.query.grouping import check_grouping, contains_subquery
-from penstock.sql.query.parsenodes import ResTarget, SelectStmt, SortBy, Star
+from penstock.sql.query.parsenodes import ResTarget, SelectStmt, Star
 from penstock.sql.query.primnodes import (
     Cte,
     FromNode,

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.sql.expressions import ColumnRef, Expression
+from penstock.sql.expressions import ColumnRef, Expression, FuncCall
 from penstock.sql.query.parsenodes import (
     Alias,
-    Call,
     RangeFunction,
     ResTarget,
     SelectStmt,
@@ -28,7 +27,7 @@ _MOVED: Final = "generate_series of the SELECT list"
 
 def is_set_returning(value: Expression | Star) -> bool:
     """Whether an item of a SELECT list is a call of generate_series, and nothing else."""
-    return isinstance(value, Call) and value.call.name in ((SERIES,), ("pg_catalog", SERIES))
+    return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
 
 
 def moved_to_from(raw: SelectStmt) -> SelectStmt:
@@ -42,8 +41,8 @@ def moved_to_from(raw: SelectStmt) -> SelectStmt:
         raise FeatureNotSupported("a set-returning function beside * is not supported")
     (position,) = found
     target = raw.targets[position]
-    assert isinstance(target.value, Call)
-    call = replace(target.value, call=replace(target.value.call, name=(SERIES,)))
+    assert isinstance(target.value, FuncCall)
+    call = replace(target.value, name=(SERIES,))
     plain = ResTarget(ColumnRef((_MOVED,)), target.name or SERIES)
     targets = (*raw.targets[:position], plain, *raw.targets[position + 1 :])
     return replace(raw, targets=targets, from_=(*raw.from_, RangeFunction(call, Alias(_MOVED))))

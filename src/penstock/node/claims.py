@@ -1,20 +1,70 @@
-"""Whose warehouse it is, looked at when a node starts.
+"""What a node has for itself: its folder while it runs (postmaster.pid), and its warehouse.
 
-In: the catalog and the warehouse as it is found. Out: a warehouse that bears the node's id, or an
-error: it is another node's, it is not there, or its store cannot tell two writers apart. A folder
-without an id is taken for a new warehouse, or one from before ids were written, only where nothing
-that the node knows says otherwise: an empty mount point looks just like a new warehouse.
+In: the node's folder; the catalog and the warehouse as it is found. Out: a held lock, or an error
+that names the process which holds it. The lock is the operating system's: it goes with the process,
+however that dies. And a warehouse that bears the node's id, or an error: it is another node's, it
+is not there, or its store cannot tell two writers apart. A folder without an id is taken for a new
+warehouse, or one from before ids were written, only where nothing that the node knows says
+otherwise: an empty mount point looks just like a new warehouse.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
 
 from penstock.catalog import Catalog, SubscriptionRelState
-from penstock.errors import PenstockError
+from penstock.errors import ObjectInUse, PenstockError
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
+
+FILE_NAME: Final = "penstock.pid"
+
+
+class LockFile:
+    """``penstock.pid``, locked. Raises ObjectInUse when another process holds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._file: IO[str] = self._path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            pid = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise ObjectInUse(
+                f'node "{folder}" is already running (PID {pid})',
+                hint=f"Stop it first (kill {pid}), or start another node in another folder.",
+            ) from None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let go of the lock; the file stays, empty."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.close()
+
+
+def running_pid(folder: Path) -> int | None:
+    """The process that runs this node now, or None."""
+    try:
+        with (folder / FILE_NAME).open("r", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read().strip() or 0) or None
+    except FileNotFoundError:
+        pass
+    return None
+
 
 _COPIED = (
     SubscriptionRelState.FINISHEDCOPY,
