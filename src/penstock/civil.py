@@ -1,10 +1,19 @@
 """Dates of the proleptic Gregorian calendar as PostgreSQL counts and prints them (datetime.c).
 
-In: days since 1970-01-01, or year, month and day; year 0 is 1 BC. Out: the other, or text. Python's
-own dates end at the years 1 and 9999.
+In: days since the Unix epoch, or year, month and day; year 0 is 1 BC. Out: the other, or text.
+Python's own dates end at the years 1 and 9999.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+MICROSECONDS: Final = 1_000_000
+DAY: Final = 86_400 * MICROSECONDS
+"""Microseconds of a day."""
+EPOCH_DAYS: Final = 10_957
+"""Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
+EPOCH_MICROSECONDS: Final = EPOCH_DAYS * DAY
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
+from penstock.identifiers import quoted
+
 TableName = tuple[str, str]
 """Schema and name. What is looked up by its name is looked up by this, never by a text."""
 
@@ -28,7 +30,7 @@ def qualified(schema: str, table: str) -> str:
 def _part(name: str) -> str:
     if _AMBIGUOUS.isdisjoint(name):
         return name
-    return '"' + name.replace('"', '""') + '"'
+    return quoted(name)
 
 
 class ReplicaIdentity(Enum):

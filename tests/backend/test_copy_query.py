@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import penstock.pgtypes as pgtypes
+from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
 from penstock.sql.copy_query import CopyTarget, Form, parse_copy_query
 from penstock.sql.object_names import RangeVar
-from penstock.walreceiver.connection import quote_identifier
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from penstock.walreceiver.connection import quote_identifier
 )
 def test_every_form_of_a_column(type_oid: int, typmod: int, form: Form) -> None:
     for name in ("a", "case", 'the "A", :: b', "ünï"):
-        asked = pgtypes.find(type_oid).copy_expression(quote_identifier(name), typmod)
+        asked = pgtypes.find(type_oid).copy_expression(quoted(name), typmod)
         query = parse_copy_query(f'SELECT "id", {asked} FROM ONLY "s"."t" WHERE (id > 1)')
         assert query is not None
         assert query.columns == (CopyTarget("id"), CopyTarget(name, form))

@@ -42,7 +42,7 @@ QUERIES = [
     " format_type(1114, 3), format_type(1184, 0), format_type(1015, 24), format_type(1560, 5),"
     " format_type(0, NULL), format_type(99999, NULL), format_type(1700, 4), format_type(1083, 2)",
     "SELECT quote_ident('a'), quote_ident('A b'), quote_ident('select'), quote_ident('q\"'),"
-    " quote_ident('int'), quote_ident('left'), quote_ident('name')",
+    " quote_ident('int'), quote_ident('left'), quote_ident('name'), quote_ident('a$b')",
     "SELECT oid::regclass, oid::regclass::text FROM pg_class WHERE relname IN ('t1', 'orders',"
     " 'Odd Table') ORDER BY relname",
     "SELECT 't1'::regclass, 'public.t1'::regclass, 'shop.\"Odd Table\"'::regclass::text,"

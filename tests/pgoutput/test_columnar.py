@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
@@ -60,7 +61,7 @@ def read_one_by_one(messages: Sequence[bytes], relations: dict[int, Relation]) -
             case m.Truncate(oids, cascade, restart):
                 seen.truncates.append((sequence, oids, cascade, restart))
             case m.Commit(commit_lsn, end_lsn, time):
-                unix = time + m.EPOCH_MICROSECONDS
+                unix = time + EPOCH_MICROSECONDS
                 seen.commits.append((sequence, commit_lsn, end_lsn, unix))
             case m.Insert(oid, new):
                 seen.changes.append(_change(relations[oid], sequence, "I", new, None, None))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_postgres import Database
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import (
-    EPOCH_MICROSECONDS,
     HotStandbyFeedback,
     PrimaryKeepalive,
     StandbyStatusUpdate,

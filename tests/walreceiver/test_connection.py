@@ -16,7 +16,6 @@ from penstock.walreceiver.connection import (
     Connection,
     is_ready,
     literal_list,
-    quote_identifier,
     quote_literal,
 )
 from penstock.walreceiver.conninfo import ConnInfo
@@ -205,7 +204,6 @@ def test_a_deaf_host_times_out(database: Any, make_proxy: Callable[[int], Any]) 
 
 
 def test_quoting() -> None:
-    assert quote_identifier('a"b') == '"a""b"'
     assert quote_literal("it's") == "'it''s'"
     assert quote_literal("a\\b'") == "E'a\\\\b'''"
     assert literal_list(["a", "b'"]) == "'a', 'b'''"

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.commands.define import (
-    conflicting_options,
-    def_get_boolean,
-    def_get_string,
-    split_identifier_string,
-)
+from penstock.commands.define import conflicting_options, def_get_boolean, def_get_string
 from penstock.errors import SqlSyntaxError
+from penstock.identifiers import split_identifiers
 from penstock.sql import DefElem
 
 _ACTIONS: Final = ("insert", "update", "delete", "truncate")
@@ -37,7 +33,7 @@ def parse_publication_options(options: Sequence[DefElem]) -> dict[str, Any]:
 
 
 def _publish(option: DefElem) -> dict[str, Any]:
-    actions = split_identifier_string(def_get_string(option))
+    actions = split_identifiers(def_get_string(option))
     if actions is None:
         raise SqlSyntaxError('invalid list syntax in parameter "publish"')
     for action in actions:

@@ -25,6 +25,7 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.identifiers import quoted
 from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
 from penstock.sql.builtin import types_by_name
 from penstock.sql.enum_types import enum_name
@@ -180,7 +181,7 @@ def check_unused(
     detail = "\n".join(shown_user(scope, *user) for user in used)
     if cascade:
         tables = {table.oid: table for table, _, _ in used}.values()
-        names = ", ".join(f"{_quoted(t.schema)}.{_quoted(t.name)}" for t in tables)
+        names = ", ".join(f"{quoted(t.schema)}.{quoted(t.name)}" for t in tables)
         raise FeatureNotSupported(
             "DROP TYPE ... CASCADE is not supported where columns are of the type",
             detail=detail,
@@ -203,7 +204,3 @@ def shown_user(scope: Scope, table: LakeTable, column: str, enum: EnumType) -> s
     if table.schema not in scope.search_path:
         name = f"{quote_identifier(table.schema)}.{name}"
     return f"column {quote_identifier(column)} of table {name} depends on type {enum_name(enum)}"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

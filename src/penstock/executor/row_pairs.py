@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import LakeTable
 from penstock.executor.rows import Change, delta_table, quoted
+from penstock.identifiers import quoted as duck_name
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.change_item import quoted as duck_name
 from penstock.pipeline.duck import connection
 from penstock.pipeline.write_frame import write_frame
 from penstock.walsender.commits import newest_version

@@ -1,7 +1,7 @@
-"""Columns of PostgreSQL's catalogs by version, and PostgreSQL's own types.
+"""Columns of PostgreSQL's catalogs by version, and queries of its views.
 
-In: ``columns.toml``, ``information_schema.toml`` and ``types.toml``, read from servers, and
-``views.toml``. Out: names and types of every catalog's columns, rows of pg_type, queries of views.
+In: ``columns.toml`` and ``information_schema.toml``, read from servers, and ``views.toml``. Out:
+names and types of every catalog's columns, queries of views.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
@@ -80,58 +79,6 @@ def is_internal(table: str) -> bool:
 def _columns(text: str) -> Columns:
     pairs = (word.partition(":") for word in text.split())
     return tuple((name, _ODD_TYPES.get(kind, kind)) for name, _, kind in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRow:
-    """One of PostgreSQL's own types; fields are columns of pg_type, functions by name."""
-
-    typname: str
-    oid: int
-    typlen: int
-    typbyval: bool
-    typtype: str
-    typcategory: str
-    typispreferred: bool
-    typdelim: str
-    typelem: int
-    typarray: int
-    typalign: str
-    typstorage: str
-    typcollation: int
-    typinput: str
-    typoutput: str
-    typreceive: str
-    typreceive_oid: int
-
-
-@functools.cache
-def types() -> Mapping[int, TypeRow]:
-    """PostgreSQL's own types by oid."""
-    out: dict[int, TypeRow] = {}
-    for name, text in _load("types.toml").items():
-        f = text.split()
-        row = TypeRow(
-            name,
-            int(f[0]),
-            int(f[1]),
-            f[2] == "t",
-            f[3],
-            f[4],
-            f[5] == "t",
-            f[6],
-            int(f[7]),
-            int(f[8]),
-            f[9],
-            f[10],
-            int(f[11]),
-            f[12],
-            f[13],
-            f[14],
-            int(f[15]),
-        )
-        out[row.oid] = row
-    return out
 
 
 @functools.cache

@@ -10,9 +10,7 @@ from typing import Final
 
 from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.pg_catalog.definitions import types
-from penstock.pg_catalog.format_type import format_type, type_oid
-from penstock.pg_catalog.identifiers import quote_identifier, split_qualified
+from penstock.identifiers import split_qualified
 from penstock.pg_catalog.relations import (
     CATALOG_OIDS,
     coming_tables,
@@ -22,8 +20,17 @@ from penstock.pg_catalog.relations import (
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
+from penstock.pgtypes.pg_type import types, types_by_name
+from penstock.sql.quoting import quote_identifier, type_text
 
 _CATALOG: Final = "pg_catalog"
+_SYNONYMS: Final = {
+    "char": "bpchar",
+    "int": "int4",
+    "decimal": "numeric",
+    "dec": "numeric",
+    "float": "float8",
+}
 
 
 class NameFunctions:
@@ -76,9 +83,11 @@ class NameFunctions:
 
     def _type_name(self, oid: int | None, typmod: int | None) -> str | None:
         """format_type, of the node's own types, too."""
-        enum = self._enums.get(oid or 0)
+        if oid is None:
+            return None
+        enum = self._enums.get(oid)
         if enum is None:
-            return format_type(oid, typmod)
+            return "-" if oid == 0 else type_text(oid, typmod)
         name = quote_identifier(enum.name)
         if not self._is_visible_type(enum):
             name = f"{quote_identifier(enum.schema)}.{name}"
@@ -87,7 +96,7 @@ class NameFunctions:
     def _is_visible_type(self, enum: EnumType) -> bool:
         """Whether no schema before it in the path has a type of the name."""
         taken = {(each.schema, each.name) for each in self._enums.values()}
-        taken |= {(_CATALOG, row.typname) for row in types().values()}
+        taken |= {(_CATALOG, row.name) for row in types().values()}
         found = next((s for s in self._path() if (s, enum.name) in taken), None)
         return found == enum.schema
 
@@ -107,7 +116,7 @@ class NameFunctions:
         enum = self._enums.get(oid)
         if enum is not None:
             return self._is_visible_type(enum)
-        return None if format_type(oid, None) == "???" else True
+        return True if oid in types() else None
 
     def pg_function_is_visible(self, _: int) -> bool | None:
         return None
@@ -162,7 +171,7 @@ class NameFunctions:
     def to_regtype(self, text: str) -> int | None:
         if text.strip().isdigit():
             return int(text)
-        return type_oid(text) or (self._own_type(text.strip()) if self._enums else None)
+        return _type_oid(text) or (self._own_type(text.strip()) if self._enums else None)
 
     def regtypeout(self, oid: int) -> str:
         shown = self._type_name(oid, None) or "-"
@@ -206,13 +215,25 @@ class NameFunctions:
         if name == "array_in":
             return ARRAY_INPUT
         for row in types().values():
-            if row.typreceive == name:
-                return row.typreceive_oid
+            if row.receive == name:
+                return row.receive_oid
         raise PenstockError(f'function "{text}" does not exist', sqlstate="42883")
 
     def regprocout(self, oid: int) -> str:
         """The receive functions of types are those that there are rows for."""
         if oid in (0, ARRAY_INPUT):
             return "array_in" if oid else "-"
-        found = (row.typreceive for row in types().values() if row.typreceive_oid == oid)
+        found = (row.receive for row in types().values() if row.receive_oid == oid)
         return next(found, str(oid))
+
+
+def _type_oid(name: str) -> int | None:
+    """The oid of a type by SQL's or PostgreSQL's name, arrays with ``[]``; None if unknown."""
+    text = name.strip().lower().removeprefix("pg_catalog.")
+    base = text.removesuffix("[]").partition("(")[0].strip()
+    found = types_by_name().get(_SYNONYMS.get(base, base.strip('"')))
+    if found is None:
+        found = next((type_ for type_ in types().values() if type_.sql_name == base), None)
+    if found is None:
+        return None
+    return found.array if text.endswith("[]") else found.oid

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.identifiers import quoted
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
 
 _MAINTAIN_SINCE: Final = 17
@@ -54,4 +55,4 @@ def has_privilege(snapshot: CatalogSnapshot, role: str, oid: int, privilege: str
 
 def _quoted(name: str) -> str:
     """putid of acl.c."""
-    return name if _PLAIN.match(name) else '"' + name.replace('"', '""') + '"'
+    return name if _PLAIN.match(name) else quoted(name)

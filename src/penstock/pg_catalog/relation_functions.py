@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.pg_catalog.identifiers import quote_identifier
 from penstock.pg_catalog.name_functions import NameFunctions
 from penstock.pg_catalog.privileges import has_privilege
 from penstock.pg_catalog.relations import (
@@ -17,6 +16,7 @@ from penstock.pg_catalog.relations import (
     replica_identity_index,
 )
 from penstock.sql.query.parse_expression import without_parentheses
+from penstock.sql.quoting import quote_identifier
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.pg_catalog.definitions import TypeRow
 from penstock.pg_catalog.enum_rows import all_types
 from penstock.pg_catalog.privileges import access_list
 from penstock.pg_catalog.relations import (
@@ -26,6 +25,7 @@ from penstock.pg_catalog.snapshot import (
     CatalogSnapshot,
     CatalogTable,
 )
+from penstock.pgtypes.pg_type import Type
 
 Row = dict[str, object]
 
@@ -116,21 +116,21 @@ def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
                 yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": column.default}
 
 
-def _attribute(relation: int, number: int, column: CatalogColumn, kind: TypeRow | None) -> Row:
+def _attribute(relation: int, number: int, column: CatalogColumn, kind: Type | None) -> Row:
     return {
         "attrelid": relation,
         "attname": column.name,
         "atttypid": column.type_oid,
-        "attlen": kind.typlen if kind else -1,
+        "attlen": kind.length if kind else -1,
         "attnum": number,
         "attcacheoff": -1,
         "atttypmod": column.typmod,
-        "attndims": 1 if kind and kind.typcategory == "A" else 0,
-        "attbyval": bool(kind and kind.typbyval),
-        "attalign": kind.typalign if kind else "i",
-        "attstorage": kind.typstorage if kind else "x",
+        "attndims": 1 if kind and kind.category == "A" else 0,
+        "attbyval": bool(kind and kind.by_value),
+        "attalign": kind.align if kind else "i",
+        "attstorage": kind.storage if kind else "x",
         "attislocal": True,
-        "attcollation": kind.typcollation if kind else 0,
+        "attcollation": kind.collation if kind else 0,
         "attstattarget": None,
     }
 

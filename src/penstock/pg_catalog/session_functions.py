@@ -11,10 +11,10 @@ from typing import Final
 
 from penstock.errors import UndefinedObject
 from penstock.lsn import Lsn
-from penstock.pg_catalog.identifiers import quote_identifier
 from penstock.pg_catalog.relations import schema_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
+from penstock.sql.quoting import quote_identifier
 
 _ENCODINGS: Final = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.sql.array_literals import join_array
 from penstock.sql.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
 
-_QUOTED: Final = re.compile(r'[\s{}",\\]')
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EXPONENT: Final = re.compile(r"e([+-])(\d)\Z")
 
@@ -54,15 +54,8 @@ def _text(value: Any, kind: str, names: Names) -> str:
 def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
     if kind in _VECTORS:
         return " ".join(str(value) for value in values)
-    cells = ("NULL" if v is None else _element(_text(v, element, names)) for v in values)
-    body = "{" + ",".join(cells) + "}"
+    body = join_array(None if v is None else _text(v, element, names) for v in values)
     return f"[0:{len(values) - 1}]={body}" if kind == INT2_FROM_0 and values else body
-
-
-def _element(text: str) -> str:
-    if text and not _QUOTED.search(text) and text.upper() != "NULL":
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _float(value: float, digits: int) -> str:

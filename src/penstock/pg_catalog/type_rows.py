@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.pg_catalog.definitions import TypeRow, types
-from penstock.pg_catalog.enum_rows import type_rows
 from penstock.pg_catalog.relation_rows import BTREE, DELTA, Row
 from penstock.pg_catalog.relations import PG_CATALOG, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
+from penstock.pgtypes.pg_type import Type, types
+from penstock.sql.enum_types import type_rows
 from penstock.sql.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
 
 ARRAY_INPUT: Final = 750
@@ -39,27 +39,27 @@ def pg_type(snapshot: CatalogSnapshot) -> Iterator[Row]:
             yield _type(row, schemas[enum.schema], owner)
 
 
-def _type(row: TypeRow, namespace: int, owner: int) -> Row:
+def _type(row: Type, namespace: int, owner: int) -> Row:
     return {
         "oid": row.oid,
-        "typname": row.typname,
+        "typname": row.name,
         "typnamespace": namespace,
         "typowner": owner,
-        "typlen": row.typlen,
-        "typbyval": row.typbyval,
-        "typtype": row.typtype,
-        "typcategory": row.typcategory,
-        "typispreferred": row.typispreferred,
+        "typlen": row.length,
+        "typbyval": row.by_value,
+        "typtype": row.kind,
+        "typcategory": row.category,
+        "typispreferred": row.preferred,
         "typisdefined": True,
-        "typdelim": row.typdelim,
+        "typdelim": row.delimiter,
         "typelem": row.typelem,
-        "typarray": row.typarray,
-        "typinput": ARRAY_INPUT if row.typinput == "array_in" else 0,
-        "typreceive": row.typreceive_oid,
-        "typalign": row.typalign,
-        "typstorage": row.typstorage,
+        "typarray": row.array,
+        "typinput": ARRAY_INPUT if row.element else 0,
+        "typreceive": row.receive_oid,
+        "typalign": row.align,
+        "typstorage": row.storage,
         "typtypmod": -1,
-        "typcollation": row.typcollation,
+        "typcollation": row.collation,
     }
 
 

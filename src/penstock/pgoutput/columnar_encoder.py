@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.lsn import Lsn
-from penstock.pgoutput.messages import EPOCH_MICROSECONDS, OldTuple
+from penstock.pgoutput.messages import OldTuple
 from penstock.wire_rows import Lengths, counted_prefix, framed, joined
 
 _HEADER: Final = struct.Struct("!cIcQQq")

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cells import window
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import DecodedChunk
-from penstock.pgoutput.messages import EPOCH_MICROSECONDS
 from penstock.pgoutput.reader import Reader
 from penstock.pgoutput.transaction_reader import read_origin
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from penstock.lsn import Lsn
 from penstock.pgoutput.tuple_data import TupleData
 from penstock.relation import Relation
-
-EPOCH_MICROSECONDS: Final = 946_684_800_000_000
-"""From the Unix epoch to PostgreSQL's, 2000-01-01 UTC."""
 
 
 class OldTuple(Enum):

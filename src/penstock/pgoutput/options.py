@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import InvalidParameterValue
+from penstock.identifiers import quoted
 
 _STREAMING_SINCE = {"on": 2, "parallel": 4}
 _TWO_PHASE_SINCE = 3
@@ -51,7 +52,7 @@ class PgoutputOptions:
             options.append(("two_phase", "on"))
         if self.origin is not None:
             options.append(("origin", self.origin))
-        options.append(("publication_names", ",".join(map(_identifier, self.publication_names))))
+        options.append(("publication_names", ",".join(map(quoted, self.publication_names))))
         if self.binary:
             options.append(("binary", "true"))
         if self.messages:
@@ -73,7 +74,3 @@ class PgoutputOptions:
             f"requested proto_version={self.proto_version} does not support {what}, "
             f"need {since} or higher"
         )
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

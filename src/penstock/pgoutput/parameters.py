@@ -16,6 +16,7 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
 )
+from penstock.identifiers import split_identifiers
 from penstock.pgoutput.options import PgoutputOptions
 
 _HIGHEST: Final = {14: 2, 15: 3}
@@ -25,14 +26,6 @@ _LARGEST: Final = (1 << 32) - 1
 _ULONG_MAX: Final = (1 << 64) - 1
 _BOOLEAN: Final = {"true": True, "on": True, "false": False, "off": False}
 _DIGITS: Final = re.compile(r"[ \t\n\r\f\v]*([+-]?)(\d{1,4000})([ \t\n\r\f\v]*)", re.ASCII)
-_NAME: Final = re.compile(
-    r"""[ \t\n\r\f\v]*
-        (?: "((?:[^"]|"")*)" | ([^ \t\n\r\f\v,"][^ \t\n\r\f\v,]*) )
-        [ \t\n\r\f\v]* (,|$)""",
-    re.VERBOSE,
-)
-_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-_NAME_SIZE: Final = 63
 
 Pairs = Sequence[tuple[str, str | None]]
 
@@ -120,20 +113,11 @@ def _unsigned_long(text: str | None) -> int | None:
 
 
 def _publication_names(name: str, value: str | None, version: int) -> tuple[str, ...]:
-    names: list[str] = []
-    at, text = 0, value or ""
-    while True:
-        found = _NAME.match(text, at)
-        if found is None:
-            if not names and not text.strip(" \t\n\r\f\v"):
-                break
-            raise PenstockError(f"invalid {name} syntax", sqlstate="42602")
-        quoted, bare, end = found.groups()
-        plain = quoted.replace('""', '"') if quoted is not None else bare.translate(_LOWER)
-        names.append(plain.encode()[:_NAME_SIZE].decode("utf-8", "ignore"))
-        if not end:
-            return tuple(names)
-        at = found.end()
+    names = split_identifiers(value or "")
+    if names is None:
+        raise PenstockError(f"invalid {name} syntax", sqlstate="42602")
+    if names:
+        return names
     raise InvalidParameterValue(
         f"{name} parameter missing" if version < 17 else f'option "{name}" missing'
     )

@@ -6,7 +6,6 @@ with the bytes of each value. Types that are kept as PostgreSQL's text have no b
 
 from __future__ import annotations
 
-import datetime
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime_output import check_dates, check_timestamps
 from penstock.pgtypes.registry import element_oid
 from penstock.wire_rows import counted_prefix, fixed, joined
 
-_EPOCH_DAYS: Final = (datetime.date(2000, 1, 1) - datetime.date(1970, 1, 1)).days
-_EPOCH_MICROSECONDS: Final = _EPOCH_DAYS * 86_400_000_000
 _TEXTS: Final = frozenset({19, 25, 114, 1042, 1043})
 _UUID: Final = 2950
 _JSONB: Final = 3802
@@ -89,13 +87,13 @@ def _boolean(array: pa.Array) -> pa.Array:
 
 def _date(array: pa.Array) -> pa.Array:
     check_dates(array)
-    days = np.asarray(pc.fill_null(array.cast(pa.int32()), 0)) - _EPOCH_DAYS
+    days = np.asarray(pc.fill_null(array.cast(pa.int32()), 0)) - EPOCH_DAYS
     return _wide(days.astype(">i4"))
 
 
 def _timestamp(array: pa.Array) -> pa.Array:
     check_timestamps(array)
-    moments = np.asarray(pc.fill_null(array.cast(pa.int64()), 0)) - _EPOCH_MICROSECONDS
+    moments = np.asarray(pc.fill_null(array.cast(pa.int64()), 0)) - EPOCH_MICROSECONDS
     return _wide(moments.astype(">i8"))
 
 

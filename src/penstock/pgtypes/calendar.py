@@ -10,14 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.civil import civil_from_days, date_text, days_from_civil, era_text
-
-EPOCH_DAYS: Final = 10_957
-"""Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
-MICROSECONDS: Final = 1_000_000
-DAY: Final = 86_400 * MICROSECONDS
-"""Microseconds of a day."""
-EPOCH_MICROSECONDS: Final = EPOCH_DAYS * DAY
+from penstock.civil import DAY, MICROSECONDS, civil_from_days, date_text, days_from_civil, era_text
 
 FIRST_DAY: Final = -719_162
 """0001-01-01, the first day that the target holds."""

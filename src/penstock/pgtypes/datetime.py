@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.cells import Cells
+from penstock.civil import DAY, EPOCH_DAYS, EPOCH_MICROSECONDS
 from penstock.pgtypes import calendar
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
@@ -50,7 +51,7 @@ class DateFamily(Family):
         values = fixed(cells, ">i4")
         if values is None:
             raise self.malformed_binary()
-        days = values.astype(np.int64) + calendar.EPOCH_DAYS
+        days = values.astype(np.int64) + EPOCH_DAYS
         self._check(primitive(days, cells.null, pa.int64()))
         return primitive(days.astype(np.int32), cells.null, pa.date32())
 
@@ -65,7 +66,7 @@ class DateFamily(Family):
     def binary_value(self, raw: bytes, typmod: int) -> datetime.date:
         if len(raw) != 4:
             raise self.malformed_binary()
-        days = int.from_bytes(raw, "big", signed=True) + calendar.EPOCH_DAYS
+        days = int.from_bytes(raw, "big", signed=True) + EPOCH_DAYS
         if not _day_fits(days):
             self._refuse(days)
         return _UNIX_EPOCH.date() + datetime.timedelta(days)
@@ -80,7 +81,7 @@ class DateFamily(Family):
             self._refuse(day)
 
     def _refuse(self, days: int) -> NoReturn:
-        infinity = _infinity(days - calendar.EPOCH_DAYS, 32)
+        infinity = _infinity(days - EPOCH_DAYS, 32)
         raise self.unfit(infinity or calendar.print_date(days), _OVERFLOW)
 
 
@@ -110,7 +111,7 @@ class TimestampFamily(Family):
         if values is None:
             raise self.malformed_binary()
         since_2000 = primitive(values, cells.null, pa.int64())
-        shift = calendar.EPOCH_MICROSECONDS
+        shift = EPOCH_MICROSECONDS
         for value in _out_of_range(since_2000, _FIRST - shift, _LAST - shift):
             self._refuse(value + shift)
         values += shift
@@ -127,7 +128,7 @@ class TimestampFamily(Family):
     def binary_value(self, raw: bytes, typmod: int) -> datetime.datetime:
         if len(raw) != 8:
             raise self.malformed_binary()
-        value = int.from_bytes(raw, "big", signed=True) + calendar.EPOCH_MICROSECONDS
+        value = int.from_bytes(raw, "big", signed=True) + EPOCH_MICROSECONDS
         if not _FIRST <= value <= _LAST:
             self._refuse(value)
         return self._datetime(value)
@@ -158,13 +159,13 @@ class TimestampFamily(Family):
             self._refuse(value)
 
     def _refuse(self, microseconds: int) -> NoReturn:
-        infinity = _infinity(microseconds - calendar.EPOCH_MICROSECONDS, 64)
+        infinity = _infinity(microseconds - EPOCH_MICROSECONDS, 64)
         text = infinity or calendar.print_timestamp(microseconds, self._zone)
         raise self.unfit(text, _OVERFLOW)
 
 
-_FIRST = calendar.FIRST_DAY * calendar.DAY
-_LAST = (calendar.LAST_DAY + 1) * calendar.DAY - 1
+_FIRST = calendar.FIRST_DAY * DAY
+_LAST = (calendar.LAST_DAY + 1) * DAY - 1
 
 
 def _day_fits(days: int) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.civil import DAY
 from penstock.errors import ValueNotRepresentable
-from penstock.pgtypes.calendar import DAY, FIRST_DAY, LAST_DAY, print_date, print_timestamp
+from penstock.pgtypes.calendar import FIRST_DAY, LAST_DAY, print_date, print_timestamp
 
 _LOWEST_DAY: Final = -2_440_588
 """4714-11-24 BC"""

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
+
 Hashes = npt.NDArray[np.uint64]
 Words = npt.NDArray[np.uint32]
 
@@ -26,8 +28,6 @@ _SEED_LOW: Final = np.array([_SEED & 0xFFFFFFFF], np.uint32)
 _INITIAL: Final = (0x9E3779B9 + 3923095) & 0xFFFFFFFF
 _COMBINE: Final = np.uint64(0x49A0F4DD15E5A8E3)
 _BLOCK: Final = 12
-_POSTGRES_EPOCH_DAYS: Final = 10_957
-_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 
 
 def row_hashes(columns: Sequence[tuple[pa.Array, int]]) -> Hashes:
@@ -61,12 +61,12 @@ def _of_int8(array: pa.Array) -> Hashes:
 
 
 def _of_date(array: pa.Array) -> Hashes:
-    days = _integers(array.cast(pa.int32())) - _POSTGRES_EPOCH_DAYS
+    days = _integers(array.cast(pa.int32())) - EPOCH_DAYS
     return _hash_word((days & 0xFFFFFFFF).astype(np.uint32))
 
 
 def _of_timestamp(array: pa.Array) -> Hashes:
-    return _hash_long(_integers(array) - _POSTGRES_EPOCH_US)
+    return _hash_long(_integers(array) - EPOCH_MICROSECONDS)
 
 
 def _of_text(array: pa.Array) -> Hashes:

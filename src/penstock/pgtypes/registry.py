@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.pgtypes import boolean, bytea, datetime, floating, integer, json, numeric, text, uuid
 from penstock.pgtypes.array import ArrayFamily
 from penstock.pgtypes.family import TypeFamily
+from penstock.pgtypes.pg_type import types
 
 _SCALARS: Final[tuple[TypeFamily, ...]] = (
     *integer.families(),
@@ -26,32 +27,12 @@ _SCALARS: Final[tuple[TypeFamily, ...]] = (
     *json.families(),
 )
 
-_ARRAY_OIDS: Final = {
-    16: 1000,
-    17: 1001,
-    19: 1003,
-    20: 1016,
-    21: 1005,
-    23: 1007,
-    25: 1009,
-    114: 199,
-    700: 1021,
-    701: 1022,
-    1042: 1014,
-    1043: 1015,
-    1082: 1182,
-    1114: 1115,
-    1184: 1185,
-    1700: 1231,
-    2950: 2951,
-    3802: 3807,
-}
-"""pg_type.typarray of each scalar type."""
-_ELEMENT_OIDS: Final = {array: element for element, array in _ARRAY_OIDS.items()}
+_ARRAYS: Final = {oid: types()[oid].array for family in _SCALARS for oid in family.oids}
+_ELEMENTS: Final = {array: element for element, array in _ARRAYS.items()}
 
 FAMILIES: Final[tuple[TypeFamily, ...]] = (
     *_SCALARS,
-    *(ArrayFamily(_ARRAY_OIDS[oid], family) for family in _SCALARS for oid in family.oids),
+    *(ArrayFamily(_ARRAYS[oid], family) for family in _SCALARS for oid in family.oids),
 )
 
 _BY_OID: Final = {oid: family for family in FAMILIES for oid in family.oids}
@@ -74,9 +55,9 @@ def binary_supported(type_oid: int) -> bool:
 
 def array_oid(type_oid: int) -> int:
     """The type of arrays of a type (pg_type.typarray). Raises KeyError where there is no family."""
-    return _ARRAY_OIDS[type_oid]
+    return _ARRAYS[type_oid]
 
 
 def element_oid(type_oid: int) -> int | None:
     """The type of an array type's elements (pg_type.typelem), None for other types."""
-    return _ELEMENT_OIDS.get(type_oid)
+    return _ELEMENTS.get(type_oid)

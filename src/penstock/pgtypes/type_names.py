@@ -15,50 +15,15 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
+from penstock.pgtypes.pg_type import types_by_name
 
-_TYPES: Final[dict[str, tuple[int, int]]] = {
-    "bool": (16, 1000),
-    "bytea": (17, 1001),
-    "char": (18, 1002),
-    "name": (19, 1003),
-    "int8": (20, 1016),
-    "int2": (21, 1005),
-    "int4": (23, 1007),
-    "text": (25, 1009),
-    "oid": (26, 1028),
-    "json": (114, 199),
-    "xml": (142, 143),
-    "point": (600, 1017),
-    "cidr": (650, 651),
-    "float4": (700, 1021),
-    "float8": (701, 1022),
-    "macaddr": (829, 1040),
-    "inet": (869, 1041),
-    "money": (790, 791),
-    "bpchar": (1042, 1014),
-    "varchar": (1043, 1015),
-    "date": (1082, 1182),
-    "time": (1083, 1183),
-    "timestamp": (1114, 1115),
-    "timestamptz": (1184, 1185),
-    "interval": (1186, 1187),
-    "timetz": (1266, 1270),
-    "bit": (1560, 1561),
-    "varbit": (1562, 1563),
-    "numeric": (1700, 1231),
-    "uuid": (2950, 2951),
-    "pg_lsn": (3220, 3221),
-    "tsvector": (3614, 3643),
-    "tsquery": (3615, 3645),
-    "jsonb": (3802, 3807),
-    "int4range": (3904, 3905),
-    "numrange": (3906, 3907),
-    "tsrange": (3908, 3909),
-    "tstzrange": (3910, 3911),
-    "daterange": (3912, 3913),
-    "int8range": (3926, 3927),
-}
-"""name: (oid, oid of its array type)"""
+_NAMES: Final = """
+bool bytea char name int8 int2 int4 text oid json xml point cidr float4 float8 macaddr inet
+money bpchar varchar date time timestamp timestamptz interval timetz bit varbit numeric uuid
+pg_lsn tsvector tsquery jsonb int4range numrange tsrange tstzrange daterange int8range
+"""
+_TYPES: Final = frozenset(_NAMES.split())
+"""Types that columns of the lake have."""
 
 _SERIAL: Final = frozenset({"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"})
 
@@ -78,12 +43,13 @@ def resolve(
             hint="Use integer or bigint.",
         )
     array = array or (name.startswith("_") and name[1:] in _TYPES)
-    known = _TYPES.get(name.removeprefix("_"))
-    if known is None or schema is not None:
+    base = name.removeprefix("_")
+    if base not in _TYPES or schema is not None:
         shown = name if schema is None else f"{schema}.{name}"
         raise UndefinedObject(f'type "{shown}" does not exist')
-    typmod = _typmod(name.removeprefix("_"), modifiers) if modifiers else -1
-    return known[1 if array else 0], typmod
+    typmod = _typmod(base, modifiers) if modifiers else -1
+    known = types_by_name()[base]
+    return known.array if array else known.oid, typmod
 
 
 def _typmod(name: str, modifiers: Sequence[int]) -> int:

@@ -12,7 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import NotInPrerequisiteState, PenstockError
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
+from penstock.identifiers import quoted
+from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 
 _SHOWN_KEYS: Final = 10
 

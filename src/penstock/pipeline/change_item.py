@@ -14,6 +14,7 @@ from enum import IntEnum
 import pyarrow as pa
 
 from penstock.errors import StorageError
+from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
@@ -94,11 +95,6 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
         return table.columns
     filters = " ".join(text for text in table.filters.values() if text is not None)
     return tuple(c for c in table.columns if c.name in identity or quoted(c.name) in filters)
-
-
-def quoted(name: str) -> str:
-    """An identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def read_stored(

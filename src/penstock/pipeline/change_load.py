@@ -13,6 +13,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import (
@@ -20,7 +21,6 @@ from penstock.pipeline.change_item import (
     Operation,
     StoredRows,
     needed_columns,
-    quoted,
     read_stored,
 )
 from penstock.pipeline.change_pairs import (

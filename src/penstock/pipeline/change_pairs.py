@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import StorageError
+from penstock.identifiers import quoted
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
@@ -25,7 +26,6 @@ from penstock.pipeline.change_item import (
     ChangeItem,
     StoredRows,
     needed_columns,
-    quoted,
     read_stored,
 )
 from penstock.pipeline.duck import read_into

@@ -15,6 +15,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from penstock.identifiers import quoted
 from penstock.lakehouse.batches import slices
 from penstock.lakehouse.storage import Storage
 from penstock.pgoutput.columnar_encoder import (
@@ -27,7 +28,7 @@ from penstock.pgoutput.messages import OldTuple
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable, quoted
+from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.change_load import MATCHES, load, read_rows
 from penstock.pipeline.change_pairs import Pairing
 from penstock.pipeline.duck import connection

@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
-from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
+from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns
 from penstock.pipeline.change_pairs import load_lone_pairs, lone_pairs, pair_schema
 from penstock.pipeline.duck import connection
 from penstock.pipeline.job import pack

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.errors import StorageError
+from penstock.identifiers import quoted
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import is_local, local_path
@@ -121,7 +122,7 @@ def _sources(item: LocateItem) -> Iterator[str]:
         names = {name.lower() for name in held}
         if is_local(uri) and not set("*?[") & set(uri) and _POSITION not in names:
             columns = ", ".join(
-                f"{_quote(name) if name in held else f'(select k{i} from probe limit 0)'} as c{i}"
+                f"{quoted(name) if name in held else f'(select k{i} from probe limit 0)'} as c{i}"
                 for i, name in enumerate(item.key)
             )
             path = local_path(uri).replace("'", "''")
@@ -171,7 +172,3 @@ def _first_copies(hits: Hits, copies: Integers) -> Hits:
     order = np.argsort(hits.probe, kind="stable")
     kept = np.sort(order[rank(hits.probe[order]) < copies[hits.probe[order]]])
     return Hits(hits.position[kept], hits.probe[kept])
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import penstock.pgtypes as pgtypes
+from penstock.identifiers import quoted
 from penstock.relation import Attribute
-from penstock.walreceiver.connection import quote_identifier
 from penstock.walreceiver.table_info import LeafTable, PublishedTable
 
 
@@ -37,8 +37,7 @@ def units_of(table: PublishedTable, columns: Sequence[Attribute], unit_bytes: in
     if not columns:
         return []
     selected = ", ".join(
-        pgtypes.find(c.type_oid).copy_expression(quote_identifier(c.name), c.typmod)
-        for c in columns
+        pgtypes.find(c.type_oid).copy_expression(quoted(c.name), c.typmod) for c in columns
     )
     units: list[Unit] = []
     queries: list[str] = []
@@ -70,7 +69,7 @@ def _ranges(leaf: LeafTable, unit_bytes: int) -> Iterator[tuple[str | None, int]
 
 def _select(selected: str, leaf: LeafTable, condition: str | None, row_filter: str | None) -> str:
     only = "ONLY " if leaf.only else ""
-    name = f"{quote_identifier(leaf.schema)}.{quote_identifier(leaf.name)}"
+    name = f"{quoted(leaf.schema)}.{quoted(leaf.name)}"
     conditions = [condition] if condition else []
     if row_filter:
         conditions.append(f"({row_filter})")

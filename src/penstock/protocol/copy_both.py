@@ -10,13 +10,12 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.protocol.framing import LENGTH_SIZE
 from penstock.protocol.message_reader import MessageReader
 
-EPOCH_MICROSECONDS: Final = 946_684_800_000_000
-"""From the Unix epoch to PostgreSQL's, 2000-01-01 UTC."""
 XLOG_DATA_HEADER_SIZE: Final = 25
 
 _INT64_MASK: Final = (1 << 64) - 1

@@ -13,8 +13,8 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import SqlSyntaxError
+from penstock.identifiers import fold, truncated
 from penstock.lsn import Lsn
-from penstock.protocol.startup import truncate_name
 
 
 class Kind(Enum):
@@ -66,7 +66,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
-_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 class Lexer:
@@ -101,14 +100,14 @@ class Lexer:
             case "string":
                 return Token(Kind.SCONST, match["string"].replace("''", "'"))
             case "quoted":
-                return Token(Kind.IDENT, truncate_name(match["quoted"].replace('""', '"')))
+                return Token(Kind.IDENT, truncated(match["quoted"].replace('""', '"')))
             case _:
                 return Token(Kind.CHARACTER, match[0])
 
     def _word(self, word: str) -> Token:
         if KEYWORDS.get(word, self._version + 1) <= self._version:
             return Token(Kind.KEYWORD, word)
-        return Token(Kind.IDENT, truncate_name(word.translate(_LOWER)))
+        return Token(Kind.IDENT, truncated(fold(word)))
 
 
 def _uint32(digits: str, base: int) -> int:

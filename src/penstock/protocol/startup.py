@@ -12,11 +12,11 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import AuthenticationFailure, InvalidParameterValue, NotInPrerequisiteState
+from penstock.identifiers import truncated
 from penstock.protocol.encoding import UTF8, ClientEncoding, find_encoding
 from penstock.protocol.startup_options import parse_options
 from penstock.protocol.startup_packets import PROTOCOL_3_0, StartupMessage
 
-_NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _PROTOCOL_OPTION: Final = "_pq_."
 _BOOLEAN_WORDS: Final = {"true": True, "false": False, "yes": True, "no": False}
 _REPORTED: Final[tuple[str, ...]] = (
@@ -81,12 +81,12 @@ def read_startup(message: StartupMessage) -> StartupParameters:
     own = {"user", "database", "options", "replication"}
     rest = [(n, v) for n, v in message.parameters if n not in own]
     replication = parse_replication(named.get("replication", "false"))
-    user = truncate_name(named.get("user", ""))
+    user = truncated(named.get("user", ""))
     if not user:
         raise AuthenticationFailure(
             "no PostgreSQL user name specified in startup packet", sqlstate="28000"
         )
-    database = truncate_name(named.get("database") or user)
+    database = truncated(named.get("database") or user)
     settings = [pair for pair in rest if not pair[0].startswith(_PROTOCOL_OPTION)]
     return StartupParameters(
         user=user,
@@ -152,8 +152,3 @@ def reported_parameters(major_version: int) -> tuple[str, ...]:
 def clean_ascii(text: str) -> str:
     """pg_clean_ascii: bytes other than printable ASCII as ``\\xNN``."""
     return "".join(chr(b) if 32 <= b <= 126 else f"\\x{b:02x}" for b in text.encode("utf-8"))
-
-
-def truncate_name(name: str) -> str:
-    """A name cut to what a catalog holds, 63 bytes, at a character."""
-    return name.encode("utf-8")[:_NAME_SIZE].decode("utf-8", "ignore")

@@ -1,69 +1,109 @@
 """Array literals: ``{1,2,NULL,"a b"}`` (arrayfuncs.c, array_in and array_out).
 
 In: the text, and what reads an element. Out: the text that array_out prints. One dimension; more
-of them, and bounds of their own, are refused.
+of them, and bounds of their own, are refused. Columns of arrays on the wire, which array_out has
+written, are read by ``pgtypes.array_text``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 
-_ITEM: Final = re.compile(
-    r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\\\s]|\\.|\s+(?=[^\s,}]))+))\s*([,}])', re.DOTALL
-)
-_QUOTED: Final = re.compile(r'[\s",{}\\]')
+_BLANK: Final = re.compile(r"[ \t\n\r\f\v]*")
+_IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t\n\r\f\v]*', re.DOTALL)
+_PLAIN: Final = re.compile(r'(?:[^"{},\\]|\\.)+', re.DOTALL)
+_TRAILING: Final = re.compile(r"((?:[^\\]|\\.)*?)[ \t\n\r\f\v]*", re.DOTALL)
+_NEEDS_QUOTES: Final = re.compile(r'[ \t\n\r\f\v",{}\\]')
+_NULL: Final = "NULL"
+_END: Final = "Unexpected end of input."
+_QUOTING: Final = "Incorrectly quoted array element."
 
 
 def split_array(text: str) -> list[str | None]:
-    """The elements of an array's text, None for NULL. Raises 22P02."""
-    body = text.strip()
-    if not body.startswith("{"):
-        if body.startswith("["):
-            raise FeatureNotSupported("array constants with bounds are not supported")
+    """The elements of an array's text, None for NULL. Raises 22P02, 0A000."""
+    at = _after_blanks(text, 0)
+    if text[at : at + 1] == "[":
+        raise FeatureNotSupported("array constants with bounds are not supported")
+    if text[at : at + 1] != "{":
         raise _malformed(text, 'Array value must start with "{" or dimension information.')
-    if re.fullmatch(r"\{\s*\}", body):
-        return []
-    if re.match(r"\{\s*\{", body):
-        raise FeatureNotSupported("array constants of more than one dimension are not supported")
     items: list[str | None] = []
-    at, end = 1, ","
-    while end == ",":
-        match = _ITEM.match(body, at)
-        if match is None:
-            open_end = not body.endswith("}")
-            raise _malformed(text, "Unexpected end of input." if open_end else None)
-        quoted, plain, end = match[1], match[2], match[3]
-        if quoted is None and plain.upper() == "NULL":
-            items.append(None)
-        else:
-            raw = plain if quoted is None else quoted
-            items.append(re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL))
-        at = match.end()
-    if at != len(body):
+    complete, at = False, _after_blanks(text, at + 1)
+    while (character := text[at : at + 1]) != "}":
+        if character == "":
+            raise _malformed(text, _END)
+        if character in ",{" and (character == ",") != complete:
+            raise _malformed(text, f'Unexpected "{character}" character.')
+        if character == "{":
+            raise FeatureNotSupported("multidimensional array constants are not supported")
+        if character == ",":
+            complete, at = False, _after_blanks(text, at + 1)
+            continue
+        item, at = _quoted_item(text, at) if character == '"' else _plain_item(text, at)
+        if complete:
+            raise _malformed(text, "Unexpected array element.")
+        items.append(item)
+        complete = True
+    if items and not complete:
+        raise _malformed(text, 'Unexpected "}" character.')
+    if _after_blanks(text, at + 1) != len(text):
         raise _malformed(text, "Junk after closing right brace.")
     return items
 
 
-def join_array(items: list[str | None]) -> str:
+def join_array(items: Iterable[str | None]) -> str:
     """array_out: elements in quotes where they need them."""
-    return "{" + ",".join("NULL" if item is None else _quoted(item) for item in items) + "}"
+    return "{" + ",".join(_NULL if item is None else _quoted(item) for item in items) + "}"
 
 
 def read_array(text: str, canonical: Callable[[str], str]) -> str:
     """The text that array_out prints, with every element read."""
-    items = split_array(text)
-    return join_array([None if item is None else canonical(item) for item in items])
+    return join_array(None if item is None else canonical(item) for item in split_array(text))
+
+
+def _after_blanks(text: str, at: int) -> int:
+    match = _BLANK.match(text, at)
+    return at if match is None else match.end()
+
+
+def _quoted_item(text: str, at: int) -> tuple[str, int]:
+    """The element in quotes at ``at``, and where the next token begins."""
+    match = _IN_QUOTES.match(text, at)
+    if match is None or match.end() == len(text):
+        raise _malformed(text, _END)
+    if text[match.end() : match.end() + 1] not in (",", "{", "}"):
+        raise _malformed(text, _QUOTING)
+    return _unescaped(match[1]), match.end()
+
+
+def _plain_item(text: str, at: int) -> tuple[str | None, int]:
+    """The same without quotes; blanks at its end are no part of it."""
+    match = _PLAIN.match(text, at)
+    end = at if match is None else match.end()
+    stop = text[end : end + 1]
+    if stop in ("", "\\"):
+        raise _malformed(text, _END)
+    if stop == '"':
+        raise _malformed(text, _QUOTING)
+    if stop == "{":
+        raise _malformed(text, 'Unexpected "{" character.')
+    trimmed = _TRAILING.fullmatch(text[at:end])
+    assert trimmed is not None
+    return (None if trimmed[1].upper() == _NULL else _unescaped(trimmed[1])), end
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
 def _quoted(item: str) -> str:
-    if item and not _QUOTED.search(item) and item.upper() != "NULL":
+    if item and not _NEEDS_QUOTES.search(item) and item.upper() != _NULL:
         return item
     return '"' + re.sub(r'(["\\])', r"\\\1", item) + '"'
 
 
-def _malformed(text: str, detail: str | None = None) -> PenstockError:
+def _malformed(text: str, detail: str) -> PenstockError:
     return PenstockError(f'malformed array literal: "{text}"', detail=detail, sqlstate="22P02")

@@ -6,14 +6,19 @@ labels. The order of an enum's values is that of its labels, whatever their text
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from penstock.enum_type import EnumType
 from penstock.sql import builtin, type_cache
 from penstock.sql.builtin import Type
 from penstock.sql.quoting import quote_identifier
+
+_ENUM_RECV: Final = 3532
+"""pg_proc.oid of enum_recv"""
 
 
 def remember_enums(enums: Sequence[EnumType]) -> None:
@@ -28,7 +33,7 @@ def known_enums(enums: Sequence[EnumType]) -> AbstractContextManager[None]:
 
 @lru_cache(maxsize=16)
 def _types(enums: tuple[EnumType, ...]) -> tuple[Type, ...]:
-    return tuple(type_ for enum in enums for type_ in _rows(enum))
+    return tuple(type_ for enum in enums for type_ in type_rows(enum))
 
 
 def enum_name(enum: EnumType) -> str:
@@ -39,22 +44,37 @@ def enum_name(enum: EnumType) -> str:
     return f"{quote_identifier(enum.schema)}.{name}"
 
 
-def _rows(enum: EnumType) -> Iterator[Type]:
+def type_rows(enum: EnumType) -> tuple[Type, Type]:
     """The type and the type of its arrays."""
     shown = enum_name(enum)
-    yield Type(
-        enum.oid,
-        enum.name,
-        shown,
-        "E",
-        False,
-        type_cache.ENUM,
-        0,
-        enum.array_oid,
-        0,
-        enum.schema,
-        enum.texts,
+    own = Type(
+        oid=enum.oid,
+        name=enum.name,
+        sql_name=shown,
+        length=4,
+        by_value=True,
+        kind=type_cache.ENUM,
+        category="E",
+        preferred=False,
+        delimiter=",",
+        typelem=0,
+        array=enum.array_oid,
+        align="i",
+        storage="p",
+        collation=0,
+        input="enum_in",
+        output="enum_out",
+        receive="enum_recv",
+        receive_oid=_ENUM_RECV,
+        schema=enum.schema,
+        labels=enum.texts,
     )
-    yield Type(
-        enum.array_oid, enum.array_name, f"{shown}[]", "A", False, "b", enum.oid, 0, 0, enum.schema
+    array = builtin.types_by_name()["_int4"]
+    return own, replace(
+        array,
+        oid=enum.array_oid,
+        name=enum.array_name,
+        sql_name=f"{shown}[]",
+        typelem=enum.oid,
+        schema=enum.schema,
     )

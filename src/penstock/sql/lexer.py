@@ -20,8 +20,8 @@ from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import TokenError
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.identifiers import fold, truncate
 from penstock.sql.comments import scan
-from penstock.sql.identifiers import fold, truncate
 from penstock.sql.strings import decode_escapes, decode_unicode
 
 

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.identifiers import truncated
 from penstock.sql.array_literals import read_array
 from penstock.sql.builtin import Type
 from penstock.sql.datetime_literals import read_date, read_timestamp
@@ -219,10 +220,6 @@ def _same(text: str) -> str:
     return text
 
 
-def _name(text: str) -> str:
-    return text.encode()[:63].decode(errors="ignore")
-
-
 def invalid(name: str, text: str) -> PenstockError:
     """``invalid input syntax for type integer: "x"``; to be raised."""
     return PenstockError(f'invalid input syntax for type {name}: "{text}"', sqlstate="22P02")
@@ -231,7 +228,7 @@ def invalid(name: str, text: str) -> PenstockError:
 _READERS: Final[dict[int, Callable[[str], str]]] = {
     16: _boolean,
     17: _bytea,
-    19: _name,
+    19: truncated,
     20: _integer(64, "bigint"),
     21: _integer(16, "smallint"),
     23: _integer(32, "integer"),

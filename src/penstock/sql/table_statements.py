@@ -11,6 +11,7 @@ from penstock.relation import AttGenerated
 from penstock.sql.column_type_grammar import ColumnType
 from penstock.sql.object_names import RangeVar, RoleSpec
 from penstock.sql.partition_bound import PartitionBound, Strategy
+from penstock.sql.quoting import quote_identifier
 from penstock.sql.statements import Statement
 
 
@@ -57,12 +58,7 @@ class PartitionSpec:
 
     def __str__(self) -> str:
         """As the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
-        return f"{self.strategy.name} ({', '.join(_quoted(name) for name in self.columns)})"
-
-
-def _quoted(name: str) -> str:
-    plain = name.isascii() and name.isidentifier() and name == name.lower()
-    return name if plain else '"' + name.replace('"', '""') + '"'
+        return f"{self.strategy.name} ({', '.join(map(quote_identifier, self.columns))})"
 
 
 @dataclass(frozen=True, slots=True)

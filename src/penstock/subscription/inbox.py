@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.spool import SpooledFrames
@@ -34,8 +35,6 @@ _END_LSN_AT: Final = XLOGDATA_HEADER + 1 + 1 + 8
 _COMMIT_TIME_AT: Final = _END_LSN_AT + 8
 _UINT64: Final = struct.Struct("!Q")
 _INT64: Final = struct.Struct("!q")
-_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -288,7 +287,7 @@ def _batch_of(pieces: tuple[Piece, ...]) -> Batch:
     return Batch(
         pieces=pieces,
         end_lsn=_end_lsn(last_commit),
-        commit_time=_INT64.unpack_from(last_commit, _COMMIT_TIME_AT)[0] + _POSTGRES_EPOCH_US,
+        commit_time=_INT64.unpack_from(last_commit, _COMMIT_TIME_AT)[0] + EPOCH_MICROSECONDS,
         transactions=sum(len(p.commits) for p in pieces),
         frames=sum(len(p.frames) if p.spooled is None else p.spooled.count for p in pieces),
     )

@@ -243,11 +243,6 @@ def is_ready(conninfo: ConnInfo) -> bool:
     return psycopg.pq.PGconn.ping(conninfo.for_sql("penstock").encode()) == Ping.OK
 
 
-def quote_identifier(name: str) -> str:
-    """Always quoted, ``"`` doubled (quote_identifier with quote_all_identifiers)."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def quote_literal(text: str) -> str:
     """A string constant for SQL, with ``E''`` when it holds a backslash (quote_literal)."""
     doubled = text.replace("'", "''")

@@ -15,14 +15,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ConnectionFailure
 from penstock.lsn import INVALID, Lsn
 
 STATUS: Final = struct.Struct("!cQQQq?")
 """Standby status update: 'r', write, flush, apply, client time (us since 2000), reply requested."""
-
-POSTGRES_EPOCH_US: Final = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Status:
 
     def encode(self, unix_time_us: int) -> bytes:
         """34 bytes for CopyData."""
-        client_time = unix_time_us - POSTGRES_EPOCH_US
+        client_time = unix_time_us - EPOCH_MICROSECONDS
         return STATUS.pack(
             b"r", self.write, self.flush, self.apply, client_time, self.reply_requested
         )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
+from penstock.identifiers import quoted
 from penstock.lsn import Lsn
-from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
+from penstock.walreceiver.connection import Connection, quote_literal
 from penstock.walreceiver.libpq_errors import hint_for
 
 Snapshot = Literal["export", "nothing", "use"]
@@ -102,7 +103,7 @@ def create_slot(
     else:
         options = " ".join([*flags, _OLD_SNAPSHOT[snapshot]])
     kind = " TEMPORARY" if temporary else ""
-    command = f"CREATE_REPLICATION_SLOT {quote_identifier(name)}{kind} LOGICAL pgoutput {options}"
+    command = f"CREATE_REPLICATION_SLOT {quoted(name)}{kind} LOGICAL pgoutput {options}"
     prefix = f'could not create replication slot "{name}": '
     try:
         rows = connection.query(command, prefix=prefix)
@@ -127,7 +128,7 @@ def drop_slot(
     Raises UndefinedObject unless ``missing_ok``; ObjectInUse when somebody still holds it after
     ``timeout_s`` (the connection is closed then).
     """
-    command = f"DROP_REPLICATION_SLOT {quote_identifier(name)} WAIT"
+    command = f"DROP_REPLICATION_SLOT {quoted(name)} WAIT"
     prefix = f'could not drop replication slot "{name}" on publisher: '
     try:
         connection.query(command, prefix=prefix, timeout_s=timeout_s)

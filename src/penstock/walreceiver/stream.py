@@ -22,11 +22,13 @@ from typing import Final
 import psycopg
 from psycopg.pq import ExecStatus
 
+from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
+from penstock.identifiers import quoted
 from penstock.lsn import Lsn
-from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal, wait_any
+from penstock.walreceiver.connection import Connection, quote_literal, wait_any
 from penstock.walreceiver.copy_data import CopyReader
-from penstock.walreceiver.feedback import POSTGRES_EPOCH_US, Feedback, Status
+from penstock.walreceiver.feedback import Feedback, Status
 from penstock.walreceiver.libpq_errors import result_failure
 
 HEADER_LENGTH: Final = 25
@@ -75,7 +77,7 @@ class ReplicationStream:
         ConnectionFailure.
         """
         heartbeat = _heartbeat_s(self._connection)
-        command = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}"
+        command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn}"
         if options:
             command += f" ({options})"
         try:
@@ -245,7 +247,7 @@ class ReplicationStream:
                 break
         with self._lock:
             self._feedback.arrived(time.monotonic(), Lsn(max(start, end)), len(frames))
-        self.last_send_time_us = sent + POSTGRES_EPOCH_US
+        self.last_send_time_us = sent + EPOCH_MICROSECONDS
         self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end).storable())
 
     def _keepalive(self, frame: bytes) -> None:
@@ -254,7 +256,7 @@ class ReplicationStream:
             self._feedback.arrived(time.monotonic(), Lsn(end))
             if asks:
                 self._feedback.asked()
-        self.last_send_time_us = sent + POSTGRES_EPOCH_US
+        self.last_send_time_us = sent + EPOCH_MICROSECONDS
         self.last_receipt_time_us = time.time_ns() // 1000
         self.latest_end_lsn = max(self.latest_end_lsn, Lsn(end).storable())
 

@@ -29,8 +29,9 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
+from penstock.identifiers import quoted
 from penstock.relation import qualified
-from penstock.walreceiver.connection import Connection, quote_identifier, quote_literal
+from penstock.walreceiver.connection import Connection, quote_literal
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publications import not_found
 from penstock.walreceiver.snapshot_holder import lost_snapshot
@@ -240,7 +241,7 @@ class TableLocks:
             " AND a.attnum > 0 AND NOT a.attisdropped"
             " AND pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') LIMIT 1"
         )
-        columns = ", ".join(quote_identifier(str(column)) for (column,) in rows) or "*"
+        columns = ", ".join(quoted(str(column)) for (column,) in rows) or "*"
         self._in_savepoint(f"SELECT {columns} FROM {self._target(name)} LIMIT 0")
 
     def _in_savepoint(self, command: str) -> None:
@@ -267,7 +268,7 @@ def _state(connection: Connection, tables: Iterable[Name]) -> dict[Name, tuple[s
 
 
 def _quote_name(name: Name) -> str:
-    return f"{quote_identifier(name[0])}.{quote_identifier(name[1])}"
+    return f"{quoted(name[0])}.{quoted(name[1])}"
 
 
 def _lock_error(name: Name, error: PenstockError) -> PenstockError:

@@ -1,7 +1,7 @@
-"""PostgreSQL 18's built-in types, operators, functions and casts (pg_type.dat and its kin).
+"""PostgreSQL 18's operators, functions and casts (pg_proc.dat and its kin), with its types.
 
 In: the tables beside this file, read once, at the first look-up. Out: frozen rows by oid and by
-name. tools/dump_builtin_catalogs.py writes the tables from a real server.
+name. tools/dump_catalogs.py writes the tables from a real server.
 """
 
 from __future__ import annotations
@@ -12,27 +12,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from penstock.pgtypes.pg_type import Type, types, types_by_name
+
+__all__ = [
+    "Cast",
+    "Function",
+    "Operator",
+    "Type",
+    "casts",
+    "functions",
+    "functions_by_name",
+    "operators",
+    "types",
+    "types_by_name",
+]
+
 _FOLDER = Path(__file__).parent
-
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    """A row of pg_type. ``sql_name``: as format_type prints it; ``element``: of a true array.
-
-    ``schema`` and ``labels``: of a type that is not PostgreSQL's own, the latter of an enum.
-    """
-
-    oid: int
-    name: str
-    sql_name: str
-    category: str
-    preferred: bool
-    kind: str
-    element: int
-    array: int
-    collation: int
-    schema: str = "pg_catalog"
-    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +67,6 @@ class Cast:
     function: int
     context: str
     method: str
-
-
-@cache
-def types() -> Mapping[int, Type]:
-    """All types by oid."""
-    return {
-        int(r[0]): Type(
-            int(r[0]), r[1], r[2], r[3], r[4] == "1", r[5], int(r[6]), int(r[7]), int(r[8])
-        )
-        for r in _rows("pg_type")
-    }
-
-
-@cache
-def types_by_name() -> Mapping[str, Type]:
-    """All types by the name that pg_type has."""
-    return {t.name: t for t in types().values()}
 
 
 @cache

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.identifiers import quoted
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.sql.array_literals import split_array
 from penstock.sql.coercion import element
@@ -95,13 +96,11 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
 
 def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
     """A column, quoted by its name at the publisher. ``relation``: of a query, where it has any."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    if relation:
-        quoted = f"{relation}.{quoted}"
+    sql = f"{relation}.{quoted(name)}" if relation else quoted(name)
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
     if oid == INT2:  # Spark's byte is a smallint too
-        return Value(f"CAST({quoted} AS SMALLINT)", oid)
-    return Value(quoted, oid, shape)
+        return Value(f"CAST({sql} AS SMALLINT)", oid)
+    return Value(sql, oid, shape)
 
 
 def constant(text: str | None, oid: int) -> Value:

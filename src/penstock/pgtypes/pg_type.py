@@ -1,0 +1,86 @@
+"""PostgreSQL 18's own types (pg_type.dat), and the row of any other type.
+
+In: ``pg_type.tsv``, written from a server by tools/dump_catalogs.py, read at the first look-up.
+Out: frozen rows by oid and by name. Composite types, domains and their arrays are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A row of pg_type, functions by name. ``sql_name``: as format_type prints it; ``element``: of
+    a true array, ``typelem`` of others with subscripts, too.
+
+    ``schema`` and ``labels``: of a type that is not PostgreSQL's own, the latter of an enum.
+    """
+
+    oid: int
+    name: str
+    sql_name: str
+    length: int
+    by_value: bool
+    kind: str
+    category: str
+    preferred: bool
+    delimiter: str
+    typelem: int
+    array: int
+    align: str
+    storage: str
+    collation: int
+    input: str
+    output: str
+    receive: str
+    receive_oid: int
+    schema: str = "pg_catalog"
+    labels: tuple[str, ...] = ()
+
+    @property
+    def element(self) -> int:
+        """The oid of the elements of a true array, 0 for other types."""
+        return self.typelem if self.input == "array_in" else 0
+
+
+@cache
+def types() -> Mapping[int, Type]:
+    """All types by oid."""
+    text = Path(__file__).with_suffix(".tsv").read_text("utf-8")
+    rows = (line.split("\t") for line in text.splitlines())
+    return {type_.oid: type_ for type_ in map(_type, rows)}
+
+
+@cache
+def types_by_name() -> Mapping[str, Type]:
+    """All types by the name that pg_type has."""
+    return {type_.name: type_ for type_ in types().values()}
+
+
+def _type(row: list[str]) -> Type:
+    oid, name, sql_name, length, by_value, kind, category, preferred, delimiter, *rest = row
+    typelem, array, align, storage, collation, input_, output, receive, receive_oid = rest
+    return Type(
+        oid=int(oid),
+        name=name,
+        sql_name=sql_name,
+        length=int(length),
+        by_value=by_value == "t",
+        kind=kind,
+        category=category,
+        preferred=preferred == "t",
+        delimiter=delimiter,
+        typelem=int(typelem),
+        array=int(array),
+        align=align,
+        storage=storage,
+        collation=int(collation),
+        input=input_,
+        output=output,
+        receive=receive,
+        receive_oid=int(receive_oid),
+    )
