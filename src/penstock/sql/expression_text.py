@@ -1,13 +1,12 @@
 """Expressions whose text is kept, to be read again with the table's columns.
 
-In: the cursor of a statement, or a text that is kept. Out: the text without the parentheses around.
+In: the cursor of a statement. Out: the text without the parentheses around.
 """
 
 from __future__ import annotations
 
 from penstock.errors import PenstockError
 from penstock.sql.cursor import Cursor
-from penstock.sql.lexer import Kind, lex
 from penstock.sql.query.libpg_query import parse_tree
 from penstock.sql.query.parse_expression import check_syntax
 
@@ -26,16 +25,3 @@ def expression_text(cursor: Cursor) -> str:
         parse_tree(f"CREATE PUBLICATION p FOR TABLE t WHERE {cursor.source_text()}")
         raise
     return cursor.parenthesized_text()
-
-
-def without_parentheses(text: str) -> str:
-    """An expression as pg_get_expr prints it with ``pretty``, as far as the outermost parentheses
-    go: without the two that enclose all of it."""
-    *tokens, _ = lex(text)
-    depth = 0
-    for number, token in enumerate(tokens, 1):
-        if token.kind is Kind.SYMBOL:
-            depth += (token.value == "(") - (token.value == ")")
-        if not depth:
-            return text[1:-1] if number == len(tokens) > 1 else text
-    return text
