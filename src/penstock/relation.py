@@ -34,7 +34,7 @@ def _part(name: str) -> str:
 
 
 class ReplicaIdentity(Enum):
-    """pg_class.relreplident."""
+    """pg_class.relreplident; a table of the lake has INDEX by USING KEY, too."""
 
     DEFAULT = "d"
     NOTHING = "n"

@@ -13,7 +13,6 @@ from sqlalchemy import create_engine, text
 from fix_postgres import Database
 from penstock.catalog import (
     Catalog,
-    ReplicaIdentity,
     Subscription,
     SubscriptionRel,
     SubscriptionRelState,
@@ -30,6 +29,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lsn import Lsn
+from penstock.relation import ReplicaIdentity
 
 INIT, D, F, S, R, P = SubscriptionRelState
 CONNINFO = "host=h user=u password=tops3cret"

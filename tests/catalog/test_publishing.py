@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fix_postgres import Database
-from penstock.catalog import Catalog, Member, PublicationNamespace, ReplicaIdentity, Slot
+from penstock.catalog import Catalog, Member, PublicationNamespace, Slot
 from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.relation import ReplicaIdentity
 
 VERIFIER = "SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy"
 
@@ -73,7 +74,7 @@ def test_tables_and_what_identifies_their_rows(catalog: Catalog) -> None:
         for identity, columns in (
             (ReplicaIdentity.FULL, ()),
             (ReplicaIdentity.NOTHING, None),
-            (ReplicaIdentity.KEY, ("c",)),
+            (ReplicaIdentity.INDEX, ("c",)),
         ):
             t.tables.save(replace(table, replica_identity=identity, identity_key=("c",)))
             assert t.tables.get("public", "t").identity == columns

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from commands.both import POSTGRES, Ours, done
-from penstock.catalog import LakeTable, ReplicaIdentity, SubscriptionRelState
+from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import (
     CurrentRole,
     Scope,
@@ -30,6 +30,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.scram_verifier import ScramVerifier
+from penstock.relation import ReplicaIdentity
 from penstock.sql import parse
 from penstock.walreceiver.publisher import Publisher
 
@@ -183,7 +184,7 @@ def test_replica_identity_by_columns(node: Ours) -> None:
         "ALTER TABLE t REPLICA IDENTITY USING KEY (b, a)",
     )
     table = lake_table(node, "t")
-    assert table.replica_identity is ReplicaIdentity.KEY
+    assert table.replica_identity is ReplicaIdentity.INDEX
     assert table.identity == ("b", "a")
     refused(node, "ALTER TABLE t REPLICA IDENTITY USING KEY (c)", "42703")
     refused(node, "ALTER TABLE t REPLICA IDENTITY USING KEY (a, a)", "42P16")

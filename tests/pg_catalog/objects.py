@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.catalog.pg_authid import Role
-from penstock.catalog.pg_class import LakeTable, ReplicaIdentity
+from penstock.catalog.pg_class import LakeTable
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
@@ -20,6 +20,7 @@ from penstock.pg_catalog import (
     CatalogTable,
     SessionFacts,
 )
+from penstock.relation import ReplicaIdentity
 
 SETUP = """
 CREATE SCHEMA shop;
@@ -104,7 +105,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "public.t1": {"primary_key": ("a",)},
     "public.t2": {"primary_key": ("a", "b")},
     "public.t3": {"replica_identity": ReplicaIdentity.FULL},
-    "public.t4": {"replica_identity": ReplicaIdentity.KEY, "identity_key": ("a", "b")},
+    "public.t4": {"replica_identity": ReplicaIdentity.INDEX, "identity_key": ("a", "b")},
     "shop.orders": {"primary_key": ("id",)},
     "shop.Odd Table": {"replica_identity": ReplicaIdentity.NOTHING},
     "public.gen": {"primary_key": ("a",)},

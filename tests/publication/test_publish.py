@@ -7,8 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.members import Action
-from penstock.publication.publish import PublishedTable, publication_tables, published_tables
+from penstock.publication.members import Action, Members
+from penstock.publication.publish import (
+    RelationSyncEntry,
+    columns_without_list,
+    publication_tables,
+    published_tables,
+)
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import AttGenerated
 
@@ -70,7 +75,7 @@ def one(
     namespaces: list[Namespace] | None = None,
     tables: tuple[Table, ...] = (T,),
     columns: tuple[FilterColumn, ...] = PLAIN,
-) -> PublishedTable:
+) -> RelationSyncEntry:
     schemas = {table.oid: columns for table in tables if table.partition_key is None}
     (found,) = published_tables(publications, rels, namespaces or [], tables, schemas)
     return found
@@ -156,24 +161,30 @@ def test_virtual_columns_are_not_published_and_filters_are_over_what_they_are_ma
     stored = Publication(1, generated_columns="s")
     columns = (*COLUMNS, VIRTUAL)
     assert one([stored], [Rel(1, 1)], columns=columns).columns == ("a", "b", "g")
-    (table,) = publication_tables(stored, [Rel(1, 1)], [], [T], {1: columns})
-    assert table.columns == ("a", "b", "g")
+    assert columns_without_list(columns, stored=True) == ("a", "b", "g")
     found = one([stored], [Rel(1, 1, row_filter="v > 10")], columns=columns)
     assert found.filter_columns == {"a"}
 
 
 def test_what_a_subscriber_copies() -> None:
-    tables = (ROOT, MIDDLE, LEAF, T)
-    schemas = {12: PLAIN, 1: PLAIN}
+    tables = (T, ROOT, MIDDLE, LEAF)
     rels = [Rel(1, 10, None, "(a = 1)"), Rel(1, 12), Rel(1, 1, ("b",))]
-    rooted = publication_tables(Publication(1, via_root=True), rels, [], tables, schemas)
-    assert [(r.relation_oid, r.columns, r.row_filter) for r in rooted] == [
-        (10, ("a", "b"), "(a = 1)"),
-        (1, ("b",), None),
-    ]
-    leaves = publication_tables(Publication(1), rels, [], tables, schemas)
-    assert [r.relation_oid for r in leaves] == [12, 1]
-    every = publication_tables(
-        Publication(2, all_tables=True, via_root=True), [], [], tables, schemas
-    )
-    assert [r.relation_oid for r in every] == [10, 1]
+    schema = [Namespace(1, "public")]
+
+    def copied(
+        publication: Publication, rels: list[Rel], namespaces: list[Namespace], *unread: int
+    ) -> list[int]:
+        members = Members([publication], rels, namespaces, tables)
+        return [table.oid for table in publication_tables(members, publication, unread)]
+
+    rooted, leaves = Publication(1, via_root=True), Publication(1)
+    assert copied(rooted, rels, []) == [1, 10]
+    assert copied(leaves, rels, []) == [1, 12]
+    assert copied(rooted, [Rel(1, 11)], []) == [11]
+    assert copied(rooted, [], schema) == [1, 10]
+    assert copied(leaves, [], schema) == [1, 12]
+    every = Publication(1, all_tables=True)
+    assert copied(every, [], []) == [1, 12]
+    assert copied(Publication(1, all_tables=True, via_root=True), [], []) == [1, 10]
+    assert copied(every, [], [], 12) == copied(leaves, [], schema, 12) == [1]
+    assert copied(leaves, [Rel(1, 10)], schema, 1, 12) == [12]

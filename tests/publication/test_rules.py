@@ -94,12 +94,17 @@ def theirs(connection: psycopg.Connection[object], sql: str) -> tuple[str | None
 
 def test_column_lists_are_checked_as_on_the_server(database: Database) -> None:
     with database.connect() as connection:
-        connection.execute("CREATE TABLE t (a int PRIMARY KEY, b text, c int)")
-        for names in [("a",), ("c", "a"), ("nope",), ("a", "a"), ("ctid",), ("a", "xmin")]:
+        connection.execute(
+            "CREATE TABLE t (a int PRIMARY KEY, b text, c int, v int GENERATED ALWAYS AS (a * 2))"
+        )
+        columns = (*COLUMNS, FilterColumn("v", 23, generated=AttGenerated.VIRTUAL))
+        for names in [
+            ("a",), ("c", "a"), ("nope",), ("a", "a"), ("ctid",), ("a", "xmin"), ("a", "v"),
+        ]:  # fmt: skip
             sql = f"CREATE PUBLICATION p{'_'.join(names)} FOR TABLE t ({', '.join(names)})"
             expected = theirs(connection, sql)
             try:
-                column_list(names, COLUMNS, table="t")
+                column_list(names, columns, table="t")
                 got = None
             except PenstockError as error:
                 got = error.sqlstate, error.message, error.detail, error.hint

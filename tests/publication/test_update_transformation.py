@@ -1,47 +1,63 @@
-"""The table of the documentation, for one row and for columns."""
+"""What an UPDATE becomes that a row filter divides: PostgreSQL 18 publishes it, and so do we."""
 
 from __future__ import annotations
 
 import itertools
 
 import duckdb
-import pyarrow as pa
 
+from fix_postgres import Database
 from penstock.publication.members import Action
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.publication.update_transformation import (
-    matches_sql,
-    transform_update,
-    transform_updates,
+from penstock.publication.row_filter import (
+    FilterColumn,
+    compile_row_filter,
+    matches,
+    published_as,
+)
+
+VALUES = (True, False, None)
+_SENT = (
+    "SELECT chr(get_byte(data, 0)) FROM pg_logical_slot_get_binary_changes('{}', NULL, NULL,"
+    " 'proto_version', '1', 'publication_names', 'p')"
 )
 
 
-def test_the_table_of_the_documentation() -> None:
-    assert transform_update(False, False) is None
-    assert transform_update(False, True) is Action.INSERT
-    assert transform_update(True, False) is Action.DELETE
-    assert transform_update(True, True) is Action.UPDATE
-    assert transform_update(None, True) is Action.INSERT
+def theirs(database: Database, slot: str) -> dict[tuple[bool | None, bool | None], str]:
+    """The messages of one row's UPDATE, '' for none."""
+    sent = {}
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE t (f bool); ALTER TABLE t REPLICA IDENTITY FULL")
+        connection.execute("CREATE PUBLICATION p FOR TABLE t WHERE (f)")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+        for old, new in itertools.product(VALUES, repeat=2):
+            connection.execute("TRUNCATE t")
+            connection.execute("INSERT INTO t VALUES (%s)", [old])
+            connection.execute(_SENT.format(slot))
+            connection.execute("UPDATE t SET f = %s", [new])
+            kinds = [str(row[0]) for row in connection.execute(_SENT.format(slot))]
+            sent[old, new] = "".join(kind for kind in kinds if kind in "IUD")
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    return sent
 
 
-def test_columns_get_what_rows_get() -> None:
-    pairs = list(itertools.product([True, False, None], repeat=2))
-    old, new = (pa.array(list(side), pa.bool_()) for side in zip(*pairs, strict=True))
-    actions = [transform_update(*pair) for pair in pairs]
-    assert transform_updates(old, new).to_pylist() == [a and a.value for a in actions]
-    empty = pa.array([], pa.bool_())
-    assert transform_updates(empty, empty).to_pylist() == []
-
-
-def test_old_and_new_rows_are_matched_by_the_same_predicate() -> None:
-    filter_ = compile_row_filter("a < 3", [FilterColumn("a", 23)], table="t")
-    connection = duckdb.connect()
-    connection.register("old", pa.table({"a": pa.array([2, 5, 1, None], pa.int32())}))
-    connection.register("new", pa.table({"a": pa.array([100, 1, 2, 9], pa.int32())}))
-    old, new = (
-        connection.sql(matches_sql(filter_.predicate, name)).to_arrow_table()["matches"]
-        for name in ("old", "new")
+def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> None:
+    row_filter = compile_row_filter("f", [FilterColumn("f", 16)], table="t")
+    match = matches(row_filter.predicate)
+    duck = duckdb.connect()
+    duck.execute("CREATE TABLE rows (f boolean)")
+    duck.executemany("INSERT INTO rows VALUES (?)", [[value] for value in VALUES])
+    duck.execute(f"CREATE VIEW sides AS SELECT f, {match} AS matches FROM rows")
+    conditions = ", ".join(
+        published_as(action, "o.matches", "n.matches")
+        for action in (Action.INSERT, Action.UPDATE, Action.DELETE)
     )
-    actions = transform_updates(old.combine_chunks(), new.combine_chunks())
-    assert actions.to_pylist() == ["delete", "insert", "update", None]
-    assert connection.execute(matches_sql(None, "old")).fetchall() == [(True,)] * 4
+    found = duck.execute(f"SELECT o.f, n.f, {conditions} FROM sides o, sides n").fetchall()
+    ours = {
+        (old, new): "".join(kind for kind, yes in zip("IUD", answers, strict=True) if yes)
+        for old, new, *answers in found
+    }
+    assert ours == theirs(database, "update_transformation")
+
+
+def test_all_rows_match_without_a_filter() -> None:
+    assert duckdb.execute(f"SELECT {matches(None)}").fetchall() == [(True,)]

@@ -8,7 +8,7 @@ of SQLAlchemy. Nothing here decides: commands change the catalog, workers record
 from penstock.catalog.catalog import Catalog, CatalogTransaction
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
-from penstock.catalog.pg_class import LakeTable, ReplicaIdentity, UniqueIndex
+from penstock.catalog.pg_class import LakeTable, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
@@ -30,7 +30,6 @@ __all__ = [
     "PublicationNamespace",
     "PublicationRel",
     "RecordedError",
-    "ReplicaIdentity",
     "Role",
     "Sequenced",
     "Slot",

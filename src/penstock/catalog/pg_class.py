@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from enum import Enum
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -29,7 +28,7 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
 from penstock.errors import DuplicateObject, UndefinedObject
-from penstock.relation import TableName
+from penstock.relation import ReplicaIdentity, TableName
 
 _TABLE = Table(
     "penstock_class",
@@ -50,15 +49,6 @@ _TABLE = Table(
     Column("relformer", Text),
     UniqueConstraint("relnamespace", "relname"),
 )
-
-
-class ReplicaIdentity(Enum):
-    """pg_class.relreplident. ``i``: the columns of USING KEY, or of an index."""
-
-    DEFAULT = "d"
-    NOTHING = "n"
-    FULL = "f"
-    KEY = "i"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +134,7 @@ class LakeTable:
         match self.replica_identity:
             case ReplicaIdentity.FULL:
                 return ()
-            case ReplicaIdentity.KEY:
+            case ReplicaIdentity.INDEX:
                 return self.identity_key or None  # it went with a column
             case ReplicaIdentity.DEFAULT:
                 return self.primary_key or None

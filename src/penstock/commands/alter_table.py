@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.catalog import Catalog, CatalogTransaction, LakeTable, ReplicaIdentity
+from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_schema,
@@ -60,6 +60,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.pipeline.rewrite_columns import ColumnRewrites
+from penstock.relation import ReplicaIdentity
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
@@ -256,7 +257,7 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
     if table.primary_key and name == table.primary_key_name:
         return replace(
             identify_by(table, None),
-            replica_identity=ReplicaIdentity.KEY,
+            replica_identity=ReplicaIdentity.INDEX,
             identity_key=table.primary_key,
         )
     if transaction.tables.find(table.schema, name) is not None:

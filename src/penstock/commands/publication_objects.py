@@ -13,8 +13,8 @@ from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable, Publication, PublicationRel
 from penstock.commands.aclchk import check_owner
-from penstock.commands.namespace import get_schema, get_table, names, table_columns
-from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.namespace import get_schema, get_table, table_columns
+from penstock.commands.scope import Scope
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -22,14 +22,13 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
-from penstock.relation import AttGenerated
+from penstock.publication.rules import check_row_filter_allowed, column_list
 from penstock.sql import (
     PublicationObject,
     PublicationSchema,
     PublicationTable,
 )
 
-_SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
 _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
 
@@ -42,7 +41,7 @@ class PublishedObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRel:
+class PublicationRelInfo:
     """A table that a statement names. ``listed``: columns as written; ``row_filter``: compiled, as
     text; ``filtered``: WHERE was written."""
 
@@ -81,9 +80,9 @@ def open_tables(
     scope: Scope,
     tables: Sequence[PublicationTable],
     *,
-    via_root: bool,
+    publication: Publication,
     compile: bool = True,
-) -> list[PublishedRel]:
+) -> list[PublicationRelInfo]:
     """OpenTableList and TransformPubWhereClauses; without ``compile`` filters are left alone."""
     opened = [(get_table(transaction, scope, item.relation), item) for item in tables]
     first: dict[int, tuple[LakeTable, PublicationTable]] = {}
@@ -92,7 +91,7 @@ def open_tables(
             _check_repetition(table, item, first[table.oid][1])
         else:
             first[table.oid] = (table, item)
-    return [_published(scope, table, item, via_root, compile) for table, item in first.values()]
+    return [_rel_info(scope, publication, table, item, compile) for table, item in first.values()]
 
 
 def _check_repetition(table: LakeTable, item: PublicationTable, first: PublicationTable) -> None:
@@ -102,19 +101,18 @@ def _check_repetition(table: LakeTable, item: PublicationTable, first: Publicati
         raise DuplicateObject(f'conflicting or redundant column lists for table "{table.name}"')
 
 
-def _published(
-    scope: Scope, table: LakeTable, item: PublicationTable, via_root: bool, compile: bool
-) -> PublishedRel:
+def _rel_info(
+    scope: Scope,
+    publication: Publication,
+    table: LakeTable,
+    item: PublicationTable,
+    compile: bool,
+) -> PublicationRelInfo:
     row_filter = None
     if compile and item.where is not None:
-        if table.partition_key is not None and not via_root:
-            raise InvalidParameterValue(
-                f'cannot use publication WHERE clause for relation "{table.name}"',
-                detail="WHERE clause cannot be used for a partitioned table when "
-                "publish_via_partition_root is false.",
-            )
+        check_row_filter_allowed(publication, table)
         row_filter = _compile(scope, table, item.where)
-    return PublishedRel(table, item.columns, row_filter, item.where is not None)
+    return PublicationRelInfo(table, item.columns, row_filter, item.where is not None)
 
 
 def _compile(scope: Scope, table: LakeTable, where: str) -> str:
@@ -124,37 +122,11 @@ def _compile(scope: Scope, table: LakeTable, where: str) -> str:
     return scope.compile_row_filter(where, columns, table=table.name).text
 
 
-def check_column_lists(
-    publication: Publication, rels: Sequence[PublishedRel], *, with_schemas: bool
-) -> None:
-    """CheckPubRelationColumnList"""
-    for rel in rels:
-        if rel.listed is None:
-            continue
-        if with_schemas:
-            reason = (
-                "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA "
-                "elements."
-            )
-        elif rel.table.partition_key is not None and not publication.via_root:
-            reason = (
-                "Column lists cannot be specified for partitioned tables when "
-                "publish_via_partition_root is false."
-            )
-        else:
-            continue
-        raise InvalidParameterValue(
-            f'cannot use column list for relation "{rel.table.qualified_name}" in publication '
-            f'"{publication.name}"',
-            detail=reason,
-        )
-
-
 def add_tables(
     transaction: CatalogTransaction,
     scope: Scope,
     publication: Publication,
-    rels: Sequence[PublishedRel],
+    rels: Sequence[PublicationRelInfo],
     *,
     missing_ok: bool,
 ) -> None:
@@ -173,44 +145,19 @@ def add_tables(
         )
 
 
-def is_same(scope: Scope, rel: PublishedRel, old: PublicationRel) -> bool:
+def is_same(scope: Scope, rel: PublicationRelInfo, old: PublicationRel) -> bool:
     """Whether a table is in the publication as a statement wants it."""
     return (_columns(scope, rel), rel.row_filter) == (old.columns, old.row_filter)
 
 
-def _columns(scope: Scope, rel: PublishedRel) -> tuple[str, ...] | None:
+def _columns(scope: Scope, rel: PublicationRelInfo) -> tuple[str, ...] | None:
     if rel.listed is None:
         return None
-    return validated_list(rel.table, rel.listed, table_columns(scope, rel.table))
-
-
-def validated_list(
-    table: LakeTable, listed: Sequence[str], columns: Sequence[TableColumn]
-) -> tuple[str, ...]:
-    """pub_collist_validate: the columns in the table's order, as prattrs has them."""
-    known = names(columns)
-    virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
-    for position, name in enumerate(listed):
-        if name in _SYSTEM_COLUMNS:
-            raise InvalidParameterValue(
-                f'cannot use system column "{name}" in publication column list', sqlstate="42P10"
-            )
-        if name not in known:
-            raise UndefinedObject(
-                f'column "{name}" of relation "{table.name}" does not exist', sqlstate="42703"
-            )
-        if name in virtual:
-            raise InvalidParameterValue(
-                f'cannot use virtual generated column "{name}" in publication column list',
-                sqlstate="42P10",
-            )
-        if name in listed[:position]:
-            raise DuplicateObject(f'duplicate column "{name}" in publication column list')
-    return tuple(name for name in known if name in listed)
+    return column_list(rel.listed, table_columns(scope, rel.table), table=rel.table.name)
 
 
 def drop_tables(
-    transaction: CatalogTransaction, publication: Publication, rels: Sequence[PublishedRel]
+    transaction: CatalogTransaction, publication: Publication, rels: Sequence[PublicationRelInfo]
 ) -> None:
     """PublicationDropTables"""
     members = {rel.relation for rel in transaction.publications.relations(publication.oid)}

@@ -7,6 +7,7 @@ PostgreSQL's error; nothing is changed when it raises. What may be in a publicat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.catalog import Catalog, CatalogTransaction, Publication
@@ -18,11 +19,10 @@ from penstock.commands.aclchk import (
 )
 from penstock.commands.namespace import register_all
 from penstock.commands.publication_objects import (
+    PublicationRelInfo,
     PublishedObjects,
-    PublishedRel,
     add_schemas,
     add_tables,
-    check_column_lists,
     drop_schemas,
     drop_tables,
     is_same,
@@ -35,8 +35,12 @@ from penstock.commands.scope import Scope
 from penstock.errors import (
     DuplicateObject,
     InsufficientPrivilege,
-    InvalidParameterValue,
     NotInPrerequisiteState,
+)
+from penstock.publication.rules import (
+    check_column_list_allowed,
+    check_leaves_allowed,
+    check_schema_allowed,
 )
 from penstock.sql import (
     AlterPublicationObjects,
@@ -73,8 +77,8 @@ def create_publication(
         warnings: list[Notice] = []
         if statement.all_tables or objects.schemas:
             warnings = register_all(transaction, scope)
-        rels = open_tables(transaction, scope, objects.tables, via_root=publication.via_root)
-        check_column_lists(publication, rels, with_schemas=bool(objects.schemas))
+        rels = open_tables(transaction, scope, objects.tables, publication=publication)
+        _check_column_lists(publication, rels, with_schemas=bool(objects.schemas))
         add_tables(transaction, scope, publication, rels, missing_ok=True)
         add_schemas(transaction, publication, objects.schemas, missing_ok=True)
     return CommandResult("CREATE PUBLICATION", tuple(warnings))
@@ -88,7 +92,10 @@ def alter_options(
         publication = _get(transaction, scope, statement.name)
         fields = parse_publication_options(statement.options)
         if not publication.all_tables and fields.get("via_root") is False:
-            _check_leaves_only(transaction, publication)
+            for rel in transaction.publications.relations(publication.oid):
+                table = transaction.tables.find_oid(rel.relation)
+                if table is not None:
+                    check_leaves_allowed(publication, table, rel)
         transaction.publications.save(replace(publication, **fields))
     return CommandResult(_ALTERED)
 
@@ -106,7 +113,9 @@ def alter_objects(
             case PublicationAction.ADD:
                 _add(transaction, scope, publication, objects)
             case PublicationAction.DROP:
-                rels = open_tables(transaction, scope, objects.tables, via_root=True, compile=False)
+                rels = open_tables(
+                    transaction, scope, objects.tables, publication=publication, compile=False
+                )
                 drop_tables(transaction, publication, rels)
                 drop_schemas(transaction, publication, objects.schemas)
             case PublicationAction.SET:
@@ -178,24 +187,29 @@ def _check_alter(
             )
 
 
+def _check_column_lists(
+    publication: Publication, rels: Sequence[PublicationRelInfo], *, with_schemas: bool
+) -> None:
+    for rel in rels:
+        if rel.listed is not None:
+            check_column_list_allowed(publication, rel.table, with_schemas=with_schemas)
+
+
 def _add(
     transaction: CatalogTransaction,
     scope: Scope,
     publication: Publication,
     objects: PublishedObjects,
 ) -> None:
-    rels = open_tables(transaction, scope, objects.tables, via_root=publication.via_root)
+    rels = open_tables(transaction, scope, objects.tables, publication=publication)
     has_schemas = bool(objects.schemas or transaction.publications.namespaces(publication.oid))
-    check_column_lists(publication, rels, with_schemas=has_schemas)
+    _check_column_lists(publication, rels, with_schemas=has_schemas)
     add_tables(transaction, scope, publication, rels, missing_ok=False)
     if objects.schemas:
         listed = transaction.publications.relations(publication.oid)
-        if any(rel.columns is not None for rel in listed):
-            raise InvalidParameterValue(
-                f'cannot add schema to publication "{publication.name}"',
-                detail="Schemas cannot be added if any tables that specify a column list are "
-                "already part of the publication.",
-            )
+        check_schema_allowed(
+            publication, with_column_lists=any(rel.columns is not None for rel in listed)
+        )
     add_schemas(transaction, publication, objects.schemas, missing_ok=False)
 
 
@@ -205,9 +219,9 @@ def _set(
     publication: Publication,
     objects: PublishedObjects,
 ) -> None:
-    rels = open_tables(transaction, scope, objects.tables, via_root=publication.via_root)
-    check_column_lists(publication, rels, with_schemas=bool(objects.schemas))
-    wanted: dict[int, PublishedRel] = {rel.table.oid: rel for rel in rels}
+    rels = open_tables(transaction, scope, objects.tables, publication=publication)
+    _check_column_lists(publication, rels, with_schemas=bool(objects.schemas))
+    wanted: dict[int, PublicationRelInfo] = {rel.table.oid: rel for rel in rels}
     for old in transaction.publications.relations(publication.oid):
         rel = wanted.get(old.relation)
         if rel is None or not is_same(scope, rel, old):
@@ -217,20 +231,3 @@ def _set(
         if namespace.schema not in objects.schemas:
             transaction.publications.remove_namespace(publication.oid, namespace.schema)
     add_schemas(transaction, publication, objects.schemas, missing_ok=True)
-
-
-def _check_leaves_only(transaction: CatalogTransaction, publication: Publication) -> None:
-    """Filters and lists of a partitioned table have no effect without its being published."""
-    for rel in transaction.publications.relations(publication.oid):
-        table = transaction.tables.find_oid(rel.relation)
-        if table is None or table.partition_key is None:
-            continue
-        if rel.row_filter is None and rel.columns is None:
-            continue
-        what = "WHERE clause" if rel.row_filter is not None else "column list"
-        raise InvalidParameterValue(
-            'cannot set parameter "publish_via_partition_root" to false for publication '
-            f'"{publication.name}"',
-            detail=f'The publication contains a {what} for partitioned table "{table.name}", '
-            'which is not allowed when "publish_via_partition_root" is false.',
-        )

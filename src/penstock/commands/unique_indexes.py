@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.catalog import CatalogTransaction, LakeTable, ReplicaIdentity, UniqueIndex
+from penstock.catalog import CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.define_relation import check_partition_columns
 from penstock.commands.index_names import check_free, choose_name
+from penstock.relation import ReplicaIdentity
 from penstock.sql import Unique
 from penstock.sql.partition_bound import key_columns
 
@@ -120,7 +121,7 @@ def identify_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
     table = replace(table, indexes=marked)
     if index is None:
         return table
-    return replace(table, replica_identity=ReplicaIdentity.KEY, identity_key=index.columns)
+    return replace(table, replica_identity=ReplicaIdentity.INDEX, identity_key=index.columns)
 
 
 def _children(transaction: CatalogTransaction, table: LakeTable) -> list[LakeTable]:

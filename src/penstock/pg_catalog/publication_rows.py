@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
-from penstock.pg_catalog.membership import attribute_numbers, published_tables
+from penstock.pg_catalog.membership import attribute_numbers, published_rels
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.relations import relation_oids, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
@@ -59,7 +59,7 @@ def pg_publication_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
 def publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
     """pg_get_publication_tables of every publication."""
     for publication in snapshot.publications:
-        for row in published_tables(snapshot, publication, version):
+        for row in published_rels(snapshot, publication, version):
             yield {
                 "pubname": publication.name,
                 "pubid": publication.oid,
@@ -72,7 +72,7 @@ def publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]
 def pg_publication_tables(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
     """The view of that name."""
     for publication in snapshot.publications:
-        for row in published_tables(snapshot, publication, version):
+        for row in published_rels(snapshot, publication, version):
             columns = row.table.columns
             numbers = row.attributes
             if numbers is None:

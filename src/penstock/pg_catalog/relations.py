@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.catalog.pg_class import ReplicaIdentity
 from penstock.pg_catalog.snapshot import CatalogColumn, CatalogSnapshot, CatalogTable
+from penstock.relation import ReplicaIdentity
 
 PG_CATALOG: Final = 11
 PUBLIC: Final = 2200
@@ -154,7 +154,7 @@ def indexes(table: CatalogTable) -> tuple[Index, ...]:
 
 def _keys(table: CatalogTable) -> tuple[Index, ...]:
     lake = table.lake
-    by_key = lake.replica_identity is ReplicaIdentity.KEY
+    by_key = lake.replica_identity is ReplicaIdentity.INDEX
     out: list[Index] = []
     if lake.primary_key:
         chosen = any(index.replica_identity for index in lake.indexes)
@@ -177,7 +177,7 @@ def _keys(table: CatalogTable) -> tuple[Index, ...]:
 def replica_identity_index(table: CatalogTable) -> Index | None:
     """The index of the replica identity, or the primary key's (RelationGetReplicaIndex)."""
     match table.lake.replica_identity:
-        case ReplicaIdentity.KEY:
+        case ReplicaIdentity.INDEX:
             return next((i for i in indexes(table) if i.replica_identity), None)
         case ReplicaIdentity.DEFAULT:
             return next((i for i in indexes(table) if i.primary), None)

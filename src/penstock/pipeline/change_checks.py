@@ -11,9 +11,11 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from penstock.errors import NotInPrerequisiteState, PenstockError
+from penstock.errors import PenstockError
 from penstock.identifiers import quoted
 from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
+from penstock.publication.members import Action
+from penstock.publication.rules import NOT_COVERED, breaks_rule, has_no_identity
 
 _SHOWN_KEYS: Final = 10
 
@@ -54,23 +56,10 @@ def check_identity(
 
 
 def _refused(table: PublishedTable, operation: Operation) -> PenstockError:
-    name = table.name.rpartition(".")[2]
-    verb, gerund, plural = (
-        ("update", "updating", "updates")
-        if operation is Operation.UPDATE
-        else ("delete from", "deleting from", "deletes")
-    )
+    name, command = table.name.rpartition(".")[2], Action[operation.name]
     if table.identity is not None:
-        return PenstockError(
-            f'cannot {verb} table "{name}"',
-            detail="Column list used by the publication does not cover the replica identity.",
-            sqlstate="42P10",
-        )
-    return NotInPrerequisiteState(
-        f'cannot {verb} table "{name}" because it does not have a replica identity '
-        f"and publishes {plural}",
-        hint=f"To enable {gerund} the table, set REPLICA IDENTITY using ALTER TABLE.",
-    )
+        return breaks_rule(command, name, NOT_COVERED)
+    return has_no_identity(command, name)
 
 
 def check_not_null(table: PublishedTable, rows: pa.Table) -> None:

@@ -34,6 +34,7 @@ from penstock.pipeline.change_pairs import (
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.publication.row_filter import matches
 
 MATCHES: Final = '"penstock: row matches"'
 """Column: whether a row matches the row filter for updates."""
@@ -68,8 +69,7 @@ def load(
     compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
     told = load_pairs(storage, item, duck, count.of)
     whole = told and not table.key and take_whole_rows(item, duck, row, compared)
-    predicate = table.filters.get(Operation.UPDATE)
-    matches = f"coalesce(({predicate}), false)" if predicate is not None else "true"
+    match = matches(table.filters.get(Operation.UPDATE))
     sides = (("went", "all_went", "all_came", OLD), ("came", "all_came", "all_went", NEW))
     for name, of, other, side in sides:
         source = of
@@ -80,7 +80,7 @@ def load(
             paired = paired_rows(item, side)
             rows = f"SELECT *, NULL AS {PAIR} FROM ({rows}) UNION ALL SELECT * FROM ({paired})"
         duck.execute(
-            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {matches} AS {MATCHES} FROM ({rows})"
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {match} AS {MATCHES} FROM ({rows})"
         )
     duck.execute("DROP TABLE all_went; DROP TABLE all_came")
     row_bytes = count.size // max(1, count.rows)

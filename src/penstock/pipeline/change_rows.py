@@ -1,9 +1,8 @@
 """The rows that a transaction changed in one table, paired, filtered and encoded. Runs in tasks.
 
 In: parts of files whose rows went or came, and how the table is published. Out: pgoutput messages.
-DuckDB pairs old and new rows (``change_pairs``) and applies row filters: an update whose old row
-does not match its filter is an insert, one whose new row does not is a delete (pgoutput.c,
-pgoutput_row_filter).
+DuckDB pairs old and new rows (``change_pairs``) and applies row filters; what an update becomes is
+the table of ``publication.row_filter``.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 from penstock.pipeline.change_load import MATCHES, load, read_rows
 from penstock.pipeline.change_pairs import Pairing
 from penstock.pipeline.duck import connection
+from penstock.publication.members import Action
+from penstock.publication.row_filter import published_as
 from penstock.relation import ReplicaIdentity
 from penstock.wire_rows import data_of
 
@@ -40,8 +41,6 @@ _MESSAGES_BYTES: Final = 8 << 20
 """Arrow bytes of rows that are encoded at a time; a single row may have more."""
 _OLD: Final = "old row: "
 """In front of the names of an old row's columns."""
-_OLD_MATCHES: Final = f"o.{MATCHES}"
-_NEW_MATCHES: Final = f"n.{MATCHES}"
 
 
 def encoded_changes(
@@ -119,7 +118,7 @@ def _deletes(
     if Operation.DELETE in table.published:
         yield from _run(loaded, Operation.DELETE, _where(gone, table, Operation.DELETE))
     if pairs is not None and _filtered(table):
-        query = f"SELECT o.* {pairs} WHERE {_OLD_MATCHES} AND NOT {_NEW_MATCHES}"
+        query = f"SELECT o.* {pairs} WHERE {_updates_as(Action.DELETE)}"
         yield from _run(loaded, Operation.DELETE, query)
 
 
@@ -128,7 +127,7 @@ def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, byte
     table, moved = loaded.item.table, loaded.pairing.moved
     if Operation.UPDATE not in table.published:
         return
-    where = f"{_OLD_MATCHES} AND {_NEW_MATCHES}" if _filtered(table) else "true"
+    where = _updates_as(Action.UPDATE) if _filtered(table) else "true"
     if table.relation.replica_identity is ReplicaIdentity.FULL:
         old = _old_columns(a.name for a in table.relation.attributes)
         yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old} {pairs} WHERE {where}")
@@ -150,7 +149,7 @@ def _inserts(
 ) -> Iterator[tuple[Operation, int, bytes]]:
     table = loaded.item.table
     if pairs is not None and _filtered(table):
-        query = f"SELECT n.* {pairs} WHERE NOT {_OLD_MATCHES} AND {_NEW_MATCHES}"
+        query = f"SELECT n.* {pairs} WHERE {_updates_as(Action.INSERT)}"
         yield from _run(loaded, Operation.INSERT, query)
     if Operation.INSERT in table.published:
         yield from _run(loaded, Operation.INSERT, _where(new, table, Operation.INSERT))
@@ -159,6 +158,10 @@ def _inserts(
 def _filtered(table: PublishedTable) -> bool:
     has_filter = table.filters.get(Operation.UPDATE) is not None
     return has_filter and Operation.UPDATE in table.published
+
+
+def _updates_as(action: Action) -> str:
+    return published_as(action, f"o.{MATCHES}", f"n.{MATCHES}")
 
 
 def _where(query: str, table: PublishedTable, operation: Operation) -> str:

@@ -87,6 +87,15 @@ class TableRow(Protocol):
     def identity(self) -> tuple[str, ...] | None: ...
 
 
+class ColumnRow(Protocol):
+    """A column of a table; ``generated``: pg_attribute.attgenerated."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def generated(self) -> str: ...
+
+
 def actions_of(publication: PublicationRow) -> frozenset[Action]:
     """The actions that a publication publishes."""
     return frozenset(action for action in Action if getattr(publication, action.value))
@@ -129,6 +138,12 @@ class Members:
     def in_schema(self, publication: PublicationRow, table: TableRow) -> bool:
         """Whether the table's schema is in the publication."""
         return (publication.oid, table.schema) in self._schemas
+
+    def by_name(self, publication: PublicationRow, table: TableRow) -> bool:
+        """Whether the publication has the table, or what it is a partition of, by its own name; not
+        merely with all tables or those of a schema."""
+        family = (table, *self.ancestors(table))
+        return any((publication.oid, relation.oid) in self._by_key for relation in family)
 
     def named(self, publication: PublicationRow, table: TableRow) -> bool:
         """Whether the publication has the table or its schema."""

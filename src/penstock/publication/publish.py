@@ -2,17 +2,19 @@
 
 In: the publications of one subscription, what is in them, the tables with their columns. Out: per
 table that has rows, under which name, which columns, which actions and by which filter it is
-published. Raises 0A000 where publications contradict one another.
+published; of one publication, which tables a subscriber copies (pg_publication.c). Raises 0A000
+where publications contradict one another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import (
     Action,
+    ColumnRow,
     Members,
     NamespaceRow,
     PublicationRow,
@@ -34,8 +36,8 @@ Schemas = Mapping[int, Sequence[FilterColumn]]
 
 
 @dataclass(frozen=True)
-class PublishedTable:
-    """How one table is published.
+class RelationSyncEntry:
+    """How one table is published (pgoutput.c).
 
     ``as_oid``: the table under whose name its changes go, itself or an ancestor. ``columns``: in
     the table's order, None for all. ``filters``: DuckDB predicate per INSERT, UPDATE and DELETE
@@ -50,30 +52,20 @@ class PublishedTable:
     filter_columns: frozenset[str] = field(default=frozenset())
 
 
-@dataclass(frozen=True)
-class PublicationTable:
-    """A row of pg_get_publication_tables: ``columns`` in the table's order, ``row_filter`` text."""
-
-    publication: int
-    relation_oid: int
-    columns: tuple[str, ...]
-    row_filter: str | None
-
-
 def published_tables(
     publications: Sequence[PublicationRow],
     rels: Sequence[RelationRow],
     namespaces: Sequence[NamespaceRow],
     tables: Sequence[TableRow],
     schemas: Schemas,
-) -> tuple[PublishedTable, ...]:
+) -> tuple[RelationSyncEntry, ...]:
     """Every table with rows that the publications publish, in the order of ``tables``."""
     members = Members(publications, rels, namespaces, tables)
     entries = (_entry(members, t, schemas) for t in tables if t.partition_key is None)
     return tuple(entry for entry in entries if entry is not None)
 
 
-def _entry(members: Members, table: TableRow, schemas: Schemas) -> PublishedTable | None:
+def _entry(members: Members, table: TableRow, schemas: Schemas) -> RelationSyncEntry | None:
     """Actions come from all publications; name, list and filter from the highest ancestor's."""
     actions: set[Action] = set()
     highest, level_of_highest = table, 0
@@ -91,7 +83,7 @@ def _entry(members: Members, table: TableRow, schemas: Schemas) -> PublishedTabl
         return None
     columns = schemas.get(highest.oid) or schemas.get(table.oid, ())
     filters, used = _filters(members, chosen, highest, columns)
-    return PublishedTable(
+    return RelationSyncEntry(
         relation_oid=table.oid,
         as_oid=highest.oid,
         columns=_columns(members, chosen, highest, columns),
@@ -160,7 +152,8 @@ def _columns(
             "cannot use different values of publish_generated_columns for table"
             f' "{name}" in different publications'
         )
-    every = _without_list(columns, unlisted[0] if unlisted else None)
+    stored = bool(unlisted) and unlisted[0].generated_columns == "s"
+    every = columns_without_list(columns, stored=stored)
     sets = {frozenset(every if names is None else names) for names in lists}
     if len(sets) > 1:
         raise FeatureNotSupported(
@@ -172,59 +165,36 @@ def _columns(
     return tuple(column.name for column in columns if column.name in names)
 
 
-def _without_list(
-    columns: Sequence[FilterColumn], publication: PublicationRow | None
-) -> tuple[str, ...]:
-    kinds = {AttGenerated.NOT}
-    if publication is not None and publication.generated_columns == "s":
-        kinds.add(AttGenerated.STORED)
+def columns_without_list(columns: Sequence[ColumnRow], *, stored: bool) -> tuple[str, ...]:
+    """What is published where there is no column list; ``stored``: generated columns too."""
+    kinds = {AttGenerated.NOT, AttGenerated.STORED} if stored else {AttGenerated.NOT}
     return tuple(column.name for column in columns if column.generated in kinds)
 
 
 def publication_tables(
-    publication: PublicationRow,
-    rels: Sequence[RelationRow],
-    namespaces: Sequence[NamespaceRow],
-    tables: Sequence[TableRow],
-    schemas: Schemas,
-) -> tuple[PublicationTable, ...]:
-    """pg_get_publication_tables of one publication: what a subscriber copies, under which name."""
-    members = Members([publication], rels, namespaces, tables)
-    return tuple(
-        _publication_table(members, publication, table, schemas)
-        for table in tables
-        if _listed(members, publication, table)
-    )
+    members: Members, publication: PublicationRow, unpublishable: Collection[int] = ()
+) -> list[TableRow]:
+    """The tables that pg_get_publication_tables gives for one publication: what a subscriber
+    copies, sorted by oid.
 
-
-def _listed(members: Members, publication: PublicationRow, table: TableRow) -> bool:
-    if not publication.via_root:
-        return table.partition_key is None and members.contains(publication, table)
+    ``unpublishable``: oids of tables that no publication has which does not name them.
+    """
     if publication.all_tables:
-        return table.parent is None
-    return members.named(publication, table) and not members.topmost_ancestor(publication, table)
-
-
-def _publication_table(
-    members: Members, publication: PublicationRow, table: TableRow, schemas: Schemas
-) -> PublicationTable:
-    row = members.row(publication, table)
-    columns = _columns_of(members, table, schemas)
-    names = row.columns if row is not None else None
-    listed = set(_without_list(columns, publication) if names is None else names)
-    return PublicationTable(
-        publication=publication.oid,
-        relation_oid=table.oid,
-        columns=tuple(column.name for column in columns if column.name in listed),
-        row_filter=row.row_filter if row is not None else None,
-    )
-
-
-def _columns_of(members: Members, table: TableRow, schemas: Schemas) -> Sequence[FilterColumn]:
-    """Of a partitioned table without columns of its own, those of its first partition."""
-    if table.oid in schemas:
-        return schemas[table.oid]
-    for other in members.tables:
-        if other.oid in schemas and table in members.ancestors(other):
-            return schemas[other.oid]
-    return ()
+        found = [t for t in members.tables if t.oid not in unpublishable]
+        if publication.via_root:
+            found = [t for t in found if t.parent is None]
+        else:
+            found = [t for t in found if t.partition_key is None]
+    else:
+        has = members.named if publication.via_root else members.contains
+        found = [
+            t
+            for t in members.tables
+            if has(publication, t)
+            and (publication.via_root or t.partition_key is None)
+            and (t.oid not in unpublishable or members.by_name(publication, t))
+        ]
+    if publication.via_root:  # filter_partitions
+        oids = {table.oid for table in found}
+        found = [t for t in found if not any(a.oid in oids for a in members.ancestors(t))]
+    return sorted(found, key=lambda table: table.oid)

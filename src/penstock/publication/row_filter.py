@@ -7,11 +7,12 @@ PostgreSQL's errors for what it refuses, and 0A000 for what it takes and Penstoc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.publication.members import Action
 from penstock.relation import AttGenerated
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
@@ -39,6 +40,15 @@ _ONLY_SIMPLE: Final = (
     "Only columns, constants, built-in operators, built-in data types, built-in collations, and"
     " immutable built-in functions are allowed."
 )
+
+TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Action | None]] = {
+    (False, False): None,
+    (False, True): Action.INSERT,
+    (True, False): Action.DELETE,
+    (True, True): Action.UPDATE,
+}
+"""What an UPDATE is published as, by whether its old and its new row match the filter
+(pgoutput_row_filter)."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +134,19 @@ def _objection(node: Node) -> str | None:
     if calls_mutable_function(node):
         return "User-defined or built-in mutable functions are not allowed."
     return None
+
+
+def matches(predicate: str | None) -> str:
+    """DuckDB's SQL for whether a row matches, never NULL: a filter's NULL counts as no match."""
+    return "true" if predicate is None else f"coalesce(({predicate}), false)"
+
+
+def published_as(action: Action, old: str, new: str) -> str:
+    """DuckDB's SQL for whether an UPDATE is published as ``action``. ``old``, ``new``: SQL for
+    whether its rows match."""
+    cases = (
+        f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
+        for (was, is_), becomes in TRANSFORMATIONS.items()
+        if becomes is action
+    )
+    return " OR ".join(f"({case})" for case in cases)

@@ -1,6 +1,7 @@
 """Rules about column lists, filters and replica identities (publicationcmds.c, execReplication.c).
 
-In: what a statement wants, or a table with all publications that there are. Out: nothing, or
+In: what a statement wants, or a table with all publications that there are. Statements
+(``commands``), writers (``executor``) and streams (``pipeline``) ask here. Out: nothing, or
 PostgreSQL's error with its detail and SQLSTATE.
 """
 
@@ -10,16 +11,26 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import (
-    FeatureNotSupported,
+    DuplicateObject,
     InvalidParameterValue,
     NotInPrerequisiteState,
     PenstockError,
+    UndefinedObject,
 )
-from penstock.publication.members import Action, Members, PublicationRow, TableRow, actions_of
+from penstock.publication.members import (
+    Action,
+    ColumnRow,
+    Members,
+    PublicationRow,
+    RelationRow,
+    TableRow,
+    actions_of,
+)
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
 from penstock.relation import AttGenerated
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
+NOT_COVERED: Final = "Column list used by the publication does not cover the replica identity."
 _COMMANDS: Final = {
     Action.UPDATE: ("update table", "updates", "updating the table"),
     Action.DELETE: ("delete from table", "deletes", "deleting from the table"),
@@ -27,10 +38,10 @@ _COMMANDS: Final = {
 
 
 def column_list(
-    names: Sequence[str], columns: Sequence[FilterColumn], *, table: str
+    names: Sequence[str], columns: Sequence[ColumnRow], *, table: str
 ) -> tuple[str, ...]:
     """A column list in the table's order (pub_collist_validate). Raises 42703, 42P10, 42710."""
-    known = [column.name for column in columns]
+    known = {column.name: column.generated for column in columns}
     seen: set[str] = set()
     for name in names:
         if name in _SYSTEM_COLUMNS and name not in known:
@@ -38,13 +49,16 @@ def column_list(
                 f'cannot use system column "{name}" in publication column list', sqlstate="42P10"
             )
         if name not in known:
-            raise PenstockError(
+            raise UndefinedObject(
                 f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
             )
-        if name in seen:
+        if known[name] == AttGenerated.VIRTUAL:
             raise PenstockError(
-                f'duplicate column "{name}" in publication column list', sqlstate="42710"
+                f'cannot use virtual generated column "{name}" in publication column list',
+                sqlstate="42P10",
             )
+        if name in seen:
+            raise DuplicateObject(f'duplicate column "{name}" in publication column list')
         seen.add(name)
     return tuple(name for name in known if name in seen)
 
@@ -92,6 +106,19 @@ def check_row_filter_allowed(publication: PublicationRow, table: TableRow) -> No
         )
 
 
+def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: RelationRow) -> None:
+    """A filter or list of a partitioned table has no effect where its leaves are published."""
+    if table.partition_key is None or (row.row_filter is None and row.columns is None):
+        return
+    what = "WHERE clause" if row.row_filter is not None else "column list"
+    raise InvalidParameterValue(
+        'cannot set parameter "publish_via_partition_root" to false for publication'
+        f' "{publication.name}"',
+        detail=f'The publication contains a {what} for partitioned table "{table.name}",'
+        ' which is not allowed when "publish_via_partition_root" is false.',
+    )
+
+
 def check_identity(
     members: Members, table: TableRow, columns: Sequence[FilterColumn], command: Action
 ) -> None:
@@ -107,16 +134,27 @@ def check_identity(
         for publication in members.publications
         if command in actions_of(publication) and members.contains(publication, table)
     ]
-    verb, noun, gerund = _COMMANDS[command]
     detail = _broken_rule(members, table, columns, publications)
     if detail is not None:
-        raise PenstockError(f'cannot {verb} "{table.name}"', detail=detail, sqlstate="42P10")
+        raise breaks_rule(command, table.name, detail)
     if publications and table.identity is None:
-        raise NotInPrerequisiteState(
-            f'cannot {verb} "{table.name}" because it does not have a replica identity'
-            f" and publishes {noun}",
-            hint=f"To enable {gerund}, set REPLICA IDENTITY using ALTER TABLE.",
-        )
+        raise has_no_identity(command, table.name)
+
+
+def breaks_rule(command: Action, table: str, detail: str) -> PenstockError:
+    """The error of an UPDATE or DELETE whose old row could not be sent."""
+    return PenstockError(
+        f'cannot {_COMMANDS[command][0]} "{table}"', detail=detail, sqlstate="42P10"
+    )
+
+
+def has_no_identity(command: Action, table: str) -> PenstockError:
+    """The error of an UPDATE or DELETE of a table without a replica identity."""
+    verb, noun, gerund = _COMMANDS[command]
+    return NotInPrerequisiteState(
+        f'cannot {verb} "{table}" because it does not have a replica identity and publishes {noun}',
+        hint=f"To enable {gerund}, set REPLICA IDENTITY using ALTER TABLE.",
+    )
 
 
 def _broken_rule(
@@ -139,7 +177,7 @@ def _broken_rule(
             )
     for row in rows:
         if row is not None and row.columns is not None and (full or not identity <= {*row.columns}):
-            return "Column list used by the publication does not cover the replica identity."
+            return NOT_COVERED
     generated = frozenset(column.name for column in columns if column.generated)
     virtual = any(column.generated is AttGenerated.VIRTUAL for column in columns)
     needed = generated if full else generated & identity
@@ -155,14 +193,3 @@ def _filtered_as(members: Members, publication: PublicationRow, table: TableRow)
     """Whose filter and list count: the topmost published ancestor's with via root."""
     above = members.topmost_ancestor(publication, table) if publication.via_root else None
     return table if above is None else above[0]
-
-
-def check_same_lists(
-    lists: Sequence[tuple[str, ...] | None], columns: Sequence[FilterColumn], *, table: str
-) -> None:
-    """All publications of a subscription have one list for a table. Raises 0A000."""
-    every = tuple(column.name for column in columns if not column.generated)
-    if len({frozenset(every if names is None else names) for names in lists}) > 1:
-        raise FeatureNotSupported(
-            f'cannot use different column lists for table "{table}" in different publications'
-        )

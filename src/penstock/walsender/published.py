@@ -14,7 +14,7 @@ from typing import Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Publication
 from penstock.errors import UndefinedObject
 from penstock.publication.members import Members
-from penstock.publication.publish import PublishedTable, published_tables
+from penstock.publication.publish import RelationSyncEntry, published_tables
 from penstock.publication.row_filter import FilterColumn
 
 _WARNS_SINCE: Final = 18
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class Published:
     """``rule``: operations, columns, filters. ``target``: the table under whose name it goes."""
 
-    rule: PublishedTable
+    rule: RelationSyncEntry
     target: LakeTable
 
 
@@ -49,12 +49,7 @@ class Publishing:
         self._forget_if_changed()
         if table not in self._held:
             with self._catalog.read() as t:
-                members = Members(
-                    self._publications(t),
-                    t.publications.relations(),
-                    t.publications.namespaces(),
-                    _with_ancestors(t, table),
-                )
+                members = self._members(t, table)
             self._held[table] = any(members.contains(p, table) for p in members.publications)
         return self._held[table]
 
@@ -62,10 +57,8 @@ class Publishing:
         """Whether a publication has the table, or what it is a partition of, by its own name; not
         merely with all tables or those of a schema."""
         with self._catalog.read() as t:
-            family = {relation.oid for relation in _with_ancestors(t, table)}
-            wanted = {publication.oid for publication in self._publications(t)}
-            rows = t.publications.relations()
-        return any(row.publication in wanted and row.relation in family for row in rows)
+            members = self._members(t, table)
+        return any(members.by_name(p, table) for p in members.publications)
 
     def has(self, publications: Sequence[int]) -> bool:
         """Whether one of these (oids) is among the stream's publications."""
@@ -108,6 +101,14 @@ class Publishing:
             return None
         (target,) = (relation for relation in family if relation.oid == rule.as_oid)
         return Published(rule, target)
+
+    def _members(self, t: CatalogTransaction, table: LakeTable) -> Members:
+        return Members(
+            self._publications(t),
+            t.publications.relations(),
+            t.publications.namespaces(),
+            _with_ancestors(t, table),
+        )
 
     def _publications(self, t: CatalogTransaction) -> list[Publication]:
         found = []

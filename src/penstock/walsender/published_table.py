@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.catalog import ReplicaIdentity as LakeIdentity
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart
@@ -22,13 +21,6 @@ from penstock.publication.members import Action
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.walsender.lake_columns import LakeColumn, column_type, columns_of
 from penstock.walsender.published import Published
-
-_IDENTITY: Final = {
-    LakeIdentity.DEFAULT: ReplicaIdentity.DEFAULT,
-    LakeIdentity.NOTHING: ReplicaIdentity.NOTHING,
-    LakeIdentity.FULL: ReplicaIdentity.FULL,
-    LakeIdentity.KEY: ReplicaIdentity.INDEX,
-}
 
 _OPERATIONS: Final = {
     Action.INSERT: Operation.INSERT,
@@ -96,7 +88,7 @@ def published_table(
 ) -> PublishedTable:
     """``columns``: all of the table."""
     rule, target = published.rule, published.target
-    full = table.replica_identity is LakeIdentity.FULL
+    full = table.replica_identity is ReplicaIdentity.FULL
     wanted = [c for c in columns if rule.columns is None or c.name in rule.columns]
     attributes = tuple(
         Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
@@ -109,7 +101,7 @@ def published_table(
             target.oid,
             target.schema,
             target.name,
-            _IDENTITY[table.replica_identity],
+            table.replica_identity,
             attributes,
         ),
         name=table.qualified_name,
