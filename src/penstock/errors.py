@@ -87,13 +87,18 @@ class PenstockError(Exception):
         return self.changed(hint=hint, alter=None)
 
     def report(self) -> str:
-        """The error as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
-        lines = [f"ERROR:  {self.message}"]
-        if self.detail:
-            lines.append(f"DETAIL:  {self.detail}")
-        if self.hint:
-            lines.append(f"HINT:  {self.hint}")
-        return "\n".join(lines)
+        """The error as psql prints it."""
+        return report("ERROR", self.message, self.detail, self.hint)
+
+
+def report(severity: str, message: str, detail: str | None, hint: str | None) -> str:
+    """An error or a notice as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
+    lines = [f"{severity}:  {message}"]
+    if detail:
+        lines.append(f"DETAIL:  {detail}")
+    if hint:
+        lines.append(f"HINT:  {hint}")
+    return "\n".join(lines)
 
 
 def _rebuild(kind: type[PenstockError], fields: dict[str, Any]) -> PenstockError:

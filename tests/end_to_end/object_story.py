@@ -20,8 +20,8 @@ import psycopg
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
-from penstock.embedded import free_port
-from publishing.lake_node import drop_subscriptions, eventually
+from penstock.embedded import free_port, wait_until
+from publishing.lake_node import drop_subscriptions
 
 _READER: Final = Path(__file__).with_name("run_spark_read.py")
 _SETUP: Final = (
@@ -143,7 +143,7 @@ def _followed(
     try:
         database.execute(_CHANGES)
         wanted = {_OWN: own, **{_ROWS[name]: rows for name, rows in _wanted(database).items()}}
-        eventually(
+        wait_until(
             lambda: all(subscriber.rows(query) == rows for query, rows in wanted.items()),
             "rows at the subscriber",
             180,

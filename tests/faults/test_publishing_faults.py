@@ -21,7 +21,7 @@ import pytest
 
 from faults.bank import BALANCE, SCHEMA, TABLES, Bank
 from faults.node_process import NodeProcess
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.failpoint import PUBLISHING_NAMES
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -163,12 +163,10 @@ class Cascade:
             return connection.execute(query).fetchall()[0][0]
 
     def _wait(self, condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, (
-                f"no {what}\n{self.node.log_tail()}\n{self.target.log()[-3000:]}"
-            )
-            time.sleep(0.2)
+        def logs() -> str:
+            return f"{self.node.log_tail()}\n{self.target.log()[-3000:]}"
+
+        wait_until(condition, what, timeout, state=logs, pause=0.2)
 
 
 def _listens(port: int) -> bool:

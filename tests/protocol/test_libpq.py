@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -11,6 +10,7 @@ import pytest
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from penstock.embedded import wait_until
 from penstock.lsn import Lsn
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.copy_both import (
@@ -317,9 +317,8 @@ def test_cancel(server: TinyServer, connect: Connect) -> None:
     canceling = connection.cancel_conn()
     canceling.start()
     poll(canceling.poll, lambda: canceling.socket)
-    deadline = time.monotonic() + 10
-    while len(server.connections) < 2 or not server.connections[1].heard:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: len(server.connections) > 1 and server.connections[1].heard, "the request", 10
+    )
     request = server.connections[1].heard[-1]
     assert (request.process_id, request.key) == (4711, b"key!")  # type: ignore[attr-defined]

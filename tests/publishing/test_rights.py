@@ -12,7 +12,8 @@ import pytest
 from psycopg import pq
 
 from fix_postgres import Database
-from publishing.lake_node import PASSWORD, LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import PASSWORD, LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -270,7 +271,7 @@ def test_who_streams_is_public_and_how_far_is_not(kept: LakeNode, server: Databa
     ):
         with reader, owner, contextlib.closing(stream):
             start_streaming(stream)
-            eventually(
+            wait_until(
                 lambda owner=owner: bool(owner.execute(query).fetchall()),  # type: ignore[misc]
                 "the stream",
             )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fix_postgres import Database
-from penstock.embedded import VERSIONS
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import VERSIONS, wait_until
+from publishing.lake_node import LakeNode
 
 _VERSIONS = VERSIONS if "PENSTOCK_FAULT_CYCLES" in os.environ else (14, 16, 18)
 """All in ``make faults``. Between these, subscribers learn to filter and to stream in parallel."""
@@ -31,7 +31,7 @@ def equal(lake: LakeNode, database: Database, schema: str, *tables: str) -> None
     for table in tables:
         query = f"SELECT * FROM {schema}.{table}"
         wanted = Counter(lake.rows(query))
-        eventually(
+        wait_until(
             lambda query=query, wanted=wanted: Counter(database.rows(query)) == wanted,  # type: ignore[misc]
             f"{table} like the lake's {wanted}: {database.rows(query)}",
         )

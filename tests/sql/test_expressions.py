@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from penstock.embedded import EmbeddedPostgres
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
 from penstock.sql.literals import canonical
-from penstock.sql.query.parse_expression import parse_expression
+from penstock.sql.query.parse_expression import parse_expression, without_parentheses
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),
@@ -40,6 +40,49 @@ SAME = [
 @pytest.mark.parametrize(("plain", "grouped"), SAME)
 def test_precedence(plain: str, grouped: str) -> None:
     assert parse_expression(plain) == parse_expression(grouped)
+
+
+@pytest.mark.parametrize("text", ["{}", "0x{}", "{}.5", "-{}"])
+def test_numbers_that_python_does_not_read_are_refused(text: str) -> None:
+    with pytest.raises(FeatureNotSupported):
+        parse_expression(text.format("1" * 5000))
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("(" * 20000 + "'", "54001"),
+        ("1 + " * 20000 + "1", "54001"),
+        ("NOT " * 20000 + "a", "54001"),
+        ("1 + " * 20000 + "'", "42601"),
+    ],
+    ids=lambda text: str(text)[:8],
+)
+def test_depth_is_limited(text: str, sqlstate: str) -> None:
+    with pytest.raises(PenstockError) as raised:
+        parse_expression(text)
+    assert raised.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("(a = 1)", "a = 1"),
+        ("((a) = (b))", "(a) = (b)"),
+        ("(a) || (b)", "(a) || (b)"),
+        ("('a)') || (b)", "('a)') || (b)"),
+        ("(a = ')')", "a = ')'"),
+        ("a", "a"),
+        ("f(a)", "f(a)"),
+        ("(a, b)", "(a, b)"),
+    ],
+)
+def test_the_outermost_parentheses_are_left_out(text: str, plain: str) -> None:
+    assert without_parentheses(text) == plain
+
+
+def test_lists_have_no_depth() -> None:
+    parse_expression(" OR ".join(["a = 1"] * 5000) + f" AND a IN ({', '.join('1' * 5000)})")
 
 
 @pytest.fixture(scope="module")

@@ -279,6 +279,7 @@ SESSIONS: list[tuple[str, Statement]] = [
     ),
     ("TRUNCATE t, ONLY u CASCADE", Truncate((T, RangeVar("u", only=True)), cascade=True)),
     ("SELECT 1", Query("SELECT 1", "select")),
+    ("SELECT a FROM t", Query("SELECT a FROM t", "select")),
     ("(SELECT 1) UNION SELECT 2;", Query("(SELECT 1) UNION SELECT 2", "select")),
     ("insert into t values (';') -- end", Query("insert into t values (';')", "insert")),
     ("WITH x AS (SELECT 1) TABLE x", Query("WITH x AS (SELECT 1) TABLE x", "with")),

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.options import NodeDir
+from penstock.cli import NodeDir
 from penstock.cli.progress import ProgressDisplay
 from penstock.node import Node
 from penstock.node.catching_up import CaughtUp

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import NodeDir
+from penstock.cli import NodeDir
 from penstock.node import Node
 
 

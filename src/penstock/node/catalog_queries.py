@@ -34,7 +34,7 @@ _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
 }
 
 
-class CatalogQueries:
+class NodeQueries:
     """Answers without a session."""
 
     def __init__(

@@ -74,7 +74,7 @@ _COPIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWarehouse:
     """``owner``: the id in the warehouse; ``recorded``: where the node wrote its id before.
 
     ``tables``: how many tables the node knows; ``there``: whether one of them has a log.
@@ -98,7 +98,7 @@ def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
         catalog.record_warehouse(warehouse.uri)
 
 
-def refuse(found: Found, node_id: str, warehouse: Warehouse) -> PenstockError | None:
+def refuse(found: FoundWarehouse, node_id: str, warehouse: Warehouse) -> PenstockError | None:
     """Why the node must not use it, if so."""
     if found.owner is not None:
         return None if found.owner == node_id else warehouse.not_ours(found.owner)
@@ -107,14 +107,14 @@ def refuse(found: Found, node_id: str, warehouse: Warehouse) -> PenstockError | 
     return None
 
 
-def _look(catalog: Catalog, warehouse: Warehouse) -> Found:
+def _look(catalog: Catalog, warehouse: Warehouse) -> FoundWarehouse:
     owner = warehouse.owner()
     if owner is not None:
-        return Found(owner, None, 0, True)
+        return FoundWarehouse(owner, None, 0, True)
     with catalog.read() as t:
         copied = [rel for rel in t.relations.all() if rel.state in _COPIED and rel.lsn is not None]
         uris = {warehouse.table_uri(rel.schema, rel.table) for rel in copied}
         uris |= {table.uri for table in t.tables.all() if table.uri is not None}
     storage = warehouse.storage
     there = any(listing.entries for listing in (list_log(storage, uri) for uri in uris))
-    return Found(None, catalog.warehouse(), len(uris), there)
+    return FoundWarehouse(None, catalog.warehouse(), len(uris), there)

@@ -36,7 +36,7 @@ from penstock.lakehouse.session import build_session, check_session
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
-from penstock.node.catalog_queries import CatalogQueries
+from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
 from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
@@ -132,7 +132,7 @@ class Node:
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
         if isinstance(statement, Query):
-            catalogs = CatalogQueries(
+            catalogs = NodeQueries(
                 self._catalog, self._warehouse, self.parameters, self.serving, self._connections
             )
             if catalogs.answers(text):

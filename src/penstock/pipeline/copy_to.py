@@ -94,7 +94,7 @@ class CopyItem:
 
 
 @dataclass(frozen=True)
-class CopiedFile:
+class EncodedFile:
     """What a task has made: CopyData messages in a file of the staging area.
 
     ``portions``: (rows, bytes) of those that are handed out together.
@@ -197,7 +197,7 @@ def _messages_of_waves(
     """One wave is made while what the one before has made is sent."""
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
-        running: Future[list[CopiedFile]] | None = None
+        running: Future[list[EncodedFile]] | None = None
         try:
             while (wave := next(waves, None)) is not None or running is not None:
                 waiting = time.monotonic()
@@ -218,10 +218,10 @@ def _messages_of_waves(
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
-def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
+def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[EncodedFile]:
     work = [(float(item.size), item) for item in wave]
     results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES)
-    made: list[CopiedFile] = []
+    made: list[EncodedFile] = []
     for result in results:
         if isinstance(result, Failed):
             raise result.error
@@ -229,7 +229,7 @@ def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]
     return made
 
 
-def _portions(storage: Storage, file: CopiedFile) -> Iterator[tuple[int, bytes]]:
+def _portions(storage: Storage, file: EncodedFile) -> Iterator[tuple[int, bytes]]:
     with storage_errors("read file", file.uri):
         filesystem, path = resolve(file.uri)
         with filesystem.open_input_file(path) as source:
@@ -253,7 +253,7 @@ def _rest(source: pa.NativeFile, size: int) -> bytes:
         raise ConnectionFailure(f"could not read a row to its end: {told}") from None
 
 
-def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:
+def run_copy(item: CopyItem) -> Iterator[EncodedFile | Failed]:
     """In a task; an expected error comes back as a value."""
     try:
         yield _copy(item)
@@ -261,7 +261,7 @@ def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:
         yield Failed(0, error)
 
 
-def _copy(item: CopyItem) -> CopiedFile:
+def _copy(item: CopyItem) -> EncodedFile:
     """The file's name is this attempt's own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
@@ -275,7 +275,7 @@ def _copy(item: CopyItem) -> CopiedFile:
                     messages = _encode(rows, item)
                     target.write(messages)
                     portions.append((rows.num_rows, len(messages)))
-    return CopiedFile(uri, tuple(portions))
+    return EncodedFile(uri, tuple(portions))
 
 
 def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,6 @@ definition.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -18,6 +17,7 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.array_literals import join_array, split_array
 from penstock.sql.coercion import element, to_target
 from penstock.sql.default_grammar import BOOLEANS, NOW, default_text
+from penstock.sql.expression_analysis import number
 from penstock.sql.fitting import fitted, rounded
 from penstock.sql.json_literals import read_json, read_jsonb
 from penstock.sql.literals import canonical
@@ -42,7 +42,6 @@ _STRINGS: Final = frozenset({_TEXT, _BPCHAR, _VARCHAR})
 _BITS: Final = {_INT2: 16, _INT4: 32, _INT8: 64}
 _OIDS: Final = 1 << 32
 _WORDS: Final = {"t": "true", "f": "false"}
-_INTEGER: Final = re.compile(r"-?(?:0[xXoObB][0-9a-fA-F_]+|[0-9_]+)")
 _READERS: Final[dict[int, Callable[[str], str]]] = {114: read_json, 3802: read_jsonb}
 """Types whose constants no expression has, but a default may be."""
 
@@ -91,17 +90,12 @@ def _constant(default: str, now: datetime | None) -> Const:
         return Const(_TIMESTAMPTZ, text)
     if default in BOOLEANS:
         return Const(_BOOL, text)
-    number = canonical(text, _NUMERIC)
-    if _INTEGER.fullmatch(text):
-        for type_oid in (_INT4, _INT8):
-            if _in_range(number, type_oid):
-                return Const(type_oid, number)
-    return Const(_NUMERIC, number)
+    return number(text.replace("_", ""))
 
 
-def _in_range(number: str, type_oid: int) -> bool:
+def _in_range(whole: str, type_oid: int) -> bool:
     half = 1 << _BITS[type_oid] - 1
-    return -half <= int(number) < half
+    return -half <= int(whole) < half
 
 
 def _value(node: Node) -> str | None:
@@ -138,10 +132,10 @@ def _array(node: ArrayCoerceExpr) -> str | None:
 def _converted(text: str, source: int, target: int) -> str:
     """A cast by a function, of the types that constants have."""
     if target in _BITS:
-        number = rounded(text, 0)
-        if not _in_range(number, target):
+        whole = rounded(text, 0)
+        if not _in_range(whole, target):
             raise PenstockError(f"{type_name(target)} out of range", sqlstate="22003")
-        return number
+        return whole
     if target in (_NUMERIC, _FLOAT4, _FLOAT8):
         return canonical(text, target)
     if source == _BOOL and target in _STRINGS:

@@ -136,15 +136,13 @@ class ExpressionAnalysis:
     @transform.register
     def _const(self, raw: AConst) -> Node:
         match raw.kind:
-            case ConstKind.INTEGER:
-                return Const(INT4, raw.value)
             case ConstKind.BOOLEAN:
                 return Const(BOOL, raw.value[0])
             case ConstKind.STRING:
                 return Const(UNKNOWN, raw.value)
             case ConstKind.NULL:
                 return Const(UNKNOWN, None)
-        return _large_number(raw.value)
+        return number(raw.value)
 
     @transform.register
     def _operator(self, raw: AExpr) -> Node:
@@ -294,13 +292,19 @@ class ExpressionAnalysis:
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:
         node = self.transform(raw.argument)
+        if raw.field:
+            raise PenstockError(
+                f"column notation .{raw.field} applied to type {type_name(node.type)}, which is"
+                " not a composite type",
+                sqlstate="42809",
+            )
         if not element(node.type):
             raise PenstockError(
                 f"cannot subscript type {type_name(node.type)} because it does not support"
                 " subscripting",
                 sqlstate="42804",
             )
-        return OtherNode(element(node.type), "subscript")
+        return OtherNode(node.type if raw.slice else element(node.type), "subscript")
 
 
 def find_type(name: TypeName) -> tuple[int, int]:
@@ -314,8 +318,8 @@ def find_type(name: TypeName) -> tuple[int, int]:
     return (type_.array if name.array else type_.oid), typmod
 
 
-def _large_number(text: str) -> Const:
-    """make_const: what looks like a float may be a bigint."""
+def number(text: str) -> Const:
+    """make_const: of the least type that holds it, integer, bigint or numeric."""
     digits = text[1:] if text[:1] == "-" else text
     if digits.isdigit() or digits[:2].lower() in ("0x", "0o", "0b"):
         value = int(text, 0 if not digits.isdigit() else 10)

@@ -212,16 +212,20 @@ class ARow(Expression):
 
 @dataclass(frozen=True, slots=True)
 class SqlValueFunction(Expression):
-    """CURRENT_USER, CURRENT_DATE and the like."""
+    """CURRENT_USER, CURRENT_DATE and the like. ``typmod``: the digits of CURRENT_TIME(3), or -1."""
 
     name: str
+    typmod: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Indirection(Expression):
-    """``argument[...]``, ``(argument).field``: subscripts and fields."""
+    """``argument[...]``, ``(argument).field``. ``slice``: a subscript has a colon; ``field``: the
+    first of them, "" where there are subscripts only."""
 
     argument: Expression
+    slice: bool = False
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)

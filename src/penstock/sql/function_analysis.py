@@ -68,6 +68,10 @@ def found_function(
         )
     function = functions()[found.row.oid]
     _check_decorations(raw, name, function.kind)
+    if function.kind == AGGREGATE and not arguments and not raw.star:
+        raise PenstockError(
+            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
+        )
     return function, *coerced(tuple(arguments), found.arguments, function.result)
 
 

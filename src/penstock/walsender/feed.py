@@ -165,11 +165,6 @@ class Feed:
         """Everything before it has been put into the queue."""
         return self._at
 
-    @property
-    def drained(self) -> bool:
-        """Whether nothing waits in the queue."""
-        return self._items.empty()
-
     def close(self) -> None:
         """End the thread; what it is at is given up."""
         self._stopping.set()

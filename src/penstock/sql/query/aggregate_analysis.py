@@ -40,11 +40,6 @@ def aggregate(
 ) -> Aggref:
     """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
     function, nodes, result = found_function(raw, arguments)
-    name = function.name
-    if not arguments and not raw.star and function.kind == AGGREGATE:
-        raise PenstockError(
-            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
-        )
     nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
     if function.kind == AGGREGATE and nested:
         raise PenstockError("aggregate function calls cannot be nested", sqlstate="42803")
@@ -53,7 +48,7 @@ def aggregate(
             "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
             sqlstate="42P10",
         )
-    return Aggref(result, function.oid, name, nodes, raw.distinct, order, filter_)
+    return Aggref(result, function.oid, function.name, nodes, raw.distinct, order, filter_)
 
 
 def window(

@@ -24,14 +24,14 @@ from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
 from penstock.sql.query.expression import QueryExpressions
 from penstock.sql.query.from_analysis import FindTable
-from penstock.sql.query.generated_changes import (
+from penstock.sql.query.generated_column import (
     check_inserted,
     check_updated,
+    expanded,
     is_values_list,
     with_generated_rows,
     with_generated_settings,
 )
-from penstock.sql.query.generated_column import expanded
 from penstock.sql.query.parsenodes import (
     Alias,
     DeleteStmt,

@@ -74,7 +74,9 @@ class QueryExpressions(ExpressionAnalysis):
                 return self._any_call(raw)
             case ASubLink():
                 return self._subquery(raw)
-            case SqlValueFunction(name):
+            case SqlValueFunction(name, typmod):
+                if typmod >= 0:
+                    raise FeatureNotSupported(f"{name.upper()}({typmod}) is not supported")
                 return SessionValue(super().transform(raw).type, name)
         return super().transform(raw)
 

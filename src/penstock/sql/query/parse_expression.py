@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import SqlSyntaxError
+from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql.expressions import Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.query.libpg_query import parse_tree
@@ -38,9 +38,10 @@ def check_syntax(text: str) -> Json:
     try:
         where = _where(parse_tree(f"{_BEFORE}{text}{_AFTER}"))
     except SqlSyntaxError as error:
+        if not error.message.endswith(f'{_AFTER}"'):
+            raise
         # A quote without an end is shown up to the end of what was parsed.
-        shown = error.message.removesuffix(_AFTER + '"')
-        raise SqlSyntaxError(shown if shown == error.message else shown + '"') from None
+        raise SqlSyntaxError(error.message.removesuffix(f'{_AFTER}"') + '"') from None
     if where is None:
         raise SqlSyntaxError('syntax error at or near ")"')
     return where
@@ -66,3 +67,15 @@ def expression_of(node: Json) -> Expression:
     """Of the tree's JSON, such as ``{"A_Expr": {...}}``. Raises FeatureNotSupported, 54001."""
     with limited_depth():
         return read_expression(node)
+
+
+def without_parentheses(text: str) -> str:
+    """An expression as pg_get_expr prints it with ``pretty``, as far as the outermost parentheses
+    go: without the two that enclose all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    try:
+        check_syntax(text[1:-1])
+    except PenstockError:
+        return text
+    return text[1:-1]

@@ -36,6 +36,7 @@ from penstock.sql.expressions import (
     TypeName,
     WindowDef,
 )
+from penstock.sql.lexer import MAX_DIGITS
 from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
 from penstock.sql.query.raw_node import Json, RawNode, string
 
@@ -88,6 +89,18 @@ _LISTS: Final = frozenset(
     }
 )
 _VALUE_FUNCTION: Final = "SVFOP_"
+_REFUSED: Final = {
+    "GroupingFunc": "GROUPING",
+    "JsonArrayConstructor": "JSON_ARRAY",
+    "JsonFuncExpr": "a query function of SQL/JSON",
+    "JsonIsPredicate": "IS JSON",
+    "JsonObjectConstructor": "JSON_OBJECT",
+    "JsonParseExpr": "JSON()",
+    "MergeSupportFunc": "MERGE_ACTION",
+    "NamedArgExpr": "a named argument",
+    "XmlExpr": "an expression of SQL/XML",
+}
+"""Kinds of nodes as they are written."""
 _CATALOG: Final = "pg_catalog"
 
 
@@ -123,7 +136,8 @@ class RawExpressions:
         raw = RawNode.of(node)
         reader = self._readers.get(raw.kind)
         if reader is None:
-            raise FeatureNotSupported(f"{raw.kind} is not supported in expressions")
+            shown = _REFUSED.get(raw.kind, raw.kind)
+            raise FeatureNotSupported(f"{shown} is not supported in expressions")
         expression = reader(raw)
         raw.done()
         return expression
@@ -209,14 +223,15 @@ class RawExpressions:
                 return AConst(kind, str(value.get(inner, 0)))
             if kind is ConstKind.BOOLEAN:
                 return AConst(kind, "true" if value.get(inner) else "false")
-            return AConst(kind, str(value.get(inner, "")))
-        raise FeatureNotSupported("bit strings are not supported")
+            text = str(value.get(inner, ""))
+            return AConst(kind, text) if kind is ConstKind.STRING else _number(text)
+        raise FeatureNotSupported("bit strings are not supported in expressions")
 
     def _operator(self, raw: RawNode) -> Expression:
         kind = _KINDS[raw.take("kind")]
         *schema, operator = raw.names("name")
         if schema not in ([], [_CATALOG]):
-            raise FeatureNotSupported(f"operators of schema {schema[0]} are not supported")
+            raise FeatureNotSupported(f'operators of schema "{schema[0]}" are not supported')
         left, right = raw.node("lexpr"), raw.node("rexpr")
         if kind not in _LISTS:
             return AExpr(kind, operator, self.optional(left), self.required(right))
@@ -258,8 +273,8 @@ class RawExpressions:
         return ARow(self.all(raw.nodes("args")))
 
     def _value_function(self, raw: RawNode) -> Expression:
-        raw.expect("typmod", -1)
-        return SqlValueFunction(str(raw.take("op")).removeprefix(_VALUE_FUNCTION).lower())
+        name = str(raw.take("op")).removeprefix(_VALUE_FUNCTION).removesuffix("_N").lower()
+        return SqlValueFunction(name, raw.take("typmod"))
 
     def _cast(self, raw: RawNode) -> Expression:
         fields = raw.node("typeName")
@@ -268,8 +283,10 @@ class RawExpressions:
 
     def _indirection(self, raw: RawNode) -> Expression:
         argument = self.required(raw.node("arg"))
-        raw.ignore("indirection")  # refused as a whole by the analysis
-        return Indirection(argument)
+        steps = [next(iter(step.items())) for step in raw.nodes("indirection")]
+        fields = [step.get("sval", "*") for kind, step in steps if kind != "A_Indices"]
+        sliced = any(step.get("is_slice") for _, step in steps)
+        return Indirection(argument, sliced, *fields[:1])  # its values nobody reads: it is refused
 
     def _sublink(self, raw: RawNode) -> Expression:
         kind = _SUBLINKS.get(raw.take("subLinkType"))
@@ -300,3 +317,10 @@ class RawExpressions:
             filter=self.optional(raw.node("agg_filter")),
             over=None if over is None else self.window(over),
         )
+
+
+def _number(text: str) -> AConst:
+    """What does not fit an int4, or has a fraction."""
+    if len(text) > MAX_DIGITS:
+        raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
+    return AConst(ConstKind.FLOAT, text.replace("_", ""))
