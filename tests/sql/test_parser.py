@@ -10,15 +10,18 @@ from penstock.sql import (
     AlterSubscriptionEnabled,
     AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
+    AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     CreateSubscription,
     DefElem,
     DropSubscription,
+    RangeVar,
     Statement,
     parse,
     parse_script,
+    parse_table_name,
 )
-from penstock.sql.table_statements import CreateTableAs
+from penstock.sql.grammar.table import CreateTableAs
 
 CREATE = "CREATE SUBSCRIPTION s CONNECTION 'host=h' PUBLICATION p"
 
@@ -146,6 +149,10 @@ def test_parse_wants_exactly_one_statement() -> None:
         ("CREATE TABLE t (a int, CHECK (a > 1))", "CHECK"),
         ("ALTER TABLE t ALTER COLUMN a TYPE text", "ALTER TABLE ... ALTER"),
         ("SAVEPOINT a", "SAVEPOINT"),
+        ("CREATE OR REPLACE VIEW v AS SELECT 1", "CREATE VIEW"),
+        ("ALTER ROLE r SET a = 1", "ALTER ROLE ... SET"),
+        ("ALTER TABLE t RENAME a TO b", "RENAME"),
+        ("CREATE TEMP TABLE t (a int)", "TEMPORARY tables"),
     ],
 )
 def test_what_postgresql_has_and_we_have_not_is_refused_by_name(text: str, name: str) -> None:
@@ -174,9 +181,67 @@ def test_no_error_shows_a_connection_string(text: str) -> None:
     assert "tops3cret" not in raised.value.report()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE ROLE r PASSWORD 'x' 'tops3cret'",
+        "CREATE ROLE r ENCRYPTED 'tops3cret'",
+        "ALTER ROLE r PASSWORD E'tops3cret",
+        "ALTER ROLE r PASSWORD 5 $a$tops3cret$a$",
+    ],
+)
+def test_no_error_shows_a_password(text: str) -> None:
+    with pytest.raises(SqlSyntaxError) as raised:
+        parse(text)
+    assert "tops3cret" not in raised.value.report()
+
+
 def test_no_repr_shows_a_connection_string() -> None:
     for text in (
         f"CREATE SUBSCRIPTION s CONNECTION '{SECRET}' PUBLICATION p",
         f"ALTER SUBSCRIPTION s CONNECTION '{SECRET}'",
     ):
         assert "tops3cret" not in repr(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "clause"),
+    [
+        ("CREATE TABLE t (a int) INHERITS (u)", "INHERITS"),
+        ("CREATE TABLE t (a int) TABLESPACE x", "TABLESPACE"),
+        ("CREATE TABLE t (a text STORAGE external)", "STORAGE"),
+        ("CREATE UNIQUE INDEX i ON t (a) WHERE a > 1", "WHERE"),
+    ],
+)
+def test_a_clause_that_is_not_read_is_refused_by_name(text: str, clause: str) -> None:
+    with pytest.raises(FeatureNotSupported, match=clause):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("tables", "near"),
+    [
+        ("t RESTRICT", "RESTRICT"),
+        ("t,", "end of input"),
+        ("", "end of input"),
+        ("t; SELECT FROM FROM", "FROM"),
+    ],
+)
+def test_refresh_table_takes_names_alone(tables: str, near: str) -> None:
+    with pytest.raises(SqlSyntaxError, match=near):
+        parse_script(f"ALTER SUBSCRIPTION s REFRESH TABLE {tables}")
+
+
+def test_refresh_table_within_a_script() -> None:
+    script = 'BEGIN; ALTER SUBSCRIPTION "é S" REFRESH TABLE a.b, restrict; COMMIT'
+    statements = parse_script(script)
+    tables = (RangeVar("b", "a"), RangeVar("restrict"))
+    assert statements[1] == AlterSubscriptionRefreshTables("é S", tables)
+    assert [script[slice(*s.span)] for s in statements] == script.split("; ")
+
+
+def test_a_table_name_is_nothing_else() -> None:
+    assert parse_table_name('"A".b') == RangeVar("b", "A")
+    for text in ("", "t u", "t CASCADE", "IF EXISTS t", "t, u", "t; DROP TABLE u", "a.b.c.d"):
+        with pytest.raises(SqlSyntaxError):
+            parse_table_name(text)

@@ -205,6 +205,10 @@ TABLES: list[tuple[str, Statement]] = [
         "ALTER TABLE IF EXISTS t ATTACH PARTITION u DEFAULT",
         AlterTable(T, (AttachPartition(U, PartitionBound(Strategy.DEFAULT)),), missing_ok=True),
     ),
+    (
+        'ALTER TABLE t REPLICA IDENTITY NOTHING, REPLICA IDENTITY USING KEY ("é"), ADD a int',
+        AlterTable(T, (SetReplicaIdentity("n"), SetReplicaIdentity("i", ("é",)), AddColumn(A))),
+    ),
     ("ALTER TABLE t DETACH PARTITION u", AlterTable(T, (DetachPartition(U),))),
     (
         "ALTER TABLE t DROP COLUMN IF EXISTS a CASCADE, DROP a, DROP column b RESTRICT",
@@ -228,6 +232,7 @@ SESSIONS: list[tuple[str, Statement]] = [
     ("SET SESSION AUTHORIZATION DEFAULT", SetVariable("session_authorization", None)),
     ("RESET ALL", ResetVariable(None)),
     ("RESET a", ResetVariable("a")),
+    ("SET x = 'a' -- why\n  'b'", SetVariable("x", ("ab",))),
     ("SHOW server_version", ShowVariable("server_version")),
     ("SHOW TIME ZONE", ShowVariable("timezone")),
     ("SHOW TRANSACTION ISOLATION LEVEL", ShowVariable("transaction_isolation")),

@@ -12,9 +12,9 @@ from penstock.errors import SqlSyntaxError
 from penstock.protocol.answers import CommandOutcome
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import Statement, parse
+from penstock.sql.grammar.table import CreateTableAs
 from penstock.sql.object_names import RangeVar
 from penstock.sql.quoting import quote_identifier, type_text
-from penstock.sql.table_statements import CreateTableAs
 
 _DUPLICATE_TABLE = "42P07"
 

@@ -58,8 +58,8 @@ from penstock.sql import (
     parse_script,
 )
 from penstock.sql.enum_types import remember_enums
+from penstock.sql.grammar.table import CreateTableAs
 from penstock.sql.parameters import with_values
-from penstock.sql.table_statements import CreateTableAs
 from penstock.sql.to_duckdb.session_values import SessionValues
 
 _TEXT = 25

@@ -34,7 +34,7 @@ from penstock.errors import (
     NotInPrerequisiteState,
     UndefinedObject,
 )
-from penstock.sql.subscription_statements import AlterSubscriptionPublications
+from penstock.sql.grammar.subscription import AlterSubscriptionPublications
 from penstock.walreceiver.publications import missing_publications_message
 
 _REFRESH_HINT: Final = {

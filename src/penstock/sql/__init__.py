@@ -1,15 +1,30 @@
-"""SQL text in, frozen statements out (parser.c, gram.y). The only importer of sqlglot.
+"""SQL text in, frozen statements out (parser.c), by PostgreSQL's own grammar. The only importer of
+sqlglot and postgast.
 
 In: what a user wrote. Out: ``Statement`` values, or PostgreSQL's syntax error. Nothing is looked up
 and nothing is executed here: options are kept as written, names are only folded. What a statement
 means is left to ``penstock.commands`` and to the sessions of the walsender.
 """
 
-from penstock.sql.column_type_grammar import ColumnType
-from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec, parse_table_name
-from penstock.sql.parser import parse, parse_script
-from penstock.sql.partition_bound import Limit, PartitionBound, Strategy, parse_partition_bound
-from penstock.sql.publication_statements import (
+from penstock.sql.grammar.alter_table import (
+    AddColumn,
+    AddPrimaryKey,
+    AddUnique,
+    AlterTable,
+    AlterTableCommand,
+    AttachPartition,
+    ChangeOwner,
+    CreateIndex,
+    DetachPartition,
+    DropColumn,
+    DropConstraint,
+    DropIndex,
+    SetReplicaIdentity,
+    SetSchema,
+)
+from penstock.sql.grammar.column import ColumnDef, ColumnType, Unique
+from penstock.sql.grammar.copy import Copy, Query, Truncate
+from penstock.sql.grammar.publication import (
     AlterPublicationObjects,
     AlterPublicationOptions,
     AlterPublicationOwner,
@@ -21,7 +36,7 @@ from penstock.sql.publication_statements import (
     PublicationTable,
     RenamePublication,
 )
-from penstock.sql.role_statements import (
+from penstock.sql.grammar.role import (
     AlterRole,
     CreateRole,
     DropRole,
@@ -29,12 +44,10 @@ from penstock.sql.role_statements import (
     RenameRole,
     RoleOption,
 )
-from penstock.sql.session_statements import (
+from penstock.sql.grammar.session import (
     CloseCursor,
-    Copy,
     Deallocate,
     Discard,
-    Query,
     ResetVariable,
     SetTransaction,
     SetTransactionSnapshot,
@@ -43,48 +56,31 @@ from penstock.sql.session_statements import (
     Transaction,
     TransactionKind,
     TransactionModes,
-    Truncate,
     Unlisten,
 )
-from penstock.sql.statements import (
+from penstock.sql.grammar.subscription import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
+    AlterSubscriptionPublications,
     AlterSubscriptionRefresh,
+    AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
     CreateSubscription,
-    DefElem,
     DropSubscription,
-    Statement,
-)
-from penstock.sql.subscription_statements import (
-    AlterSubscriptionPublications,
-    AlterSubscriptionRefreshTables,
     RenameSubscription,
 )
-from penstock.sql.table_statements import (
-    AddColumn,
-    AddPrimaryKey,
-    AddUnique,
-    AlterTable,
-    AlterTableCommand,
-    AttachPartition,
-    ChangeOwner,
-    ColumnDef,
-    CreateIndex,
+from penstock.sql.grammar.table import (
     CreateSchema,
     CreateTable,
-    DetachPartition,
-    DropColumn,
-    DropConstraint,
-    DropIndex,
     DropSchema,
     DropTable,
     PartitionSpec,
-    SetReplicaIdentity,
-    SetSchema,
-    Unique,
 )
-from penstock.sql.type_statements import AddEnumValue, CreateEnum, DropType
+from penstock.sql.grammar.type import AddEnumValue, CreateEnum, DropType
+from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec
+from penstock.sql.parser import parse, parse_script, parse_table_name
+from penstock.sql.partition_bound import Limit, PartitionBound, Strategy, parse_partition_bound
+from penstock.sql.statements import DefElem, Statement
 
 __all__ = [
     "AddColumn",

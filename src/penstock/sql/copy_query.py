@@ -7,13 +7,23 @@ for as text: ``column::text``, and what a node writes for the output function's 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, islice
+from typing import Any, Final
 
 from penstock.errors import PenstockError
-from penstock.sql.cursor import Cursor
-from penstock.sql.lexer import lex, tokens_of_statements
-from penstock.sql.object_names import RangeVar, relation_expr
+from penstock.sql.grammar.names import not_supported, relations
+from penstock.sql.grammar.source import Source
+from penstock.sql.object_names import RangeVar
+from penstock.sql.query.libpg_query import Token, parse_tree, scan
+from penstock.sql.query.raw_node import Json, RawNode
+from penstock.sql.quoting import quote_identifier
+
+_CAST: Final = "{0}::text"
+_OUTPUT: Final = "CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END"
+_SCHEMA: Final = {"String": {"sval": "pg_catalog"}}
 
 
 class Form(Enum):
@@ -49,61 +59,69 @@ class CopyQuery:
 def parse_copy_query(text: str) -> CopyQuery | None:
     """The query's parts; None where it is of another form."""
     try:
-        (tokens,) = tokens_of_statements(lex(text))
-        return _query(Cursor(tokens, text))
+        (statement,) = parse_tree(text)
+        return _query(statement, text)
     except (PenstockError, ValueError):
         return None
 
 
-def _query(cursor: Cursor) -> CopyQuery:
-    cursor.expect("select")
-    columns: tuple[CopyTarget, ...] | None = None
-    if not cursor.accept_symbol("*"):
-        targets = [_target(cursor)]
-        while cursor.accept_symbol(","):
-            targets.append(_target(cursor))
-        columns = tuple(targets)
-    cursor.expect("from")
-    relation = relation_expr(cursor)
-    where = cursor.rest_of_text() if cursor.accept("where") else None
-    cursor.expect_end()
-    return CopyQuery(relation, columns, where)
+def _query(statement: Json, text: str) -> CopyQuery:
+    raw = RawNode.of(statement)
+    if raw.kind != "SelectStmt":
+        raise not_supported(raw.kind)
+    raw.expect("limitOption", "LIMIT_OPTION_DEFAULT")
+    raw.expect("op", "SETOP_NONE")
+    (relation,) = relations(raw, "fromClause")
+    targets = [_target(node) for node in raw.nodes("targetList")]
+    where = _after_where(text) if raw.node("whereClause") else None
+    raw.done()
+    columns = tuple(target for target in targets if target is not None)
+    if len(columns) == len(targets):
+        return CopyQuery(relation, columns, where)
+    if len(targets) > 1:
+        raise not_supported("* beside columns")
+    return CopyQuery(relation, None, where)
 
 
-def _target(cursor: Cursor) -> CopyTarget:
-    if cursor.accept("case"):
-        return CopyTarget(_printed(cursor), Form.OUTPUT)
-    name = cursor.name()
-    if not cursor.accept_symbol("::"):
-        return CopyTarget(name)
-    _in_catalog(cursor, "text")
-    return CopyTarget(name, Form.CAST)
+def _after_where(text: str) -> str:
+    tokens = [token for token in scan(text).tokens if token.kind != Token.ASCII_59]
+    source = Source(text.encode(), tokens, len(text.encode()))
+    return source.between(source.find(Token.WHERE) + 1, len(tokens))
 
 
-def _printed(cursor: Cursor) -> str:
-    """``WHEN num_nulls(c) = 0 THEN format('%s', c) END``"""
-    cursor.expect("when")
-    _in_catalog(cursor, "num_nulls")
-    cursor.expect_symbol("(")
-    name = cursor.name()
-    cursor.expect_symbol(")")
-    cursor.expect_symbol("=")
-    if cursor.numeric_only() != 0:
-        raise cursor.syntax_error()
-    cursor.expect("then")
-    _in_catalog(cursor, "format")
-    cursor.expect_symbol("(")
-    if cursor.string() != "%s":
-        raise cursor.syntax_error()
-    cursor.expect_symbol(",")
-    if cursor.name() != name:
-        raise cursor.syntax_error()
-    cursor.expect_symbol(")")
-    cursor.expect("end")
-    return name
+def _target(node: Json) -> CopyTarget | None:
+    """None for ``*``."""
+    raw = RawNode.of(node)
+    value = _bare(raw.node("val"))
+    raw.done()
+    match value:
+        case {"ColumnRef": {"fields": [{"A_Star": _}]}}:
+            return None
+        case {"ColumnRef": {"fields": [{"String": {"sval": name}}]}}:
+            return CopyTarget(name)
+    for form, pattern in ((Form.CAST, _CAST), (Form.OUTPUT, _OUTPUT)):
+        for name in _column_names(value):
+            ((statement),) = parse_tree(f"SELECT {pattern.format(quote_identifier(name))}")
+            if _bare(statement["SelectStmt"]["targetList"][0]["ResTarget"]["val"]) == value:
+                return CopyTarget(name, form)
+    raise not_supported("this column of a copy")
 
 
-def _in_catalog(cursor: Cursor, word: str) -> None:
-    if cursor.accept("pg_catalog"):
-        cursor.expect_symbol(".")
-    cursor.expect(word)
+def _column_names(value: Any) -> Iterator[str]:
+    """Of the first column in an expression."""
+    match value:
+        case {"ColumnRef": {"fields": [{"String": {"sval": name}}]}}:
+            yield name
+        case dict():
+            yield from islice(chain.from_iterable(map(_column_names, value.values())), 1)
+        case list():
+            yield from islice(chain.from_iterable(map(_column_names, value)), 1)
+
+
+def _bare(value: Any) -> Any:
+    """A node without places in the text, and names without the schema pg_catalog."""
+    if isinstance(value, list):
+        return [_bare(item) for item in value if item != _SCHEMA]
+    if isinstance(value, dict):
+        return {name: _bare(inner) for name, inner in value.items() if "location" not in name}
+    return value

@@ -1,7 +1,6 @@
 """DEFAULT of a column: a constant, or the time of writing (gram.y, ColConstraintElem).
 
-In: a cursor at the word DEFAULT. Out: the constant as SQL writes it. Other expressions are read to
-no end: they are refused by name (0A000).
+In: a raw node. Out: the constant as SQL writes it. Other expressions are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -9,43 +8,35 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from penstock.sql.cursor import Cursor, not_supported
 from penstock.sql.datetime_literals import read_timestamp
-from penstock.sql.lexer import Kind
+from penstock.sql.grammar.names import constant, not_supported
+from penstock.sql.query.raw_node import Json
 from penstock.sql.quoting import quote_literal
 
 NOW: Final = "now()"
 """The one default that is no constant: the time at which rows are written."""
-_WORDS: Final = ("true", "false", "null")
+_NO_CALL: Final = {"funcformat", "location"}
+"""What the node of a call without arguments has beside its name."""
 BOOLEANS: Final = {"true": "t", "false": "f"}
 """Words that are defaults, and their values."""
 
 
-def default_constant(cursor: Cursor) -> str | None:
+def default_constant(node: Json) -> str | None:
     """None for DEFAULT NULL. Raises FeatureNotSupported."""
-    cursor.expect("default")
-    found = _constant(cursor)
-    at_end = cursor.token.kind is Kind.END or cursor.at_symbol(",") or cursor.at_symbol(")")
-    if not at_end and cursor.token.kind is not Kind.WORD:
-        raise not_supported("DEFAULT with an expression")
-    return None if found == "null" else found
-
-
-def _constant(cursor: Cursor) -> str:
-    sign = "-" if cursor.accept_symbol("-") else ""
-    token = cursor.token
-    if token.kind in (Kind.INTEGER, Kind.FLOAT):
-        return sign + cursor.take().source
-    if token.kind is Kind.STRING and not sign:
-        return quote_literal(cursor.string())
-    if cursor.word() in _WORDS and not sign:
-        return cursor.take().value
-    if cursor.accept("current_timestamp"):
-        return NOW
-    if cursor.word() == "now" and cursor.peek(1) == "(" and cursor.peek(2) == ")":
-        for _ in range(3):
-            cursor.take()
-        return NOW
+    match node:
+        case {"A_Const": fields}:
+            value = constant(node)
+            if isinstance(value, bool):
+                return "true" if value else "false"
+            if isinstance(value, str) and "sval" in fields:
+                return quote_literal(value)
+            return None if value is None else str(value)
+        case {"FuncCall": {"funcname": [{"String": {"sval": "now"}}], **more}} if not (
+            more.keys() - _NO_CALL
+        ):
+            return NOW
+        case {"SQLValueFunction": {"op": "SVFOP_CURRENT_TIMESTAMP"}}:
+            return NOW
     raise not_supported("DEFAULT with an expression")
 
 

@@ -78,31 +78,5 @@ UNRESERVED: Final = words(
     """
 )
 
-TYPE_NAMES: Final = {
-    "bigint": "int8",
-    "bit": "bit",
-    "boolean": "bool",
-    "char": "bpchar",
-    "character": "bpchar",
-    "dec": "numeric",
-    "decimal": "numeric",
-    "float": "float8",
-    "int": "int4",
-    "integer": "int4",
-    "interval": "interval",
-    "json": "json",
-    "nchar": "bpchar",
-    "numeric": "numeric",
-    "real": "float4",
-    "smallint": "int2",
-    "time": "time",
-    "timestamp": "timestamp",
-    "varchar": "varchar",
-}
-"""Column-name key words that are types by themselves, with what the grammar makes of them."""
-
-NOT_A_NAME: Final = RESERVED | TYPE_OR_FUNCTION_NAME
-"""Words that ``ColId`` (names of objects and columns) excludes unless they are quoted."""
-
 KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME | UNRESERVED
 """Every word that is no IDENT to the grammar unless it is quoted."""

@@ -10,7 +10,6 @@ first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise
@@ -146,11 +145,6 @@ def near(source: str) -> str:
     return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
 
 
-def is_operator(symbol: str) -> bool:
-    """Whether a symbol is one of the grammar's all_Op."""
-    return symbol != "=>" and _OPERATOR.fullmatch(symbol) is not None
-
-
 def _token_end(text: str, start: int, end: int) -> int:
     """Where PostgreSQL ends the token that sqlglot ends at ``end``."""
     if operator := _OPERATOR.match(text, start):
@@ -246,20 +240,3 @@ def _concatenated(first: Token, second: Token) -> Token:
     elif first.source[0] in "uU":
         raise FeatureNotSupported("a U&'...' string that continues on the next line")
     return replace(first, value=first.value + value, source=f"{first.source}\n{second.source}")
-
-
-def tokens_of_statements(tokens: list[Token]) -> Iterator[list[Token]]:
-    """Split at semicolons; empty statements are left out, each list ends with END or ERROR."""
-    current: list[Token] = []
-    for token in tokens:
-        if token.kind is Kind.SYMBOL and token.value == ";":
-            if current:
-                yield [*current, replace(token, kind=Kind.END)]
-            current = []
-        elif token.kind is not Kind.END:
-            current.append(token)
-        elif current:
-            yield [*current, token]
-            return
-    if current:
-        yield current

@@ -1,4 +1,4 @@
-"""SQL text to statements (parser.c, raw_parser; gram.y, stmtmulti).
+"""SQL text to statements (parser.c, raw_parser), by PostgreSQL 18's own grammar.
 
 In: text with one statement or several. Out: frozen statements in order. Commands that PostgreSQL
 has and Penstock has not raise FeatureNotSupported (0A000) by name; anything else is PostgreSQL's
@@ -7,97 +7,64 @@ syntax error (42601).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from penstock.errors import SqlSyntaxError
-from penstock.sql import (
-    copy_grammar,
-    index_grammar,
-    publication_grammar,
-    role_grammar,
-    session_grammar,
-    subscription_grammar,
-    table_grammar,
-    transaction_grammar,
-    type_grammar,
+from penstock.sql.grammar import (
+    alter_table,
+    copy,
+    extensions,
+    publication,
+    role,
+    session,
+    subscription,
+    table,
+    type,
 )
-from penstock.sql.alter_table_grammar import alter_table
-from penstock.sql.cursor import Cursor, not_supported
-from penstock.sql.keywords import words
-from penstock.sql.lexer import lex, tokens_of_statements
-from penstock.sql.nesting import limited_depth
-from penstock.sql.query_grammar import query
+from penstock.sql.grammar.names import Readers, any_name, not_supported
+from penstock.sql.grammar.source import Source
+from penstock.sql.object_names import RangeVar
+from penstock.sql.query.libpg_query import parse_scanned, scan
+from penstock.sql.query.raw_node import Json, RawNode
 from penstock.sql.statements import Statement
 
-Rule = Callable[[Cursor], Statement]
-
-_OBJECTS: Final[dict[tuple[str, str], Rule]] = {
-    ("create", "subscription"): subscription_grammar.create_subscription,
-    ("alter", "subscription"): subscription_grammar.alter_subscription,
-    ("drop", "subscription"): subscription_grammar.drop_subscription,
-    ("create", "publication"): publication_grammar.create_publication,
-    ("alter", "publication"): publication_grammar.alter_publication,
-    ("drop", "publication"): publication_grammar.drop_publication,
-    ("create", "role"): role_grammar.create_role,
-    ("create", "group"): role_grammar.create_role,
-    ("create", "user"): role_grammar.create_user,
-    ("alter", "role"): role_grammar.alter_role,
-    ("alter", "user"): role_grammar.alter_role,
-    ("drop", "role"): role_grammar.drop_role,
-    ("drop", "group"): role_grammar.drop_role,
-    ("drop", "user"): role_grammar.drop_role,
-    ("create", "table"): table_grammar.create_table,
-    ("alter", "table"): alter_table,
-    ("drop", "table"): table_grammar.drop_table,
-    ("create", "unique"): index_grammar.create_unique_index,
-    ("drop", "index"): index_grammar.drop_index,
-    ("create", "schema"): table_grammar.create_schema,
-    ("drop", "schema"): table_grammar.drop_schema,
-    ("create", "type"): type_grammar.create_type,
-    ("alter", "type"): type_grammar.alter_type,
-    ("drop", "type"): type_grammar.drop_type,
+_READERS: Final[Readers] = {
+    **alter_table.READERS,
+    **copy.READERS,
+    **extensions.READERS,
+    **publication.READERS,
+    **role.READERS,
+    **session.READERS,
+    **subscription.READERS,
+    **table.READERS,
+    **type.READERS,
 }
-
-_COMMANDS: Final[dict[str, Rule]] = {
-    "grant": role_grammar.grant,
-    "revoke": role_grammar.revoke,
-    "set": session_grammar.set_statement,
-    "reset": session_grammar.reset,
-    "show": session_grammar.show,
-    "discard": session_grammar.discard,
-    "deallocate": session_grammar.deallocate,
-    "close": session_grammar.close,
-    "unlisten": session_grammar.unlisten,
-    "begin": transaction_grammar.begin,
-    "start": transaction_grammar.start,
-    "commit": transaction_grammar.commit,
-    "end": transaction_grammar.end,
-    "rollback": transaction_grammar.rollback,
-    "abort": transaction_grammar.abort,
-    "copy": copy_grammar.copy,
-    "truncate": copy_grammar.truncate,
+_OBJECTS: Final = {
+    "AlterObjectSchemaStmt": "objectType",
+    "AlterOwnerStmt": "objectType",
+    "AlterTableStmt": "objtype",
+    "CreateTableAsStmt": "objtype",
+    "DropStmt": "removeType",
+    "RenameStmt": "renameType",
 }
-
-_QUERIES: Final = words("select insert update delete merge values with explain table")
-
-_OTHER_OBJECTS: Final = words(
-    """
-    access aggregate cast collation conversion database default domain event extension foreign
-    function group index language large materialized operator or owned policy procedural procedure
-    recursive routine rule schema sequence server statistics system tablespace temp temporary text
-    transform trigger trusted unlogged view local global constraint
-    """
-)
-
-_OTHER_COMMANDS: Final = words(
-    """
-    analyse analyze call checkpoint cluster comment declare do execute fetch import listen
-    load lock move notify prepare reassign refresh reindex release savepoint security
-    vacuum
-    """
-)
+"""Statements about objects of any kind, and the field that says which."""
+_CHANGES: Final = {
+    "AlterObjectSchemaStmt": "SET SCHEMA",
+    "AlterOwnerStmt": "OWNER TO",
+    "RenameStmt": "RENAME",
+}
+_OTHERS: Final = {
+    "CompositeTypeStmt": "CREATE TYPE of a composite type",
+    "CreateRangeStmt": "CREATE TYPE ... AS RANGE",
+    "CreateUserMappingStmt": "CREATE USER MAPPING",
+    "AlterUserMappingStmt": "ALTER USER MAPPING",
+    "DropUserMappingStmt": "DROP USER MAPPING",
+}
+_VERBS: Final = ("create", "alter", "drop", "set")
+"""Words that say nothing without the one after them."""
 
 
 def parse(text: str) -> Statement:
@@ -116,38 +83,55 @@ def parse(text: str) -> Statement:
 
 def parse_script(text: str) -> list[Statement]:
     """All statements of a text, separated by semicolons; the first mistake anywhere raises."""
-    found = []
-    for tokens in tokens_of_statements(lex(text)):
-        statement = _limited(Cursor(tokens, text))
-        start, end = tokens[0].start, tokens[-1].start
-        found.append(replace(statement, span=(start, start + len(text[start:end].rstrip()))))
-    return found
+    return [_statement(node, source) for node, source in _parsed(text)]
 
 
-def _limited(cursor: Cursor) -> Statement:
-    with limited_depth():
-        return _statement(cursor)
+def parse_table_name(text: str) -> RangeVar:
+    """A table's name and nothing else. Raises SqlSyntaxError."""
+    found = list(_parsed(f"DROP TABLE {text}"))
+    match found:
+        case [({"DropStmt": {"objects": [{"List": name}]}}, source)]:
+            parts = RawNode("List", name).names("items")
+            if len(source.tokens) == 2 * len(parts) + 1:
+                return any_name(parts)
+            raise SqlSyntaxError(f'syntax error at or near "{source.last}"')
+    raise SqlSyntaxError("a table's name was expected")
 
 
-def _statement(cursor: Cursor) -> Statement:
-    if cursor.at_symbol("("):
-        return query(cursor)
-    verb = cursor.word()
-    if verb in _QUERIES:
-        return query(cursor)
-    if verb in _COMMANDS:
-        cursor.take()
-        return _COMMANDS[verb](cursor)
-    if verb in _OTHER_COMMANDS:
-        raise not_supported(verb.upper())
-    if verb not in ("create", "alter", "drop"):
-        raise cursor.syntax_error()
-    cursor.take()
-    what = cursor.word() or ""
-    rule = _OBJECTS.get((verb, what))
-    if rule is not None:
-        cursor.take()
-        return rule(cursor)
-    if what in _OTHER_OBJECTS:
-        raise not_supported(f"{verb} {what}".upper())
-    raise cursor.syntax_error()
+def _parsed(text: str) -> Iterator[tuple[Json, Source]]:
+    """The nodes of the statements, and their text."""
+    plain, found = extensions.rewrite(scan(text))
+    tokens = plain.tokens
+    data = text.encode()
+    starts = [token.start for token in tokens]
+    for statement in parse_scanned(plain):
+        first = statement.get("stmt_location", 0)
+        length = statement.get("stmt_len", 0)
+        end = first + length if length else len(data)
+        own = tokens[bisect_left(starts, first) : bisect_left(starts, end)]
+        source = Source(data, own, end)
+        yield found.restore(statement["stmt"], source), source
+
+
+def _statement(node: Json, source: Source) -> Statement:
+    raw = RawNode.of(node)
+    kind = raw.kind
+    if kind in _OBJECTS:
+        kind += f" {raw.take(_OBJECTS[kind])}"
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise not_supported(_name(raw.kind, source))
+    found = reader(raw, source)
+    raw.done()
+    return replace(found, notices=source.notices, span=source.span)
+
+
+def _name(kind: str, source: Source) -> str:
+    """The statement's name in a refusal."""
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    words = [source.word(number) for number in range(4)]
+    if words[1:3] == ["or", "replace"]:
+        del words[1:3]
+    name = " ".join(words[: 2 if words[0] in _VERBS else 1]).upper()
+    return f"{name} ... {_CHANGES[kind]}" if kind in _CHANGES else name

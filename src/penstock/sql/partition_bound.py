@@ -1,18 +1,20 @@
 """Bounds of partitions (gram.y, PartitionBoundSpec; ruleutils.c, get_rule_expr of it).
 
-In: a cursor in front of FOR VALUES or DEFAULT, or the text that the catalog keeps. Out:
+In: a raw node, or the text that the catalog keeps. Out:
 ``PartitionBound``, whose ``str`` is that text. Which rows a bound takes is left to whoever routes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from penstock.errors import DuplicateObject, SqlSyntaxError
-from penstock.sql.cursor import Cursor, not_supported
-from penstock.sql.lexer import Kind, lex
-from penstock.sql.object_names import non_reserved_word
+from penstock.errors import SqlSyntaxError
+from penstock.sql.grammar.names import constant, not_supported
+from penstock.sql.query.libpg_query import parse_tree
+from penstock.sql.query.raw_node import Json, RawNode
 
 Datum = str | None
 """A constant: the text of its type's output function, None for NULL."""
@@ -32,6 +34,9 @@ class Strategy(Enum):
     RANGE = "range"
     HASH = "hash"
     DEFAULT = "default"
+
+
+_STRATEGIES: Final = {"l": Strategy.LIST, "r": Strategy.RANGE, "h": Strategy.HASH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,10 @@ class PartitionBound:
 
 def parse_partition_bound(text: str) -> PartitionBound:
     """The bound that ``str`` has printed. Raises SqlSyntaxError."""
-    cursor = Cursor(lex(text), text)
-    bound = partition_bound(cursor)
-    cursor.expect_end()
-    return bound
+    match parse_tree(f"CREATE TABLE t PARTITION OF p {text}"):
+        case [{"CreateStmt": {"partbound": fields}}]:
+            return partition_bound(fields)
+    raise SqlSyntaxError("invalid partition bound")
 
 
 def strategy_of(partition_key: str) -> Strategy:
@@ -90,86 +95,47 @@ def key_columns(partition_key: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def partition_bound(cursor: Cursor) -> PartitionBound:
-    """``PartitionBoundSpec``"""
-    if cursor.accept("default"):
-        return PartitionBound(Strategy.DEFAULT)
-    cursor.expect("for", "values")
-    if cursor.accept("with"):
-        return _hash(cursor)
-    if cursor.accept("in"):
-        return PartitionBound(Strategy.LIST, values=_values(cursor))
-    cursor.expect("from")
-    lower = _limits(cursor)
-    cursor.expect("to")
-    return PartitionBound(Strategy.RANGE, lower=lower, upper=_limits(cursor))
+def partition_bound(fields: Json) -> PartitionBound:
+    """The fields of a PartitionBoundSpec."""
+    raw = RawNode("PartitionBoundSpec", fields)
+    strategy = _STRATEGIES.get(raw.take("strategy"))
+    if raw.take("is_default"):
+        strategy = Strategy.DEFAULT
+    assert strategy is not None
+    found = PartitionBound(
+        strategy,
+        _values(raw.nodes("listdatums")),
+        _limits(raw.nodes("lowerdatums")),
+        _limits(raw.nodes("upperdatums")),
+        int(raw.take("modulus") or 0),
+        int(raw.take("remainder") or 0),
+    )
+    raw.done()
+    return found
 
 
-def _hash(cursor: Cursor) -> PartitionBound:
-    cursor.expect_symbol("(")
-    found: dict[str, int] = {}
-    while True:
-        name = non_reserved_word(cursor)
-        if cursor.token.kind is not Kind.INTEGER:
-            raise cursor.syntax_error()
-        number = int(cursor.take().value)
-        if name not in ("modulus", "remainder"):
-            raise SqlSyntaxError(f'unrecognized hash partition bound specification "{name}"')
-        if name in found:
-            raise DuplicateObject(f"{name} for hash partition provided more than once")
-        found[name] = number
-        if not cursor.accept_symbol(","):
-            break
-    cursor.expect_symbol(")")
-    for name in ("modulus", "remainder"):
-        if name not in found:
-            raise SqlSyntaxError(f"{name} for hash partition must be specified")
-    return PartitionBound(Strategy.HASH, modulus=found["modulus"], remainder=found["remainder"])
-
-
-def _values(cursor: Cursor) -> tuple[Datum, ...]:
-    values = _limits(cursor)
+def _values(nodes: Sequence[Json]) -> tuple[Datum, ...]:
+    values = _limits(nodes)
     for value in values:
         if isinstance(value, Limit):
             raise not_supported(f"{value.value} in a list")
     return values  # type: ignore[return-value]
 
 
-def _limits(cursor: Cursor) -> tuple[Datum | Limit, ...]:
-    cursor.expect_symbol("(")
-    limits = [_datum(cursor)]
-    while cursor.accept_symbol(","):
-        limits.append(_datum(cursor))
-    cursor.expect_symbol(")")
-    return tuple(limits)
+def _limits(nodes: Sequence[Json]) -> tuple[Datum | Limit, ...]:
+    return tuple(_datum(node) for node in nodes)
 
 
-def _datum(cursor: Cursor) -> Datum | Limit:
+def _datum(node: Json) -> Datum | Limit:
     """A constant; other expressions are refused."""
-    token = cursor.token
-    if cursor.at_symbol(")"):
-        raise cursor.syntax_error()
-    after = cursor.token_after()
-    if not (after.kind is Kind.SYMBOL and after.value in (",", ")")) and token.value not in "+-":
-        raise not_supported("an expression as a partition's bound")
-    if token.kind is Kind.STRING:
-        return cursor.take().value
-    if token.kind is Kind.WORD:
-        return _word(cursor)
-    if token.kind in (Kind.INTEGER, Kind.FLOAT) or token.value in ("+", "-"):
-        return str(cursor.numeric_only())
-    raise cursor.syntax_error()
-
-
-def _word(cursor: Cursor) -> Datum | Limit:
-    word = cursor.take().value
-    match word:
-        case "minvalue" | "maxvalue":
-            return Limit(word.upper())
-        case "null":
-            return None
-        case "true" | "false":
-            return word
+    match node:
+        case {"ColumnRef": {"fields": [{"String": {"sval": "minvalue" | "maxvalue" as limit}}]}}:
+            return Limit(limit.upper())
+        case {"A_Const": _}:
+            value = constant(node)
+            if isinstance(value, bool):
+                return "true" if value else "false"
+            return None if value is None else str(value)
     raise not_supported("an expression as a partition's bound")
 
 

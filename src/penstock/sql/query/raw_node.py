@@ -27,10 +27,11 @@ _PLACES: Final = frozenset(
 
 
 class RawNode:
-    """``kind``: its name in parsenodes.h, such as ``SelectStmt``."""
+    """``kind``: its name in parsenodes.h, such as ``SelectStmt``; ``place``: of its text."""
 
     def __init__(self, kind: str, fields: Json) -> None:
         self.kind = kind
+        self.place: int = fields.get("location", 0)
         self._fields = {name: value for name, value in fields.items() if name not in _PLACES}
 
     @classmethod
@@ -62,6 +63,10 @@ class RawNode:
         for name in names:
             self._fields.pop(name, None)
 
+    def clear(self) -> None:
+        """All that is left is read elsewhere."""
+        self._fields.clear()
+
     def expect(self, name: str, *values: object) -> None:
         """A field may have these values alone. Raises FeatureNotSupported."""
         value = self.take(name)
@@ -83,18 +88,30 @@ def string(node: Json) -> str:
 
 
 _CLAUSES: Final = {
+    "accessMethod": "USING",
     "agg_within_group": "WITHIN GROUP",
+    "collClause": "COLLATE",
+    "compression": "COMPRESSION",
     "cycle_clause": "CYCLE",
     "func_variadic": "VARIADIC",
+    "deferrable": "DEFERRABLE",
     "fromClause": "FROM",
+    "inhRelations": "INHERITS",
+    "initdeferred": "INITIALLY DEFERRED",
     "intoClause": "SELECT ... INTO",
     "lockingClause": "FOR UPDATE and FOR SHARE",
+    "ofTypename": "OF",
     "onConflictClause": "ON CONFLICT",
     "returningClause": "RETURNING",
     "returningList": "RETURNING",
+    "schemaElts": "a schema with elements",
     "search_clause": "SEARCH",
     "setof": "SETOF",
+    "storage_name": "STORAGE",
+    "tableSpace": "TABLESPACE",
+    "tablespacename": "TABLESPACE",
     "usingClause": "USING",
+    "whereClause": "WHERE",
     "withClause": "WITH",
 }
 

@@ -1,0 +1,228 @@
+"""Columns as CREATE and ALTER TABLE write them (parsenodes.h, ColumnDef, TypeName, Constraint).
+
+In: raw nodes. Out: frozen values. Types are names under which PostgreSQL's catalog knows them, with
+their modifiers as written; which types those are is left to ``penstock.pgtypes.type_names``. What a
+Delta table cannot keep (checks, storage) is refused by name (0A000).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
+from penstock.relation import AttGenerated
+from penstock.sql.default_grammar import default_constant
+from penstock.sql.grammar.names import constant, not_supported, relation
+from penstock.sql.grammar.source import Source
+from penstock.sql.object_names import RangeVar
+from penstock.sql.query.raw_node import Json, RawNode
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """``name``: without ``pg_catalog``; ``schema``: one that was written. ``modifiers``: integers.
+
+    ``array``: with brackets or ARRAY; PostgreSQL ignores how many and what is in them.
+    """
+
+    name: str
+    schema: str | None = None
+    modifiers: tuple[int, ...] = ()
+    array: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """[CONSTRAINT name] UNIQUE (columns)"""
+
+    columns: tuple[str, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """GENERATED ALWAYS AS (expression) STORED or VIRTUAL; the expression as it was written."""
+
+    expression: str
+    kind: AttGenerated
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDef:
+    """A column with the constraints that were written behind it.
+
+    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED.
+    """
+
+    name: str
+    type: ColumnType
+    not_null: bool = False
+    null: bool = False
+    primary_key: bool = False
+    default: str | None = None
+    generations: tuple[Generation, ...] = ()
+    references: RangeVar | None = None
+    unique: Unique | None = None
+
+
+_CATALOG: Final = "pg_catalog"
+_FULL_RANGE: Final = 0x7FFF
+"""INTERVAL_FULL_RANGE: of an interval without fields, in front of its precision."""
+_FOREIGN_KEY: Final = {
+    "fk_matchtype": ("s", "MATCH"),
+    "fk_upd_action": ("a", "ON UPDATE"),
+    "fk_del_action": ("a", "ON DELETE"),
+}
+"""What means nothing more than REFERENCES alone."""
+
+
+def column_type(fields: Json) -> ColumnType:
+    """The fields of a TypeName."""
+    raw = RawNode("TypeName", fields)
+    names, array = raw.names("names"), bool(raw.take("arrayBounds"))
+    modifiers = tuple(_modifier(node) for node in raw.nodes("typmods"))
+    raw.ignore("typemod")
+    if raw.take("pct_type"):
+        raise not_supported("%TYPE")
+    if raw.take("setof"):
+        raise not_supported("SETOF")
+    raw.done()
+    if len(names) > 2:
+        raise not_supported("a type in another database")
+    schema = names[0] if len(names) == 2 and names[0] != _CATALOG else None
+    if modifiers and names == (_CATALOG, "interval"):
+        if modifiers[0] != _FULL_RANGE:
+            raise not_supported("an interval with fields")
+        modifiers = modifiers[1:]
+    return ColumnType(names[-1], schema, modifiers, array)
+
+
+def _modifier(node: Json) -> int:
+    """An integer; other expressions are refused."""
+    value = constant(node) if "A_Const" in node else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        if value and isinstance(value, str) and "fval" in node["A_Const"]:
+            raise InvalidParameterValue(f'invalid input syntax for type integer: "{value}"')
+        raise not_supported("a type modifier that is no integer")
+    return value
+
+
+def column_def(raw: RawNode, source: Source) -> ColumnDef:
+    """Of a ColumnDef with a type. Raises SqlSyntaxError, FeatureNotSupported."""
+    name, type_ = raw.take("colname"), column_type(raw.take("typeName"))
+    raw.ignore("is_local")
+    found: set[str] = set()
+    defaults: list[str | None] = []
+    generations: list[Generation] = []
+    references: RangeVar | None = None
+    unique: Unique | None = None
+    for node in raw.nodes("constraints"):
+        constraint = RawNode.of(node)
+        kind = constraint.take("contype").removeprefix("CONSTR_")
+        match kind:
+            case "NOTNULL" | "NULL" | "PRIMARY":
+                _key_options(constraint, "PRIMARY KEY")
+                found.add(kind)
+            case "UNIQUE":
+                unique = unique or _unique(constraint, (name,))
+            case "DEFAULT":
+                if defaults:
+                    raise SqlSyntaxError(f'multiple default values specified for column "{name}"')
+                defaults.append(default_constant(constraint.take("raw_expr")))
+            case "GENERATED":
+                generations.append(_generation(constraint, source))
+            case "FOREIGN" if references is None:
+                references = _references(constraint)
+            case _:
+                raise refused(kind)
+        constraint.ignore("conname")
+        constraint.done()
+    raw.done()
+    return ColumnDef(
+        name,
+        type_,
+        not_null="NOTNULL" in found,
+        null="NULL" in found,
+        primary_key="PRIMARY" in found,
+        default=defaults[0] if defaults else None,
+        generations=tuple(generations),
+        references=references,
+        unique=unique,
+    )
+
+
+def refused(kind: str) -> FeatureNotSupported:
+    """The error for a constraint that there is not; to be raised."""
+    if kind == "IDENTITY":
+        return FeatureNotSupported(
+            "GENERATED ... AS IDENTITY is not supported",
+            hint="A node has no sequences: leave the clause out, and give the column its values in "
+            "INSERT.",
+        )
+    names = {
+        "FOREIGN": "REFERENCES of several tables",
+        "EXCLUSION": "EXCLUDE",
+        "NOTNULL": "NOT NULL as a table constraint",
+    }
+    shown = names.get(kind, kind.removeprefix("ATTR_").replace("_", " "))
+    return not_supported(shown)
+
+
+def table_constraint(raw: RawNode) -> tuple[str, ...] | Unique:
+    """The columns of PRIMARY KEY, or UNIQUE. Raises FeatureNotSupported for the others."""
+    kind = raw.take("contype").removeprefix("CONSTR_")
+    name, columns = raw.take("conname"), raw.names("keys")
+    found: tuple[str, ...] | Unique
+    match kind:
+        case "PRIMARY":
+            _key_options(raw, "PRIMARY KEY")
+            found = columns
+        case "UNIQUE":
+            found = _unique(raw, columns, name)
+        case "FOREIGN":
+            raise not_supported("FOREIGN KEY")
+        case _:
+            raise refused(kind)
+    raw.done()
+    return found
+
+
+def _key_options(raw: RawNode, what: str) -> None:
+    raw.ignore("is_enforced", "initially_valid")
+    if raw.take("indexname"):
+        raise not_supported(f"{what} USING INDEX")
+    if raw.take("without_overlaps"):
+        raise not_supported(f"{what} ... WITHOUT OVERLAPS")
+    if raw.take("indexspace"):
+        raise not_supported(f"{what} ... USING INDEX TABLESPACE")
+    if raw.take("options"):
+        raise not_supported(f"{what} ... WITH")
+    if what == "PRIMARY KEY":
+        raw.ignore("including")  # columns that an index has beside its key
+    elif raw.take("including"):
+        raise not_supported(f"{what} ... INCLUDE")
+
+
+def _unique(raw: RawNode, columns: tuple[str, ...], name: str | None = None) -> Unique:
+    if raw.take("nulls_not_distinct"):
+        raise not_supported("UNIQUE NULLS NOT DISTINCT")
+    _key_options(raw, "UNIQUE")
+    return Unique(columns, name or raw.take("conname"))
+
+
+def _generation(raw: RawNode, source: Source) -> Generation:
+    raw.ignore("raw_expr", "generated_when")  # PostgreSQL's grammar has ALWAYS alone
+    stored = raw.take("generated_kind") == "s"
+    return Generation(
+        source.parenthesized(raw.place), AttGenerated.STORED if stored else AttGenerated.VIRTUAL
+    )
+
+
+def _references(raw: RawNode) -> RangeVar:
+    """Without actions of its own."""
+    raw.ignore("pk_attrs", "is_enforced", "initially_valid")
+    for field, (plain, clause) in _FOREIGN_KEY.items():
+        if raw.take(field) != plain:
+            raise not_supported(f"REFERENCES ... {clause}")
+    return relation(raw, "pktable")

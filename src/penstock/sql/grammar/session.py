@@ -1,0 +1,209 @@
+"""Statements about a session and its transactions (parsenodes.h, VariableSetStmt and others).
+
+In: raw nodes. Out: frozen values. Which parameters there are and what they may hold, and what a
+transaction block may hold, is left to the session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from penstock.sql.grammar.names import Readers, constant, def_elems, not_supported
+from penstock.sql.grammar.source import Source
+from penstock.sql.query.raw_node import Json, RawNode
+from penstock.sql.statements import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class SetVariable(Statement):
+    """SET [SESSION | LOCAL] name {TO | =} values; ``values`` None means DEFAULT.
+
+    Forms with words of their own have the parameter's name: ``timezone`` (SET TIME ZONE),
+    ``client_encoding`` (NAMES), ``search_path`` (SCHEMA), ``role``, ``session_authorization``.
+    """
+
+    name: str
+    values: tuple[str | int, ...] | None
+    local: bool = False
+
+    @property
+    def text(self) -> str:
+        """The values as one text, as flatten_set_variable_args makes it of simple ones."""
+        return ", ".join(str(value) for value in self.values or ())
+
+
+@dataclass(frozen=True, slots=True)
+class ResetVariable(Statement):
+    """RESET name; ``name`` None means ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowVariable(Statement):
+    """SHOW name; ``name`` None means ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionModes:
+    """Modes as written, None where nothing is said. ``isolation``: ``repeatable read`` ..."""
+
+    isolation: str | None = None
+    read_only: bool | None = None
+    deferrable: bool | None = None
+
+
+class TransactionKind(Enum):
+    """TransactionStmtKind; the value is the command tag."""
+
+    BEGIN = "BEGIN"
+    START = "START TRANSACTION"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction(Statement):
+    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; ``chain``: AND CHAIN."""
+
+    kind: TransactionKind
+    modes: TransactionModes = TransactionModes()
+    chain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransaction(Statement):
+    """SET TRANSACTION modes; ``session``: SET SESSION CHARACTERISTICS AS TRANSACTION."""
+
+    modes: TransactionModes
+    session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransactionSnapshot(Statement):
+    """SET TRANSACTION SNAPSHOT 'snapshot'."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Statement):
+    """DISCARD what: ``all``, ``plans``, ``sequences`` or ``temp``."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deallocate(Statement):
+    """DEALLOCATE [PREPARE] name; ``name`` None means ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCursor(Statement):
+    """CLOSE name; ``name`` None means ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisten(Statement):
+    """UNLISTEN channel; ``channel`` None means *."""
+
+    channel: str | None
+
+
+_TRANSACTION: Final = "TRANS_STMT_"
+_KINDS: Final = {
+    "BEGIN": TransactionKind.BEGIN,
+    "START": TransactionKind.START,
+    "COMMIT": TransactionKind.COMMIT,
+    "ROLLBACK": TransactionKind.ROLLBACK,
+}
+_OTHER_KINDS: Final = {
+    "PREPARE": "PREPARE TRANSACTION",
+    "ROLLBACK_TO": "ROLLBACK TO SAVEPOINT",
+}
+
+
+def _set(raw: RawNode, _source: Source) -> Statement:
+    """SET and RESET, in all forms; those with words of their own have the parameter's name."""
+    kind, name = raw.take("kind"), raw.take("name")
+    local = bool(raw.take("is_local"))
+    raw.ignore("jumble_args")
+    match kind:
+        case "VAR_SET_DEFAULT":
+            return SetVariable(name, None, local)
+        case "VAR_SET_VALUE":
+            return SetVariable(name, tuple(_value(node) for node in raw.nodes("args")), local)
+        case "VAR_SET_MULTI" if name == "TRANSACTION SNAPSHOT":
+            (snapshot,) = raw.nodes("args")
+            return SetTransactionSnapshot(str(constant(snapshot)))
+        case "VAR_SET_MULTI":
+            return SetTransaction(_modes(raw, "args"), session=name != "TRANSACTION")
+        case "VAR_RESET" | "VAR_RESET_ALL":
+            return ResetVariable(name)
+    raise not_supported("SET ... FROM CURRENT")
+
+
+def _value(node: Json) -> str | int:
+    """``var_value``"""
+    if "A_Const" not in node:
+        raise not_supported("SET TIME ZONE INTERVAL")
+    value = constant(node)
+    return value if isinstance(value, int) else str(value)
+
+
+def _show(raw: RawNode, _source: Source) -> ShowVariable:
+    name = raw.take("name")
+    return ShowVariable(None if name == "all" else name)
+
+
+def _transaction(raw: RawNode, _source: Source) -> Transaction:
+    kind = raw.take("kind").removeprefix(_TRANSACTION)
+    if kind not in _KINDS:
+        raise not_supported(_OTHER_KINDS.get(kind, kind.replace("_", " ")))
+    return Transaction(_KINDS[kind], _modes(raw, "options"), bool(raw.take("chain")))
+
+
+def _modes(raw: RawNode, field: str) -> TransactionModes:
+    """``transaction_mode_list``; of several the last counts."""
+    modes: dict[str, Any] = {}
+    for name, node in def_elems(raw, field):
+        assert node is not None
+        value, mode = constant(node), name.removeprefix("transaction_")
+        modes[mode] = value if mode == "isolation" else bool(value)
+    return TransactionModes(**modes)
+
+
+def _discard(raw: RawNode, _source: Source) -> Discard:
+    return Discard(raw.take("target").removeprefix("DISCARD_").lower())
+
+
+def _deallocate(raw: RawNode, _source: Source) -> Deallocate:
+    raw.ignore("isall")
+    return Deallocate(raw.take("name"))
+
+
+def _close(raw: RawNode, _source: Source) -> CloseCursor:
+    return CloseCursor(raw.take("portalname"))
+
+
+def _unlisten(raw: RawNode, _source: Source) -> Unlisten:
+    return Unlisten(raw.take("conditionname"))
+
+
+READERS: Final[Readers] = {
+    "VariableSetStmt": _set,
+    "VariableShowStmt": _show,
+    "TransactionStmt": _transaction,
+    "DiscardStmt": _discard,
+    "DeallocateStmt": _deallocate,
+    "ClosePortalStmt": _close,
+    "UnlistenStmt": _unlisten,
+}

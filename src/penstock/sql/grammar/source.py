@@ -1,0 +1,93 @@
+"""The text of statements, and pieces of it as they were written (scan.l).
+
+In: a text that PostgreSQL's scanner has cut, and places that nodes of its parse tree bear. Out: the
+text of queries and expressions, which is kept, and what the scanner has to say of names.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.identifiers import fold, truncate
+from penstock.sql.query.libpg_query import ScanToken, Token
+
+_OPEN: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
+_CLOSE: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
+_NAME_DATA: Final = 64
+
+
+class Source:
+    """One statement. ``tokens``: its own, without comments; places count bytes."""
+
+    def __init__(self, data: bytes, tokens: Sequence[ScanToken], end: int) -> None:
+        self._data = data
+        self.tokens = tokens
+        self._starts = [token.start for token in tokens]
+        self._end = end
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where it stands, in characters; comments after it are part of it, blanks are not."""
+        before = len(self._data[: self.tokens[0].start].decode())
+        return before, before + len(self._data[self.tokens[0].start : self._end].decode().rstrip())
+
+    @property
+    def text(self) -> str:
+        """From the first token to the last."""
+        return self.between(0, len(self.tokens))
+
+    @property
+    def last(self) -> str:
+        """The last token."""
+        return self.between(len(self.tokens) - 1, len(self.tokens))
+
+    def between(self, first: int, stop: int) -> str:
+        """The text of some tokens, with what stands between them."""
+        if stop <= first:
+            return ""
+        return self._data[self.tokens[first].start : self.tokens[stop - 1].end].decode()
+
+    def word(self, number: int) -> str:
+        """A token as it was written, in lower case; "" where there is none."""
+        if number >= len(self.tokens):
+            return ""
+        token = self.tokens[number]
+        return fold(self._data[token.start : token.end].decode())
+
+    def find(self, kind: int, place: int = 0) -> int:
+        """The first token of a kind that is in no parentheses which begin after ``place``."""
+        depth = 0
+        for number in range(bisect_left(self._starts, place), len(self.tokens)):
+            here = self.tokens[number].kind
+            if here == kind and depth <= 0:
+                return number
+            depth += (here in _OPEN) - (here in _CLOSE)
+        raise AssertionError("the parse tree tells of what the text has not")
+
+    def parenthesized(self, place: int = 0) -> str:
+        """What stands in the first parentheses from a place on."""
+        first = self.find(Token.ASCII_40, place)
+        depth = 0
+        for number in range(first, len(self.tokens)):
+            here = self.tokens[number].kind
+            depth += (here in _OPEN) - (here in _CLOSE)
+            if not depth:
+                return self.between(first + 1, number)
+        raise AssertionError("parentheses do not match")
+
+    def where(self, place: int) -> str:
+        """What stands in the parentheses after the word WHERE."""
+        return self.parenthesized(self.tokens[self.find(Token.WHERE, place)].start)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Texts of NOTICEs (42622), of names that were cut."""
+        long = (t for t in self.tokens if t.kind == Token.IDENT and t.end - t.start >= _NAME_DATA)
+        found = (truncate(_name(self._data[token.start : token.end].decode())) for token in long)
+        return tuple(notice for _, notice in found if notice)
+
+
+def _name(written: str) -> str:
+    return written[1:-1].replace('""', '"') if written.startswith('"') else fold(written)

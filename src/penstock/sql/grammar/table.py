@@ -1,0 +1,257 @@
+"""CREATE and DROP of tables and schemas (parsenodes.h, CreateStmt, CreateTableAsStmt).
+
+In: raw nodes. Out: frozen values. What a Delta table cannot keep is refused by name (0A000).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import SqlSyntaxError
+from penstock.sql.default_grammar import default_constant
+from penstock.sql.grammar.column import (
+    ColumnDef,
+    Unique,
+    column_def,
+    table_constraint,
+)
+from penstock.sql.grammar.names import (
+    Readers,
+    any_names,
+    cascades,
+    not_supported,
+    relation,
+    relations,
+    role_spec,
+)
+from penstock.sql.grammar.source import Source
+from penstock.sql.object_names import RangeVar, RoleSpec
+from penstock.sql.partition_bound import PartitionBound, Strategy, partition_bound
+from penstock.sql.query.libpg_query import Token
+from penstock.sql.query.raw_node import Json, RawNode
+from penstock.sql.quoting import quote_identifier
+from penstock.sql.statements import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """PARTITION BY strategy (columns)."""
+
+    strategy: Strategy
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """As the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
+        return f"{self.strategy.name} ({', '.join(map(quote_identifier, self.columns))})"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Statement):
+    """CREATE TABLE. ``primary_keys``, ``uniques``: each PRIMARY KEY (...) and UNIQUE (...) of the
+    table form, in order.
+
+    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from there, with
+    ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
+    """
+
+    relation: RangeVar
+    columns: tuple[ColumnDef, ...] = ()
+    primary_keys: tuple[tuple[str, ...], ...] = ()
+    missing_ok: bool = False
+    partition_by: PartitionSpec | None = None
+    parent: RangeVar | None = None
+    bound: PartitionBound | None = None
+    defaults: tuple[tuple[str, str | None], ...] = ()
+    like: RangeVar | None = None
+    like_at: int = 0
+    uniques: tuple[Unique, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableAs(Statement):
+    """CREATE TABLE relation [(columns)] AS query [WITH [NO] DATA]."""
+
+    relation: RangeVar
+    columns: tuple[str, ...]
+    query: str
+    missing_ok: bool = False
+    with_data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Statement):
+    """DROP TABLE [IF EXISTS] relations [CASCADE | RESTRICT]."""
+
+    relations: tuple[RangeVar, ...]
+    missing_ok: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSchema(Statement):
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; no name: the owner's."""
+
+    name: str | None
+    owner: RoleSpec | None = None
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropSchema(Statement):
+    """DROP SCHEMA [IF EXISTS] names [CASCADE | RESTRICT]."""
+
+    names: tuple[str, ...]
+    missing_ok: bool = False
+    cascade: bool = False
+
+
+@dataclass
+class _Elements:
+    """Columns, keys of table constraints, and LIKE with the number of columns in front of it."""
+
+    columns: list[ColumnDef] = field(default_factory=list)
+    keys: list[tuple[str, ...]] = field(default_factory=list)
+    uniques: list[Unique] = field(default_factory=list)
+    like: RangeVar | None = None
+    like_at: int = 0
+
+
+def _create(raw: RawNode, source: Source) -> CreateTable:
+    missing_ok, table = bool(raw.take("if_not_exists")), relation(raw)
+    raw.expect("oncommit", "ONCOMMIT_NOOP")
+    spec = _partition_spec(raw.node("partspec"))
+    bound = raw.node("partbound")
+    if bound is not None:
+        (parent,) = relations(raw, "inhRelations")
+        return CreateTable(
+            table,
+            missing_ok=missing_ok,
+            partition_by=spec,
+            parent=parent,
+            bound=partition_bound(bound),
+            defaults=tuple(_partition_default(node) for node in raw.nodes("tableElts")),
+        )
+    elements = _elements(raw, source)
+    return CreateTable(
+        table,
+        tuple(elements.columns),
+        tuple(elements.keys),
+        missing_ok,
+        spec,
+        like=elements.like,
+        like_at=elements.like_at,
+        uniques=tuple(elements.uniques),
+    )
+
+
+def _elements(raw: RawNode, source: Source) -> _Elements:
+    found = _Elements()
+    for node in raw.nodes("tableElts"):
+        element = RawNode.of(node)
+        if element.kind == "TableLikeClause":
+            if found.like is not None:
+                raise not_supported("LIKE of several tables")
+            found.like, found.like_at = _like(element), len(found.columns)
+        elif element.kind == "ColumnDef":
+            found.columns.append(column_def(element, source))
+        elif isinstance(key := table_constraint(element), Unique):
+            found.uniques.append(key)
+        else:
+            found.keys.append(key)
+    return found
+
+
+def _like(raw: RawNode) -> RangeVar:
+    """``TableLikeClause``, of columns alone"""
+    if raw.take("options"):
+        raise not_supported("LIKE ... INCLUDING")
+    return relation(raw)
+
+
+def _partition_default(node: Json) -> tuple[str, str | None]:
+    """A column with a default of its own."""
+    match node:
+        case {
+            "ColumnDef": {
+                "colname": name,
+                "constraints": [
+                    {"Constraint": {"contype": "CONSTR_DEFAULT", "raw_expr": expression}}
+                ],
+            }
+        }:
+            return name, default_constant(expression)
+    raise not_supported("PARTITION OF with constraints of columns")
+
+
+def _partition_spec(fields: Json | None) -> PartitionSpec | None:
+    if fields is None:
+        return None
+    raw = RawNode("PartitionSpec", fields)
+    strategy = Strategy(raw.take("strategy").removeprefix("PARTITION_STRATEGY_").lower())
+    columns = tuple(_partition_column(node) for node in raw.nodes("partParams"))
+    raw.done()
+    if strategy is Strategy.LIST and len(columns) > 1:
+        raise SqlSyntaxError(
+            'cannot use "list" partition strategy with more than one column', sqlstate="42P17"
+        )
+    return PartitionSpec(strategy, columns)
+
+
+def _partition_column(node: Json) -> str:
+    raw = RawNode.of(node)
+    if raw.take("expr"):
+        raise not_supported("an expression as partition key")
+    if raw.take("collation") or raw.take("opclass"):
+        raise not_supported("a partition key with collation or operator class")
+    name = raw.take("name")
+    raw.done()
+    return str(name)
+
+
+def _create_as(raw: RawNode, source: Source) -> CreateTableAs:
+    raw.ignore("query")
+    missing_ok = bool(raw.take("if_not_exists"))
+    into = RawNode("IntoClause", raw.take("into"))
+    into.expect("onCommit", "ONCOMMIT_NOOP")
+    table, columns = relation(into, "rel"), into.names("colNames")
+    with_data = not into.take("skipData")
+    into.done()
+    return CreateTableAs(table, columns, _query(source), missing_ok, with_data=with_data)
+
+
+def _query(source: Source) -> str:
+    """After AS, and before WITH [NO] DATA."""
+    kinds = [token.kind for token in source.tokens]
+    stop = len(kinds)
+    if kinds[-2:] == [Token.WITH, Token.DATA_P]:
+        stop -= 2
+    elif kinds[-3:] == [Token.WITH, Token.NO, Token.DATA_P]:
+        stop -= 3
+    return source.between(source.find(Token.AS) + 1, stop)
+
+
+def _drop(raw: RawNode, _source: Source) -> DropTable:
+    return DropTable(any_names(raw, "objects"), bool(raw.take("missing_ok")), cascades(raw))
+
+
+def _create_schema(raw: RawNode, _source: Source) -> CreateSchema:
+    owner = raw.node("authrole")
+    return CreateSchema(
+        raw.take("schemaname"),
+        None if owner is None else role_spec(owner),
+        bool(raw.take("if_not_exists")),
+    )
+
+
+def _drop_schema(raw: RawNode, _source: Source) -> DropSchema:
+    return DropSchema(raw.names("objects"), bool(raw.take("missing_ok")), cascades(raw))
+
+
+READERS: Final[Readers] = {
+    "CreateStmt": _create,
+    "CreateTableAsStmt OBJECT_TABLE": _create_as,
+    "DropStmt OBJECT_TABLE": _drop,
+    "CreateSchemaStmt": _create_schema,
+    "DropStmt OBJECT_SCHEMA": _drop_schema,
+}
