@@ -12,13 +12,15 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-subscribing bench-publishing bench-memory lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
 	@echo '                 SOURCE=postgresql://... PUBLICATION=name: with your own database'
 	@echo 'make test        set up and run all tests       (ARGS="tests/sql -k name" for some)'
 	@echo 'make test-fast   those that need neither Spark nor a server of PostgreSQL'
+	@echo 'make test-lowest  a part of them with the lowest versions that pyproject.toml allows'
+	@echo 'make coverage    what tests without Spark and PostgreSQL reach of floors 0 and 1'
 	@echo 'make oracle      row filters and queries beside PostgreSQL 18, a million pairs (PAIRS=1000000)'
 	@echo 'make tap         PostgreSQL'"'"'s own subscription tests with a node at one end'
 	@echo '                 (ROLE=subscriber or publisher, FILES="001 028", TAP_SOURCE=archive)'
@@ -70,7 +72,31 @@ test: setup $(STAMPS)/classes
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 test-fast: $(STAMPS)/python
-	$(BIN)/python -m pytest --numprocesses=2 -m "not spark and not postgres and not slow" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal -m "not spark and not postgres and not slow" $(ARGS)
+
+# In an environment of its own; uv resolves, with its own configuration of the index.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/end_to_end/test_refresh.py
+$(LOWEST)/made: pyproject.toml $(STAMPS)/python
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--editable '.[dev]'
+	@touch $@
+
+test-lowest: $(LOWEST)/made setup $(STAMPS)/classes
+	$(LOWEST)/bin/python -m pytest --numprocesses=2 \
+		-m "not spark and not postgres and not slow" $(ARGS)
+	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
+
+# Floors 0 and 1: what works without a server, a session or a clock.
+LOW_FLOORS := failpoint.py guc.py lsn.py relation.py cells.py civil.py wire_rows.py enum_type.py \
+	errors.py protocol/* pgoutput/* pgtypes/* sql/*
+comma := ,
+coverage: $(STAMPS)/python
+	$(BIN)/python -m coverage run --source=src/penstock -m pytest --quiet \
+		-m "not spark and not postgres and not slow" $(ARGS)
+	$(BIN)/python -m coverage report --skip-covered --show-missing \
+		--include="$(subst $() ,$(comma),$(addprefix src/penstock/,$(strip $(LOW_FLOORS))))"
 
 oracle: setup $(STAMPS)/classes
 	PENSTOCK_FILTER_PAIRS=$(or $(PAIRS),1000000) \
@@ -124,4 +150,4 @@ format: $(STAMPS)/python
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	rm -rf $(VENV) $(LOWEST) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

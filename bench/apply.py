@@ -135,7 +135,7 @@ def main(rows: int) -> None:
 
 def report(size: int, rows: int, timings: list[Timing], merged: list[float]) -> None:
     def median(part: str) -> float:
-        return statistics.median(getattr(timing, part) for timing in timings)
+        return float(statistics.median(getattr(timing, part) for timing in timings))
 
     total, merge = median("total"), statistics.median(merged)
     print(

@@ -6,7 +6,6 @@ statements by it.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Final
 
 import psycopg
 
-from node_process import NodeProcess
 from penstock import Node
+from penstock.embedded import NodeProcess, free_port
 from penstock.lsn import Lsn
 from servers import PUBLICATION, SUBSCRIPTION, Server
 
@@ -43,11 +42,10 @@ class Lake(Server):
 @contextmanager
 def lake(folder: Path, source: Server, *, fsync: bool) -> Iterator[Lake]:
     """A node with the source's published tables, copied once, published under the same name."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    process = NodeProcess(
-        folder, {"port": port, "fsync": fsync, "hba": ["host all all 127.0.0.1/32 trust"]}
-    )
+    port = free_port()
+    process = NodeProcess(folder)
+    process.init({"port": port, "fsync": fsync, "hba": ["host all all 127.0.0.1/32 trust"]})
+    process.environment["PENSTOCK_LOG"] = "DEBUG"
     node = Node(folder)
     node.sql("CREATE ROLE bench LOGIN REPLICATION SUPERUSER")
     node.sql(
@@ -56,7 +54,7 @@ def lake(folder: Path, source: Server, *, fsync: bool) -> Iterator[Lake]:
     )
     try:
         process.start()
-        process.wait(lambda: node.cut(SUBSCRIPTION) is not None, _START_S, "the lake's tables")
+        process.wait_until(lambda: node.cut(SUBSCRIPTION), "the lake's tables", _START_S)
         node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
         node.sql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE pgbench_accounts")
         conninfo = f"host=127.0.0.1 port={port} dbname=lake user=bench"

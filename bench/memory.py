@@ -24,9 +24,8 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from node_process import NodeProcess
 from penstock import Node
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, NodeProcess, wait_until
 from penstock.lakehouse.batches import BATCH_BYTES
 from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter
 from penstock.lakehouse.schema import Column, TableSchema
@@ -40,7 +39,7 @@ from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from servers import Server, wait_until
+from servers import Server
 
 _MIB: Final = 1 << 20
 _LONG: Final = 1800.0
@@ -191,7 +190,8 @@ def _many_files(options: argparse.Namespace, folder: Path, meter: Meter) -> None
 @contextlib.contextmanager
 def _node(folder: Path, parameters: dict[str, Any]) -> Iterator[tuple[NodeProcess, Node]]:
     folder.mkdir(parents=True, exist_ok=True)
-    process = NodeProcess(folder / "node", {"fsync": False, **parameters})
+    process = NodeProcess(folder / "node")
+    process.init({"fsync": False, **parameters})
     node = Node(folder / "node")
     process.start()
     try:
@@ -229,11 +229,11 @@ def _subscribe(
             source.execute(_large_values("large", options, 1))
         with contextlib.nullcontext() if stream else meter:
             node.sql(f"CREATE SUBSCRIPTION large CONNECTION '{conninfo}' PUBLICATION large")
-            process.wait(lambda: _rows(node, folder) is not None, _LONG, "the first cut")
+            process.wait_until(lambda: _rows(node, folder) is not None, "the first cut", _LONG)
         if stream:
             with meter:
                 source.execute(_large_values("large", options, 1))
-                process.wait(lambda: _rows(node, folder) == options.values, _LONG, "all rows")
+                process.wait_until(lambda: _rows(node, folder) == options.values, "all rows", _LONG)
         assert _rows(node, folder) == options.values
 
 
@@ -259,7 +259,7 @@ def _published(options: argparse.Namespace, folder: Path, meter: Meter) -> None:
         _node(folder, hba) as (process, node),
     ):
         node.sql("CREATE ROLE bench LOGIN REPLICATION SUPERUSER")
-        process.wait(lambda: _connects(conninfo), 120, "the port")
+        process.wait_until(lambda: _connects(conninfo), "the port", 120)
         with closing(Server(conninfo)) as lake, meter:
             lake.execute("CREATE TABLE large (id bigint PRIMARY KEY, v text)")
             _append(folder, options, 1)
@@ -267,11 +267,10 @@ def _published(options: argparse.Namespace, folder: Path, meter: Meter) -> None:
             target.execute("CREATE TABLE large (id bigint PRIMARY KEY, v text)")
             target.execute(f"CREATE SUBSCRIPTION large CONNECTION '{conninfo}' PUBLICATION large")
             count = "SELECT count(*) = {} FROM large"
-            wait_until(lambda: bool(target.value(count.format(options.values))), _LONG, "copy", 0.2)
+            wait_until(lambda: target.value(count.format(options.values)), "copy", _LONG, pause=0.2)
             _append(folder, options, options.values + 1)
-            wait_until(
-                lambda: bool(target.value(count.format(2 * options.values))), _LONG, "stream", 0.2
-            )
+            both = count.format(2 * options.values)
+            wait_until(lambda: target.value(both), "stream", _LONG, pause=0.2)
         target.execute("DROP SUBSCRIPTION large")
 
 

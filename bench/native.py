@@ -13,7 +13,8 @@ from typing import Final
 
 import psycopg
 
-from servers import PUBLICATION, SUBSCRIPTION, Server, wait_until
+from penstock.embedded import wait_until
+from servers import PUBLICATION, SUBSCRIPTION, Server
 
 NAME: Final = "PostgreSQL"
 _LONG: Final = 3600.0
@@ -75,7 +76,9 @@ class NativeSubscriber:
 
     def wait_behind(self, lsn: int) -> None:
         """Wait until a transaction that ended behind ``lsn`` is applied."""
-        wait_until(lambda: (self.applied() or 0) > lsn, _LONG, "native subscriber caught up")
+        wait_until(
+            lambda: (self.applied() or 0) > lsn, "native subscriber caught up", _LONG, pause=0.005
+        )
 
     def applied(self) -> int | None:
         value = self._subscriber.value(ORIGIN_SQL)
@@ -109,5 +112,5 @@ CHECKSUM_SQL: Final = (
 def checksum(server: Server) -> tuple[int, ...]:
     """Rows and two sums of pgbench_accounts, equal on publisher and subscribers."""
     sql = CHECKSUM_SQL.format(table="pgbench_accounts")
-    row = server.connection.execute(sql).fetchone()  # type: ignore[call-overload]
+    row = server.connection.execute(sql).fetchone()
     return tuple(int(value) for value in row or ())

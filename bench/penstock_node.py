@@ -17,8 +17,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from native import CHECKSUM_SQL
-from node_process import NodeProcess
 from penstock import Node
+from penstock.embedded import NodeProcess
+from report import logged
 from servers import PUBLICATION, SUBSCRIPTION, Server
 
 NAME: Final = "Penstock"
@@ -39,7 +40,9 @@ class PenstockSubscriber:
         parameters: dict[str, Any] = {"fsync": fsync}
         if stream_backlog:
             parameters["backlog_copy_threshold"] = -1
-        self._process = NodeProcess(folder, parameters)
+        self._process = NodeProcess(folder)
+        self._process.init(parameters)
+        self._process.environment["PENSTOCK_LOG"] = "DEBUG"
         self._warehouse = folder / "warehouse"
         self._node = Node(folder)
         self._cuts = CutLog(self._warehouse, SUBSCRIPTION)
@@ -99,6 +102,7 @@ class PenstockSubscriber:
     def checksum(self) -> tuple[int, ...]:
         """Rows and sums of pgbench_accounts at the newest cut, read by delta-rs."""
         cut = self._node.cut(SUBSCRIPTION)
+        assert cut is not None
         member = cut.tables["public", "pgbench_accounts"]
         table = DeltaTable(member.uri, version=member.version)
         result = QueryBuilder().register("t", table).execute(CHECKSUM_SQL.format(table="t"))
@@ -107,10 +111,11 @@ class PenstockSubscriber:
 
     def batches(self, since: int = 0) -> list[dict[str, float]]:
         """Phases of each batch in the log behind byte ``since``: seconds by name."""
-        return self._process.logged("batch", since)
+        return logged(self._process.log_path, "batch", since)
 
     def log_size(self) -> int:
-        return self._process.log_size()
+        """Bytes."""
+        return self._process.log_path.stat().st_size
 
     def log_tail(self) -> str:
         return self._process.log_tail()
@@ -130,7 +135,7 @@ class PenstockSubscriber:
         self._node.sql(statement)
 
     def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        self._process.wait(condition, seconds, what)
+        self._process.wait_until(condition, what, seconds, pause=0.005)
 
 
 def slot() -> str:

@@ -20,7 +20,7 @@ from typing import Final
 from lake import Lake, lake
 from native import NAME, NativeSubscriber, checksum
 from options import common_options, parsed
-from report import Comparison, comparison_table
+from report import Comparison, comparison_table, logged
 from servers import Server, clusters
 
 _LAKE: Final = "Penstock"
@@ -86,10 +86,11 @@ def _comparison(what: str, count: int, times: dict[str, list[float]]) -> Compari
 
 def _copy(side: NativeSubscriber, publisher: Server) -> float:
     """A new subscription until its table is copied; seconds."""
-    logged = publisher.process.log_size() if isinstance(publisher, Lake) else 0
+    log = publisher.process.log_path if isinstance(publisher, Lake) else None
+    since = log.stat().st_size if log else 0
     taken = side.copy()
-    if isinstance(publisher, Lake):
-        _say(_copy_profile(publisher.process.logged("copied", logged), taken))
+    if log:
+        _say(_copy_profile(logged(log, "copied", since), taken))
     return taken
 
 
@@ -102,10 +103,11 @@ def _stream(
         publisher.execute(statement)
     behind = _end(publisher)
     publisher.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1")
-    logged = publisher.process.log_size() if isinstance(publisher, Lake) else 0
+    log = publisher.process.log_path if isinstance(publisher, Lake) else None
+    since = log.stat().st_size if log else 0
     taken = side.catch_up(behind)
-    if isinstance(publisher, Lake):
-        _say(_stream_profile(publisher.process.logged("handed out", logged), taken))
+    if log:
+        _say(_stream_profile(logged(log, "handed out", since), taken))
     return taken
 
 

@@ -1,17 +1,21 @@
 """Figures to text: a table of ratios, the phases of a backlog, and what limits it.
 
-In: measured seconds and the phases that the node has logged. Out: lines. Nothing is measured here.
+In: measured seconds, and the log of a node that has PENSTOCK_LOG=DEBUG. Out: lines. Nothing is
+measured here.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from latency import percentile
 
+_FIGURES: Final = r" ((?:[a-z]+=[0-9.]+ ?)+)"
 PHASES: Final = ("decode", "fold", "job", "commit", "cut")
 _MEANING: Final = {
     "wait": "waiting for the walsender (receive)",
@@ -63,6 +67,17 @@ def latency_table(rows: Sequence[tuple[str, list[float]]], rate: float) -> str:
         cells = " ".join(f"{percentile(delays, p) * 1000:6.0f} ms" for p in (0.5, 0.95, 0.99))
         lines.append(f"  {f'{name}, {len(delays)} transactions':<42} {cells}")
     return "\n".join(lines)
+
+
+def logged(log: Path, what: str, since: int) -> list[dict[str, float]]:
+    """The figures after ``what`` ("batch", "copied") in a node's log from byte ``since`` on."""
+    with log.open("rb") as file:
+        file.seek(since)
+        text = file.read().decode("utf-8", "replace")
+    return [
+        {key: float(value) for key, value in (pair.split("=") for pair in match[1].split())}
+        for match in re.finditer(rf"\b{what}{_FIGURES}", text)
+    ]
 
 
 def phase_report(batches: Sequence[dict[str, float]], seconds: float, what: str) -> str:

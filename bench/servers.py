@@ -7,13 +7,12 @@ the tables in place, and statements run on them. What is measured is left to ``r
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import psycopg
 
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 
 VERSION: Final = 18
 PUBLICATION: Final = "bench"
@@ -61,23 +60,12 @@ class Server:
         self.connection.close()
 
     def execute(self, sql: str) -> None:
-        self.connection.execute(sql)  # type: ignore[call-overload]
+        self.connection.execute(sql)
 
     def value(self, sql: str) -> Any:
-        row = self.connection.execute(sql).fetchone()  # type: ignore[call-overload]
+        row = self.connection.execute(sql).fetchone()
         return None if row is None else row[0]
 
     def wait_for(self, sql: str, seconds: float, pause: float = 0.005) -> None:
         """Wait until the query returns true. Raises TimeoutError."""
-        wait_until(lambda: bool(self.value(sql)), seconds, sql, pause)
-
-
-def wait_until(
-    condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.005
-) -> None:
-    """Look every ``pause`` seconds. Raises TimeoutError that names ``what``."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(pause)
+        wait_until(lambda: self.value(sql), sql, seconds, pause=pause)

@@ -12,7 +12,6 @@ import itertools
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ import pytest
 from pyarrow import fs
 
 from penstock import artifacts
+from penstock.embedded import wait_until
 
 _VERSION: Final = "3.37.0"
 _ACCOUNT: Final = "devstoreaccount1"
@@ -98,11 +98,13 @@ def _installed() -> Path:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
+    def listens() -> bool:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
+            return True
+        return False
+
+    def guard() -> None:
         assert server.poll() is None, "azurite has ended"
-        assert time.monotonic() < deadline, "azurite does not listen"
-        time.sleep(0.1)
+
+    wait_until(listens, "azurite on its port", _START_SECONDS, guard=guard, pause=0.1)

@@ -12,7 +12,6 @@ import json
 import socket
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from typing import Final
 import pytest
 from pyarrow import fs
 
-from penstock.embedded import free_port
+from penstock.embedded import free_port, wait_until
 
 SECRET: Final = "kept-out-of-every-log"
 _ACCESS_KEY: Final = "AKIAPENSTOCKTESTS"
@@ -129,17 +128,21 @@ def _running(folder: Path) -> Iterator[int]:
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     """Until a bucket can be made there."""
     probe = ObjectStore(f"http://127.0.0.1:{port}")
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
+
+    def there() -> bool:
+        with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
             probe.filesystem().create_dir("probe")
-            return
-        except OSError as error:
-            tail = log.read_text("utf-8", "replace")[-2000:]
-            assert server.poll() is None, f"the object store has ended: {tail}"
-            assert time.monotonic() < deadline, f"no object store: {error}\n{tail}"
-            time.sleep(0.1)
+            return True
+        return False
+
+    def tail() -> str:
+        return log.read_text("utf-8", "replace")[-2000:]
+
+    def guard() -> None:
+        assert server.poll() is None, f"the object store has ended: {tail()}"
+
+    wait_until(there, "object store", _START_SECONDS, state=tail, guard=guard, pause=0.1)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -56,11 +56,11 @@ class Database:
     def execute(self, sql: str, parameters: Any = None) -> None:
         """Runs SQL (several statements when there are no parameters) in a connection of its own."""
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            connection.execute(sql, parameters)  # type: ignore[call-overload]
+            connection.execute(sql, parameters)
 
     def rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            return connection.execute(sql, parameters).fetchall()  # type: ignore[call-overload]
+            return connection.execute(sql, parameters).fetchall()
 
     def value(self, sql: str, parameters: Any = None) -> Any:
         ((value,),) = self.rows(sql, parameters)
@@ -121,7 +121,7 @@ def database(database_on: Callable[..., Database]) -> Database:
 def _database(server: EmbeddedPostgres) -> Iterator[Database]:
     name = f"test_{next(_numbers)}"
     with psycopg.connect(server.conninfo(), autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+        admin.execute(f'CREATE DATABASE "{name}"')
     database = Database(server, name)
     try:
         yield database
@@ -134,7 +134,7 @@ def _database(server: EmbeddedPostgres) -> Iterator[Database]:
 def _drop(server: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(server.conninfo(), autocommit=True) as admin:
         # A node that still runs would connect to its slot again between the next two statements.
-        admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[call-overload]
+        admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         admin.execute(
             "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
             " WHERE database = %s AND active",
@@ -145,4 +145,4 @@ def _drop(server: EmbeddedPostgres, name: str) -> None:
             " WHERE database = %s AND NOT temporary",
             (name,),
         )
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

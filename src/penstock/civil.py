@@ -26,7 +26,7 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
 
 
 def date_text(year: int, month: int, day: int) -> str:
-    """Without its era, which stands behind a time."""
+    """Without its era, which stands after a time."""
     return f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}"
 
 

@@ -17,7 +17,8 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── ObjectInUse                   55006
     ├── NotInPrerequisiteState        55000
     │   ├── RelationChanged           55000   a change that is not followed
-    │   └── StateMismatch             55000   publisher, slot, cuts, tables disagree
+    │   ├── StateMismatch             55000   publisher, slot, cuts, tables disagree
+    │   └── RequiredChangesRemoved    55000   a slot lost what it has to send
     ├── ConfigurationError            F0000
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
@@ -28,6 +29,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     ├── CommitConflict                40001   another writer took a table's next version
     ├── ApplierReplaced               55P03   another applier is ahead of us
     └── StorageError                  58030   warehouse refuses (disk full: 53100)
+        └── VersionGone               58P01   VACUUM or retention has removed it
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class PenstockError(Exception):
     """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
 
     ``alter``: for errors that do not know which subscription they are of, how the statement that
-    helps goes on behind ALTER SUBSCRIPTION and its name (``with_statement``).
+    helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``).
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -85,13 +87,18 @@ class PenstockError(Exception):
         return self.changed(hint=hint, alter=None)
 
     def report(self) -> str:
-        """The error as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
-        lines = [f"ERROR:  {self.message}"]
-        if self.detail:
-            lines.append(f"DETAIL:  {self.detail}")
-        if self.hint:
-            lines.append(f"HINT:  {self.hint}")
-        return "\n".join(lines)
+        """The error as psql prints it."""
+        return report("ERROR", self.message, self.detail, self.hint)
+
+
+def report(severity: str, message: str, detail: str | None, hint: str | None) -> str:
+    """An error or a notice as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
+    lines = [f"{severity}:  {message}"]
+    if detail:
+        lines.append(f"DETAIL:  {detail}")
+    if hint:
+        lines.append(f"HINT:  {hint}")
+    return "\n".join(lines)
 
 
 def _rebuild(kind: type[PenstockError], fields: dict[str, Any]) -> PenstockError:

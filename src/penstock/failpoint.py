@@ -2,7 +2,7 @@
 
 In: the environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]``, read once at import. Out: at
 the n-th pass (default 1) SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
-included, once: whoever sends SIGCONT lets it go on. Unset, a failpoint costs one comparison. Names
+included, once: SIGCONT lets it go on. Unset, a failpoint costs one comparison. Names
 live here, so that tests can go through all.
 """
 

@@ -37,7 +37,7 @@ class Lsn(int):
                 f"WAL position {self} is beyond what can be kept",
                 detail="Positions from 80000000/0 on are no signed 64-bit numbers, which is what "
                 "the logs of Delta tables hold.",
-                hint="The WAL of a cluster that is made anew begins at 0/1000000: move the "
+                hint="The WAL of a cluster that is made again begins at 0/1000000: move the "
                 "databases there with pg_dump, and subscribe to it.",
             )
         return int(self)

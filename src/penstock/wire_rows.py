@@ -71,7 +71,7 @@ def framed(head: bytes, counts_from: int, length_at: int, sizes: Lengths) -> pa.
     """``head`` once a row, with the length of the message written into it.
 
     ``length_at``: where in ``head`` the four bytes of the length stand; they count everything from
-    ``counts_from`` on, ``sizes`` bytes behind ``head`` included.
+    ``counts_from`` on, ``sizes`` bytes after ``head`` included.
     """
     table = np.empty((len(sizes), len(head)), np.uint8)
     table[:] = np.frombuffer(head, np.uint8)

@@ -17,8 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from backend.test_server import PASSWORD, Node, connected, wait_for
+from backend.test_server import PASSWORD, Node, connected
 from fix_lake import LakeServer
+from penstock.embedded import wait_until
 from penstock.errors import SqlSyntaxError
 from penstock.protocol.framing import frame
 from penstock.protocol.scram_verifier import ITERATIONS, SALT_SIZE
@@ -134,7 +135,11 @@ def test_no_session_is_held_beyond_the_timeout(said: str) -> None:
             while more := raw.socket.recv(4096):
                 everything += more
             assert b"canceling authentication due to timeout" in everything
-            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            wait_until(
+                lambda: node.server is not None and node.server.sessions == 0,
+                "the end of the sessions",
+                20,
+            )
     finally:
         node.server.stop()
 
@@ -153,7 +158,11 @@ def test_words_that_drip_do_not_prolong_the_timeout() -> None:
                     raw.socket.sendall(b"x")
                     time.sleep(0.02)
                     assert time.monotonic() - began < 15
-            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            wait_until(
+                lambda: node.server is not None and node.server.sessions == 0,
+                "the end of the sessions",
+                20,
+            )
     finally:
         node.server.stop()
 
@@ -168,7 +177,11 @@ def test_a_tls_handshake_that_stalls_ends_with_the_timeout() -> None:
         with raw.socket:
             raw.socket.sendall(struct.pack("!II", 8, 80877103))
             assert raw.socket.recv(1) == b"S"
-            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            wait_until(
+                lambda: node.server is not None and node.server.sessions == 0,
+                "the end of the sessions",
+                20,
+            )
     finally:
         node.server.stop()
 
@@ -185,7 +198,9 @@ def test_no_record_of_the_log_holds_a_secret(node: Node, caplog: pytest.LogCaptu
     node.refused("nobody", password="gu3ssed")
     with connected(node) as connection, pytest.raises(psycopg.Error):
         connection.execute("BROKEN 'gu3ssed'")
-    wait_for(lambda: node.server is not None and node.server.sessions == 0)
+    wait_until(
+        lambda: node.server is not None and node.server.sessions == 0, "the end of the sessions", 20
+    )
     assert "password authentication failed" in caplog.text
     for secret in secrets(node)[:1] + secrets(node)[2:]:
         assert secret not in caplog.text
@@ -216,8 +231,8 @@ def test_a_mistake_in_a_statement_with_a_password_is_not_logged(
         with server.connect("false") as connection:
             cursor = psycopg.Cursor(connection) if extended else connection.cursor()
             with pytest.raises(psycopg.Error):
-                cursor.execute(statement, **options)  # type: ignore[call-overload]
-        wait_for(lambda: server.server.sessions == 0)
+                cursor.execute(statement, **options)
+        wait_until(lambda: server.server.sessions == 0, "the end of the sessions")
     finally:
         server.close()
     assert caplog.records

@@ -7,12 +7,14 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psycopg
 import pytest
 
 from fix_lake import LakeServer
 from penstock.catalog import LakeTransaction
+from penstock.embedded import wait_until
 from penstock.errors import RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
@@ -46,10 +48,17 @@ def lake(tmp_path: Path) -> Iterator[LakeServer]:
     lake.close()
 
 
+class Lake(Protocol):
+    """Where a stream comes from."""
+
+    def connect(self) -> psycopg.Connection:
+        """A connection for replication."""
+
+
 class Receiver:
     """A stream's client, without libpq's waits: those would keep the server's threads still."""
 
-    def __init__(self, lake: LakeServer, command: str) -> None:
+    def __init__(self, lake: Lake, command: str) -> None:
         self.connection = lake.connect()
         self.raw = self.connection.pgconn
         self.decoder = Decoder(1)
@@ -109,13 +118,6 @@ def refused(lake: LakeServer, *commands: str) -> psycopg.Error:
     return error.value
 
 
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_identify_system_and_show(lake: LakeServer) -> None:
     with lake.connect() as connection:
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
@@ -138,9 +140,9 @@ def test_a_slot_streams_what_comes_after_it(lake: LakeServer) -> None:
     end, versions = receiver.transaction()
     assert versions == [b"2"]
     receiver.confirm(end)
-    wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end)
+    wait_until(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end, "the confirmation")
     receiver.close()
-    wait_for(lambda: lake.slots.all()[0].active_pid is None)
+    wait_until(lambda: lake.slots.all()[0].active_pid is None, "a slot that is free")
     lake.write()
     receiver = Receiver(lake, START.format("s"))
     assert receiver.transaction()[1] == [b"3"], "what was confirmed does not come again"
@@ -156,7 +158,9 @@ def test_what_was_not_confirmed_comes_again_after_a_restart(lake: LakeServer) ->
     receiver = Receiver(lake, START.format("s"))
     first, *_ = seen = [receiver.transaction() for _ in range(3)]
     receiver.confirm(first[0])
-    wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == first[0])
+    wait_until(
+        lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == first[0], "the confirmation", 20
+    )
     lake.stop()
     receiver.close()
     lake.start()
@@ -182,7 +186,7 @@ def test_a_streamed_transaction_comes_in_blocks(lake: LakeServer) -> None:
         assert (len(xids), type(relation), type(row)) == (1, RelationMessage, Insert)
         assert (type(stop), type(commit)) == (StreamStop, StreamCommit)
     senders = lake.services.senders
-    wait_for(lambda: senders.totals("s").transactions == 2)
+    wait_until(lambda: senders.totals("s").transactions == 2, "two transactions sent")
     receiver.close()
     assert (senders.totals("s").streamed, senders.totals("s").blocks) == (2, 2)
 
@@ -205,7 +209,7 @@ def test_temporary_slots_end_with_their_session(lake: LakeServer) -> None:
         connection.execute("CREATE_REPLICATION_SLOT t TEMPORARY LOGICAL pgoutput")
         assert [state.temporary for state in lake.slots.all()] == [True]
         assert refused(lake, "DROP_REPLICATION_SLOT t").sqlstate == "55006"
-    wait_for(lambda: lake.slots.all() == ())
+    wait_until(lambda: lake.slots.all() == (), "the end of the slot")
 
 
 def test_snapshots_are_exported_until_the_next_command(lake: LakeServer) -> None:
@@ -311,7 +315,9 @@ def test_positions_pass_where_nothing_is_published(tmp_path: Path) -> None:
             if frame.end == end:
                 break
         receiver.confirm(end)
-        wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end)
+        wait_until(
+            lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end, "the confirmation", 20
+        )
         receiver.close()
     finally:
         lake.close()
@@ -330,9 +336,13 @@ def test_a_slot_whose_changes_are_gone_is_lost(tmp_path: Path) -> None:
             connection.execute(CREATE)
         lake.write()
         receiver = Receiver(lake, START.format("s"))
-        wait_for(lambda: lake.slots.all()[0].slot.invalidation_reason == "wal_removed")
+        wait_until(
+            lambda: lake.slots.all()[0].slot.invalidation_reason == "wal_removed",
+            "the loss of the slot",
+            20,
+        )
         receiver.close()
-        wait_for(lambda: lake.slots.all()[0].active_pid is None)
+        wait_until(lambda: lake.slots.all()[0].active_pid is None, "a slot that is free")
         with pytest.raises(AssertionError, match='can no longer access replication slot "s"'):
             Receiver(lake, START.format("s"))
     finally:

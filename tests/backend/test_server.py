@@ -24,6 +24,7 @@ from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import DEFAULT, parse_rules
 from penstock.backend.server import ListenOptions, Server
 from penstock.catalog import Role
+from penstock.embedded import wait_until
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.lsn import Lsn
 from penstock.protocol.answers import (
@@ -196,13 +197,6 @@ def connected(node: Node, user: str = "reader", **options: Any) -> Iterator[psyc
         yield connection
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def waiting(connection: psycopg.Connection[Any]) -> tuple[threading.Thread, list[psycopg.Error]]:
     """A thread that runs WAIT, and the errors that it will have had."""
     failures: list[psycopg.Error] = []
@@ -227,7 +221,7 @@ def test_a_client_logs_in_and_asks(node: Node) -> None:
         assert runner.context.role.name == "reader"
         assert runner.context.parameters.application_name == "test"
         assert runner.context.address == "127.0.0.1"
-    wait_for(runner.closed.is_set)
+    wait_until(runner.closed.is_set, "the end of the session")
 
 
 def test_parameters_of_the_extended_protocol(node: Node) -> None:
@@ -307,7 +301,11 @@ def test_too_many_clients(node: Node) -> None:
         with connected(other):
             assert "sorry, too many clients already" in other.refused()
         assert other.server is not None
-        wait_for(lambda: other.server is not None and other.server.sessions == 0)
+        wait_until(
+            lambda: other.server is not None and other.server.sessions == 0,
+            "the end of the sessions",
+            20,
+        )
         with connected(other):
             pass
     finally:
@@ -322,7 +320,9 @@ def test_a_role_has_so_many_sessions(node: Node) -> None:
         with connected(node, "repl"):
             pass
     assert node.server is not None
-    wait_for(lambda: node.server is not None and node.server.sessions == 0)
+    wait_until(
+        lambda: node.server is not None and node.server.sessions == 0, "the end of the sessions", 20
+    )
     with connected(node):
         pass
     node.roles["reader"] = replace(node.roles["reader"], connection_limit=0)
@@ -332,8 +332,12 @@ def test_a_role_has_so_many_sessions(node: Node) -> None:
 def test_a_cancel_request_ends_the_statement_and_not_the_session(node: Node) -> None:
     with connected(node) as connection:
         thread, failed = waiting(connection)
-        wait_for(lambda: bool(node.runners))
-        wait_for(lambda: connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE)
+        wait_until(lambda: bool(node.runners), "a session")
+        wait_until(
+            lambda: connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE,
+            "a running statement",
+            20,
+        )
         connection.cancel_safe()
         thread.join(20)
         assert isinstance(failed[0], psycopg.errors.QueryCanceled)
@@ -373,8 +377,12 @@ def test_a_client_that_does_not_read_is_let_go() -> None:
         with contextlib.closing(psycopg.connect(node.conninfo(), autocommit=True)) as connection:
             connection.pgconn.send_query(b"COPY t TO STDOUT")
             connection.pgconn.flush()
-            wait_for(node.runners[0].closed.is_set)
-            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            wait_until(node.runners[0].closed.is_set, "the end of the session")
+            wait_until(
+                lambda: node.server is not None and node.server.sessions == 0,
+                "the end of the sessions",
+                20,
+            )
     finally:
         node.server.stop()
 
@@ -417,7 +425,11 @@ def test_idle_sessions_end() -> None:
     assert node.server is not None
     try:
         with connected(node) as connection:
-            wait_for(lambda: node.server is not None and node.server.sessions == 0)
+            wait_until(
+                lambda: node.server is not None and node.server.sessions == 0,
+                "the end of the sessions",
+                20,
+            )
             with pytest.raises(psycopg.errors.IdleSessionTimeout):
                 connection.execute("SELECT 1")
     finally:
@@ -440,7 +452,7 @@ def test_stopping_ends_running_statements(node: Node) -> None:
     with connected(node) as connection:
         thread = threading.Thread(target=lambda: _ignore(lambda: connection.execute("WAIT")))
         thread.start()
-        wait_for(lambda: bool(node.runners))
+        wait_until(lambda: bool(node.runners), "a session")
         assert node.server is not None
         began = time.monotonic()
         node.server.stop()
@@ -456,10 +468,12 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         socket.create_connection(("127.0.0.1", node.port)) as silent,
     ):
         thread, failures = waiting(busy)
-        wait_for(lambda: any(r.waiting.is_set() for r in node.runners))
+        wait_until(lambda: any(r.waiting.is_set() for r in node.runners), "a waiting session")
         assert node.server is not None
         server = node.server
-        wait_for(lambda: server.sessions == 3)  # also the one that has said nothing
+        wait_until(
+            lambda: server.sessions == 3, "three sessions", 20
+        )  # also the one that has said nothing
         node.server.stop()
         thread.join(20)
         with pytest.raises(psycopg.OperationalError) as told:
@@ -491,7 +505,8 @@ def test_clients_that_arrive_while_it_stops() -> None:
             over.set()
             for guest in guests:
                 guest.join()
-        wait_for(lambda server=node.server: server.sessions == 0)
+        server = node.server
+        wait_until(lambda: server.sessions == 0, "the end of the sessions")  # noqa: B023
 
 
 def test_a_port_in_use_is_a_clear_error(node: Node) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from backend.test_replication import CREATE, START, Receiver, wait_for
+from backend.test_replication import CREATE, START, Receiver
 from fix_lake import RELATION, LakeServer
 from penstock.catalog import LakeTransaction
+from penstock.embedded import wait_until
 from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pgoutput.encoder import encode
@@ -63,8 +64,8 @@ def test_a_stream_that_nobody_reads_ends_after_wal_sender_timeout(lake: LakeServ
     receiver = Receiver(lake, START.format("s"))
     lake.write()
     began = time.monotonic()
-    wait_for(lambda: not active(lake))
-    wait_for(lambda: lake.server.sessions == 0)
+    wait_until(lambda: not active(lake), "the end of the stream")
+    wait_until(lambda: lake.server.sessions == 0, "the end of the sessions")
     assert time.monotonic() - began < 15
     receiver.close()
 
@@ -94,7 +95,7 @@ def test_a_stalled_stream_stops_nobody_else(tmp_path: Path) -> None:
         connection.execute(CREATE)
     receiver = Receiver(lake, START.format("s"))
     lake.write()
-    wait_for(lambda: lake.slots.all()[0].active_pid is not None)
+    wait_until(lambda: lake.slots.all()[0].active_pid is not None, "a slot in use")
     with lake.connect() as connection:
         connection.execute(CREATE.replace(" s ", " other "))
         assert connection.execute("IDENTIFY_SYSTEM").fetchone()
@@ -123,7 +124,7 @@ def test_replication_connections_are_counted_from_their_start(tmp_path: Path) ->
                 "(currently 2)"
             ) in str(error.value)
             lake.connect(replication="false").close()
-        wait_for(lambda: lake.server.sessions == 0)
+        wait_until(lambda: lake.server.sessions == 0, "the end of the sessions")
         lake.connect().close()
     finally:
         lake.close()
@@ -177,7 +178,9 @@ def test_positions_beyond_all_wal_change_nothing(tmp_path: Path) -> None:
         lake.write()
         end, _ = receiver.transaction()
         receiver.confirm(Lsn((1 << 64) - 1))
-        wait_for(lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end)
+        wait_until(
+            lambda: lake.slots.all()[0].slot.confirmed_flush_lsn == end, "the confirmation", 20
+        )
         (sender,) = lake.services.senders.all()
         assert (sender.state.write, sender.state.apply) == (end, end)
         receiver.close()

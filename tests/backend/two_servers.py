@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 
@@ -105,7 +104,7 @@ def outcome(session: Any, statement: str, server: Server | None = None) -> Outco
     """What a statement comes to, without names that differ by server."""
     try:
         if statement.upper().startswith("COPY"):
-            with session.cursor() as cursor, cursor.copy(cast(LiteralString, statement)) as copy:
+            with session.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.read()
         else:
             session.execute(statement)
@@ -118,10 +117,3 @@ def outcome(session: Any, statement: str, server: Server | None = None) -> Outco
             detail,
         )
     return None, None, None
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

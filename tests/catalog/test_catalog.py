@@ -410,7 +410,8 @@ def test_the_catalogs_of_publishing_come_with_version_2(
     for _ in range(2):
         with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
             assert t.subscriptions.all() == (subscription,)
-            assert t.roles.all() == t.tables.all() == t.publications.all() == t.slots.all() == ()
+            for catalog_table in (t.roles, t.tables, t.publications, t.slots):
+                assert catalog_table.all() == ()
 
 
 def test_columns_that_came_with_version_4_are_added(

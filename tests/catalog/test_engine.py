@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 
 from fix_postgres import Database
 from penstock.catalog import Catalog
-from penstock.catalog.engine import errors_mapped, open_engine, parse_url, transaction
+from penstock.catalog.engine import map_errors, open_engine, parse_url, transaction
 from penstock.errors import StorageError
 from penstock.lsn import Lsn
 
@@ -120,6 +120,6 @@ def test_connections_that_are_all_in_use(tmp_path: Path) -> None:
         max_overflow=0,
         pool_timeout=0.01,
     )
-    with engine.connect(), pytest.raises(StorageError, match="connections"), errors_mapped():
+    with engine.connect(), pytest.raises(StorageError, match="connections"), map_errors():
         engine.connect()
     engine.dispose()

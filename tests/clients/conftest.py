@@ -45,7 +45,7 @@ def both(
         admin.execute("CREATE DATABASE lake OWNER lake")
         with psycopg.connect(postgres.conninfo("lake"), autocommit=True) as connection:
             for statement in _TABLE:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
         folder: Path = tmp_path_factory.mktemp("clients") / "node"
         with LakeNode(folder, spark, hba=_TRUST) as lake:
             lake.execute(*_TABLE)

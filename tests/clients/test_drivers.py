@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pandas
@@ -21,6 +21,7 @@ import psycopg2.extras
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
+from sqlalchemy.dialects.postgresql.base import PGInspector
 
 from clients.conftest import Both
 from penstock import artifacts
@@ -149,7 +150,7 @@ def test_sqlalchemy_and_pandas(both: Both, driver: str) -> None:
     def run(port: int) -> list[Any]:
         url = f"postgresql+{driver}://lake@127.0.0.1:{port}/lake"
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-        found = sa.inspect(engine)
+        found = cast(PGInspector, sa.inspect(engine))
         out: list[Any] = [found.get_schema_names(), found.get_table_names()]
         out += [found.get_view_names(), found.get_sequence_names(), found.get_enums()]
         for look in ("columns", "pk_constraint", "foreign_keys", "indexes", "unique_constraints"):

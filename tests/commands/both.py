@@ -149,14 +149,14 @@ class Theirs:
         self._notices.clear()
         self._session.execute("SAVEPOINT statement")
         try:
-            self._session.execute(text)  # type: ignore[call-overload]
+            self._session.execute(text)
         except psycopg.Error as error:
             self._session.execute("ROLLBACK TO SAVEPOINT statement")
             return (_message(error.diag),)
         return tuple(self._notices)
 
     def state(self) -> dict[str, Any]:
-        return {name: self._session.execute(query).fetchall() for name, query in _STATE.items()}  # type: ignore[call-overload]
+        return {name: self._session.execute(query).fetchall() for name, query in _STATE.items()}
 
 
 _STATE = {

@@ -55,7 +55,7 @@ class Both:
     def clear(self) -> None:
         for (name,) in self._session.execute("SELECT quote_ident(subname) FROM pg_subscription"):
             for what in ("ALTER {} DISABLE", "ALTER {} SET (slot_name = NONE)", "DROP {}"):
-                self._session.execute(what.format(f"SUBSCRIPTION {name}"))  # type: ignore[call-overload]
+                self._session.execute(what.format(f"SUBSCRIPTION {name}"))
         with self._catalog.write() as t:
             for subscription in t.subscriptions.all():
                 t.subscriptions.delete(subscription.oid)
@@ -63,7 +63,7 @@ class Both:
     def theirs(self, text: str) -> Outcome:
         self._notices.clear()
         try:
-            self._session.execute(text)  # type: ignore[call-overload]
+            self._session.execute(text)
         except psycopg.Error as error:
             return (_message(error.diag),)
         return tuple(self._notices)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import change_columns, execute, subscription_targets
+from penstock.commands.publisher import Publisher
 from penstock.commands.scope import Scope
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
@@ -62,7 +63,7 @@ class World:
         )
 
 
-def _no_publisher(conninfo: str, name: str) -> object:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise AssertionError("nobody is asked")
 
 
@@ -225,7 +226,7 @@ def test_what_a_table_was_before_is_sent_first(world: World) -> None:
         world.run(attach)
 
 
-@pytest.mark.parametrize("moment", ["_staged", "_check_nothing_moves"])
+@pytest.mark.parametrize("moment", ["_stage", "_check_nothing_moves"])
 def test_a_batch_that_comes_meanwhile_changes_no_columns(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

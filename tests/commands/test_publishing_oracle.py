@@ -24,11 +24,11 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.sql"))
 @pytest.fixture(scope="module")
 def session(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(postgres.conninfo(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {DATABASE}")  # type: ignore[call-overload]
+        admin.execute(f"CREATE DATABASE {DATABASE}")
         with psycopg.connect(postgres.conninfo(DATABASE)) as session:
             yield session
             session.rollback()
-        admin.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")  # type: ignore[call-overload]
+        admin.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -74,9 +74,9 @@ def test_whom_it_follows_is_kept_when_a_worker_records_it_meanwhile(
     with catalog.write() as transaction:
         transaction.subscriptions.save(replace(subscription, publisher=None))
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         catalog.record_publisher(subscription.oid, identity)
-        return Publisher.connect(conninfo, name)
+        return Publisher.connect(conninfo, application_name)
 
     execute(parse("ALTER SUBSCRIPTION first ADD PUBLICATION pc"), catalog, connect)
     (altered,) = catalog.subscriptions()

@@ -266,11 +266,11 @@ def test_refresh_of_a_subscription_that_is_changed_meanwhile(
     shop.execute("CREATE TABLE new (id int PRIMARY KEY); ALTER PUBLICATION shop ADD TABLE new")
     before: list[tuple[tuple[Subscription, ...], tuple[SubscriptionRel, ...]]] = []
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         for statement in parse_script(meanwhile.format(other=NOWHERE)):
             execute(statement, catalog, Publisher.connect)
         before.append((catalog.subscriptions(), catalog.relations()))
-        return Publisher.connect(conninfo, name)
+        return Publisher.connect(conninfo, application_name)
 
     with pytest.raises(ObjectInUse, match='"s" was changed') as raised:
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
@@ -287,9 +287,9 @@ def test_refresh_compares_what_a_worker_has_recorded_meanwhile(
     (subscription,) = catalog.subscriptions()
     assert subscription.publisher is not None
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         catalog.record_publisher(subscription.oid, PublisherIdentity("1", 1, 5))
-        return Publisher.connect(conninfo, name)
+        return Publisher.connect(conninfo, application_name)
 
     with pytest.raises(StateMismatch, match="another publisher"):
         execute(parse("ALTER SUBSCRIPTION s REFRESH PUBLICATION"), catalog, connect)
@@ -299,7 +299,7 @@ def test_the_hint_of_refresh_says_it_again(catalog: Catalog) -> None:
     run(catalog, f"CREATE SUBSCRIPTION s CONNECTION '{NOWHERE}' PUBLICATION p WITH (connect=off)")
     _enable_without_slot(catalog)
 
-    def connect(conninfo: str, name: str) -> Publisher:
+    def connect(conninfo: str, application_name: str) -> Publisher:
         raise connect_failure('FATAL:  no pg_hba.conf entry for host "::1", user "u"')
 
     with pytest.raises(AuthenticationFailure) as refused:
@@ -352,7 +352,7 @@ def _wait(observer: psycopg.Connection[Any], query: str) -> None:
     """Wait for a state of the server, on the server."""
     observer.execute(
         "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_stat_clear_snapshot();"
-        f" IF ({query}) THEN RETURN; END IF; PERFORM pg_sleep(0.01);"  # type: ignore[arg-type]
+        f" IF ({query}) THEN RETURN; END IF; PERFORM pg_sleep(0.01);"
         " END LOOP; RAISE EXCEPTION 'no such state'; END $$"
     )
 

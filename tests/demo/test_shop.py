@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from importlib import resources
 
 import pytest
 
 from fix_postgres import Database
 from penstock.demo import traffic
+from penstock.embedded import wait_until
 
 SHOP = resources.files("penstock.demo").joinpath("shop.sql").read_text("utf-8")
 
@@ -38,10 +38,7 @@ def test_every_kind_of_work_runs_and_writes(shop: Database) -> None:
 def test_traffic_keeps_its_pace_and_stops(shop: Database) -> None:
     running = traffic.Traffic(shop.conninfo, per_second=50)
     running.start()
-    deadline = time.monotonic() + 30
-    while running.counts.transactions < 50:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: running.counts.transactions >= 50, "50 transactions", 30)
     running.stop()
     done = running.counts.transactions
     assert (

@@ -34,7 +34,7 @@ from penstock.stats.report import (
     SubscriptionReport,
     TableReport,
 )
-from penstock.subscription.retry import most_tries
+from penstock.subscription.retry import max_tries
 
 _SOURCES = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
 
@@ -201,7 +201,7 @@ def test_metrics() -> None:
     }
     slot = SlotReport("s", True, False, False, 1, 1, 1, 1.0, 1.0, 1, 1)
     sender = SenderReport("s", "a", 1, 1, 1, 1.0)
-    subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *[1] * 7)
+    subscription = SubscriptionReport("u", "x", True, True, 1, 1, 1, 1, 1.0, *(1,) * 7)
     subscription = replace(
         subscription, cut_age_seconds=1.0, publisher_age_seconds=1.0, slot_gone=False
     )
@@ -223,9 +223,9 @@ def test_tries() -> None:
             if "a file is gone" in names:
                 error.sqlstate = "58P01"
             told = None if tries == "for ever" else int(tries.partition(";")[0])
-            assert most_tries(error) == told, names
+            assert max_tries(error) == told, names
         if "unexpected" in names:
-            assert most_tries(RuntimeError()) == int(tries)
+            assert max_tries(RuntimeError()) == int(tries)
 
 
 # Messages of the server itself (elog in the file named), which no file of ours holds.

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -25,7 +24,7 @@ import psycopg
 from docs.blocks import Block, blocks
 from docs.python_blocks import NEW_PAGE
 from penstock import Node
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, ends_with_parent, wait_until
 from penstock.embedded.installation import clients
 from penstock.embedded.server import free_port
 from penstock.lsn import Lsn
@@ -195,7 +194,7 @@ class World:
 
     def _start_node(self, text: str) -> None:
         self._node = subprocess.Popen(
-            [*_dies_with_us(), "bash", "-c", f"exec {text}"],
+            [*ends_with_parent("TERM"), "bash", "-c", f"exec {text}"],
             cwd=self.folder,
             env=self._environment(),
             stdout=self._log,
@@ -226,22 +225,30 @@ class World:
         if self._node is None:
             return
         lsn = Lsn.parse(self.server.psql("SELECT pg_current_wal_flush_lsn()"))
-        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
         with Node(self.folder / "node") as node:
-            while not all(_at(node, status, lsn) for status in node.status()):
-                assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
-                assert time.monotonic() < deadline, f"{node.status()}\n{self.node_log()}"
-                time.sleep(0.1)
+            wait_until(
+                lambda: all(_at(node, status, lsn) for status in node.status()),
+                f"cut at {lsn}",
+                _CAUGHT_UP_SECONDS,
+                state=lambda: f"{node.status()}\n{self.node_log()}",
+                guard=self._require_node,
+            )
+
+    def _require_node(self) -> None:
+        assert self._node is not None
+        assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
 
     def _wait_subscribers(self) -> None:
         """Until the node's port is open, and who subscribes has what the lake holds now."""
         if self._node is None or not guc.load(self.folder / "node").port:
             return
-        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
-        while not self._subscribers_caught_up():
-            assert self._node.poll() is None, f"the node has ended\n{self.node_log()}"
-            assert time.monotonic() < deadline, self.node_log()
-            time.sleep(0.1)
+        wait_until(
+            self._subscribers_caught_up,
+            "subscribers with what the lake holds",
+            _CAUGHT_UP_SECONDS,
+            state=self.node_log,
+            guard=self._require_node,
+        )
 
     def _subscribers_caught_up(self) -> bool:
         conninfo = f"host=127.0.0.1 port={self.node_port} dbname=lake user=admin"
@@ -284,12 +291,6 @@ class World:
         assert "error" not in answer, f"{what}: {answer['error']}\n{self.node_log()}"
         printed: str = answer["printed"]
         return printed
-
-
-def _dies_with_us() -> list[str]:
-    """A program in front of another that ends it with the tests, where there is one (Linux)."""
-    program = shutil.which("setpriv")
-    return [program, "--pdeathsig", "TERM", "--"] if program else []
 
 
 def _at(node: Node, status: SubscriptionStatus, lsn: Lsn) -> bool:

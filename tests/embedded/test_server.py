@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, find_installation
+from penstock.embedded import VERSIONS, EmbeddedPostgres, clients, find_installation, wait_until
 from penstock.errors import ConfigurationError
+
+pytestmark = pytest.mark.postgres
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -118,15 +119,13 @@ def test_unknown_version_and_missing_client() -> None:
 
 def _wait_gone(pid: int) -> None:
     """Waits for the end of a process that is not our child (a zombie has ended)."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        state = subprocess.run(
-            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout.strip()
-        if not state or state.startswith("Z"):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"process {pid} is still there")
+    look = ["ps", "-o", "stat=", "-p", str(pid)]
+
+    def gone() -> bool:
+        state = subprocess.run(look, capture_output=True, text=True, check=False).stdout.strip()
+        return not state or state.startswith("Z")
+
+    wait_until(gone, f"end of process {pid}", 30)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers under another account")

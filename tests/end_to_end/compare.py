@@ -86,7 +86,7 @@ def publisher_rows(
     statement = sql.SQL("SELECT {} FROM {} WHERE {}").format(
         selected,
         sql.Identifier(*table.split(".")),
-        sql.SQL(where),  # type: ignore[arg-type]
+        sql.SQL(where),
     )
     return [tuple(map(_plain, row)) for row in connection.execute(statement)]
 

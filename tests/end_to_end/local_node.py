@@ -7,7 +7,6 @@ cut, read by delta-rs.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from end_to_end.compare import Row, delta_rows
 from fix_postgres import Database
 from penstock import Node
+from penstock.embedded import wait_until
 from penstock.lakehouse.cuts import Cut
 from penstock.node.status import SubscriptionStatus
 
@@ -98,11 +98,14 @@ class LocalNode:
         fails: bool = True,
     ) -> None:
         """Wait for a state; ``fails``: an error that stops the subscription fails the test."""
-        deadline = time.monotonic() + timeout
-        while not state(status := self.status(name)):
-            assert not (fails and status.stopped), f"waiting for {what}: {status}"
-            assert time.monotonic() < deadline, f"no {what} in {timeout} s: {status}"
-            time.sleep(0.05)
+
+        def look() -> bool:
+            status = self.status(name)
+            found = state(status)
+            assert found or not (fails and status.stopped), f"waiting for {what}: {status}"
+            return found
+
+        wait_until(look, what, timeout, state=lambda: self.status(name))
 
     def cut(self, subscription: str = "s") -> Cut:
         """The last cut, which must exist."""

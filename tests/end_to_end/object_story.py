@@ -20,8 +20,8 @@ import psycopg
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
-from penstock.embedded import free_port
-from publishing.lake_node import drop_subscriptions, eventually
+from penstock.embedded import free_port, wait_until
+from publishing.lake_node import drop_subscriptions
 
 _READER: Final = Path(__file__).with_name("run_spark_read.py")
 _SETUP: Final = (
@@ -105,7 +105,7 @@ def whole_way(
     node.caught_up(database)
     with node.session() as session:
         for name, rows in _wanted(database).items():
-            assert session.execute(_ROWS[name]).fetchall() == rows  # type: ignore[call-overload]
+            assert session.execute(_ROWS[name]).fetchall() == rows
     own = _written_on_the_port(node)
     _followed(node, database, subscriber, own)
     seen = _read_by_spark(spark_uri, "public/a", "public/b", "public/own")
@@ -143,7 +143,7 @@ def _followed(
     try:
         database.execute(_CHANGES)
         wanted = {_OWN: own, **{_ROWS[name]: rows for name, rows in _wanted(database).items()}}
-        eventually(
+        wait_until(
             lambda: all(subscriber.rows(query) == rows for query, rows in wanted.items()),
             "rows at the subscriber",
             180,

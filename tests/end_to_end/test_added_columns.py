@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -32,6 +33,10 @@ def equal(node: LocalNode, database: Database, *columns: str) -> bool:
     with database.connect() as connection:
         wanted = publisher_rows(connection, "public.t", columns=columns)
     return not difference("t", wanted, rows)
+
+
+def _is_unfilled(node: LocalNode, name: str, _: object) -> bool:
+    return unfilled(node) == (name,)
 
 
 def unfilled(node: LocalNode) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ def test_a_column_that_joins_a_list_is_told(
         database.execute(f"ALTER PUBLICATION p SET TABLE t {now}")
         database.execute("UPDATE t SET v = 'z' WHERE id = 5")
         node.caught_up("s", database)
-        node.wait_for("s", "the column's name", lambda _, name=name: unfilled(node) == (name,))
+        node.wait_for("s", "the column's name", partial(_is_unfilled, node, name))
         node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE t")
         node.caught_up("s", database)
         assert equal(node, database, "id", "v", "w", *(["x"] if not now else []))

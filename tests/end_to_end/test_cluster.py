@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from end_to_end.compare import delta_rows, difference, publisher_rows
 from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
-from penstock.embedded import free_port
+from penstock.embedded import free_port, wait_until
 
 pytestmark = [part_of_make_faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -48,10 +47,13 @@ class Daemon:
             )
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + 60
-        while text not in (said := self.log.read_text("utf-8", "replace")):
-            assert self._process.poll() is None and time.monotonic() < deadline, said
-            time.sleep(0.1)
+        def said() -> str:
+            return self.log.read_text("utf-8", "replace")
+
+        def guard() -> None:
+            assert self._process.poll() is None, said()
+
+        wait_until(lambda: text in said(), repr(text), 60, state=said, guard=guard, pause=0.1)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -95,13 +97,13 @@ def test_copy_and_stream_on_a_cluster(cluster: str, tmp_path: Path, database: Da
         node.init({"copy_unit_size": "1MB"}, master=cluster, executor_memory="512m")
         node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
         run = ("run", "-D", str(node.folder), "--until-caught-up", "--timeout", "120")
-        assert "caught up" in node.command(*run, timeout=180)
+        assert "caught up" in node.command(*run)
         assert_equal(database, node)
         database.execute("UPDATE one SET v = 'new' WHERE id % 3 = 0; DELETE FROM two WHERE id < 99")
         database.execute(
             "UPDATE two SET id = -id WHERE id % 5 = 0; INSERT INTO one VALUES (0, 'i')"
         )
-        assert "caught up" in node.command(*run, timeout=180)
+        assert "caught up" in node.command(*run)
         assert_equal(database, node)
     for number in range(2):
         assert list((tmp_path / f"worker-{number}").glob("app-*/*/stderr")), "a worker was idle"

@@ -17,7 +17,9 @@ import pytest
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.pipeline import snapshot
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.subscription import tablesync
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
@@ -31,13 +33,6 @@ _LEFT = (
     "    AND pid <> pg_backend_pid() AND application_name LIKE 'penstock%%')"
 )
 """Slots and sessions of copies."""
-
-
-def until(what: str, true: Callable[[], object], timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, f"no {what} in {timeout} s"
-        time.sleep(0.02)
 
 
 def table(status: SubscriptionStatus, name: str) -> TableStatus:
@@ -62,7 +57,7 @@ def assert_equal(node: LocalNode, database: Database, *tables: str) -> None:
 def held(database: Database, sql: str) -> Iterator[psycopg.Connection[Any]]:
     """An open transaction that has run ``sql``."""
     with closing(psycopg.connect(database.conninfo)) as connection:
-        connection.execute(sql)  # type: ignore[call-overload]
+        connection.execute(sql)
         yield connection
 
 
@@ -79,7 +74,7 @@ class Meanwhile:
     def _run(self, sql: str) -> None:
         try:
             with closing(self._connection):
-                self._connection.execute(sql)  # type: ignore[call-overload]
+                self._connection.execute(sql)
         except Exception as error:
             self.error = error
 
@@ -97,7 +92,7 @@ def waits(database: Database, pid: int) -> bool:
 
 def before_reading(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call ``do`` once, when a round has its snapshot and its locks and has read nothing yet."""
-    original = tablesync.run_copy
+    original = snapshot.run_copy
     todo = [do]
 
     def run_copy(*arguments: Any, **named: Any) -> Any:
@@ -159,7 +154,7 @@ def test_what_takes_rows_from_a_snapshot_waits_for_the_copy(
 
     def begin() -> None:
         begun.append(Meanwhile(database, ddl))
-        until("wait", lambda: waits(database, begun[0].pid))
+        wait_until(lambda: waits(database, begun[0].pid), "wait")
 
     before_reading(monkeypatch, begin)
     node = local_node(wal_retrieve_retry_interval="500ms")
@@ -210,8 +205,8 @@ def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
     with held(database, "INSERT INTO other VALUES (1)") as writer:
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         # the copy's slot waits for the writer
-        until("wait", lambda: database.value(_LEFT + " > 0"))
-        until("wait", lambda: database.value(_SLOT_WAITS))
+        wait_until(lambda: database.value(_LEFT + " > 0"), "wait")
+        wait_until(lambda: database.value(_SLOT_WAITS), "wait")
         writer.execute("SET statement_timeout = '20s'")
         writer.execute("ALTER TABLE t ADD COLUMN r double precision DEFAULT random()")
         writer.commit()
@@ -246,7 +241,7 @@ def test_a_locked_table_lets_the_others_go_first(
         assert holder.info.backend_pid in {row[0] for row in database.rows(query)}
         # the stream goes on
         database.execute("INSERT INTO other VALUES (7)")
-        until("row", lambda: node.rows("other") == [(7,)])
+        wait_until(lambda: node.rows("other") == [(7,)], "row")
         holder.rollback()
     node.caught_up("s", database)
     assert_equal(node, database, "t", "root", "other")
@@ -281,9 +276,9 @@ def test_nothing_is_left_when_a_waiting_copy_is_stopped(
     node.subscribe("s", database, "p", "enabled = false")
     with held(database, "INSERT INTO other VALUES (1)"):
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
-        until("wait", lambda: database.value(_SLOT_WAITS))
+        wait_until(lambda: database.value(_SLOT_WAITS), "wait")
         node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-        until("end", lambda: database.value(_LEFT) == 0, 20)
+        wait_until(lambda: database.value(_LEFT) == 0, "end", 20)
 
 
 _SLOT_WAITS = (
@@ -297,7 +292,7 @@ class InTheMiddle:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self._go = threading.Event(), threading.Event()
-        original = tablesync.run_copy
+        original = snapshot.run_copy
 
         def run_copy(*arguments: Any, **named: Any) -> Any:
             told = named["progress"]
@@ -343,7 +338,7 @@ def test_a_copy_ends_with_its_subscription(
     middle.go()
     dropping.join(30)
     assert not dropping.is_alive()
-    until("end", lambda: database.value(_LEFT) == 0, 10)
+    wait_until(lambda: database.value(_LEFT) == 0, "end", 10)
     assert versions(node, "t") == [0]
 
 
@@ -374,7 +369,7 @@ def test_closing_does_not_wait_for_all_units(
     middle.wait()
     node.node.sql("ALTER SUBSCRIPTION s DISABLE")
     middle.go()
-    until("end", lambda: database.value(_LEFT) == 0, 15)
+    wait_until(lambda: database.value(_LEFT) == 0, "end", 15)
     assert versions(node, "t") == [0]
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     node.caught_up("s", database)

@@ -10,7 +10,7 @@ import pytest
 from end_to_end.local_node import LocalNode
 from end_to_end.test_own_columns import wait_for
 from fix_postgres import Database
-from publishing.lake_node import eventually
+from penstock.embedded import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -74,7 +74,7 @@ def test_a_column_that_is_published_is_missed(
     )
     status = node.stopped("s")
     assert status.error == message
-    eventually(lambda: message in stock.server.log(), "the server's error")
+    wait_until(lambda: message in stock.server.log(), "the server's error")
     statement = "ALTER TABLE public.t ADD COLUMN b text, ADD COLUMN c integer"
     assert str(status.error_hint).startswith(f"Run {statement}. Then run ALTER SUBSCRIPTION s")
     node.node.sql(statement)

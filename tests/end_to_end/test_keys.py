@@ -5,7 +5,6 @@ Each case runs beside a stock subscriber, PostgreSQL 18, or says what it would d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from end_to_end.compare import publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -25,13 +25,6 @@ def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
     status = node.stopped(name)
     assert status.error == _EXISTS.format(table=table)
     assert status.error_detail == f"Key (id)=({key}) already exists."
-
-
-def _wait(state: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not state():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _uri(node: LocalNode, table: str, subscription: str) -> str:
@@ -136,7 +129,7 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
     node = local_node()
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
-    _wait(lambda: bool(stock.value(_SYNCED)))
+    wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
     try:
         for table in "kf":
             database.execute(
@@ -158,7 +151,7 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
             f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots "
             "WHERE slot_name = 'stock'"
         )
-        _wait(lambda: bool(database.value(confirmed)))
+        wait_until(lambda: database.value(confirmed), "the confirmation", 90)
         for table in "kf":
             with stock.connect() as connection:
                 wanted = publisher_rows(connection, f"public.{table}")

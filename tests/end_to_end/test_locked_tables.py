@@ -4,7 +4,6 @@ and leave nothing behind.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +11,7 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.errors import PublisherError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -96,11 +96,11 @@ def test_creating_waits_for_transactions_as_before(
     with database.connect(autocommit=False) as writer, ThreadPoolExecutor(1) as pool:
         writer.execute("INSERT INTO t VALUES (2)")
         created = pool.submit(node.node.sql, create)
-        deadline = time.monotonic() + 30
-        while not database.value(waits):
+
+        def guard() -> None:
             assert not created.done()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+
+        wait_until(lambda: database.value(waits), "a wait for the lock", 30, guard=guard)
         writer.commit()
         created.result(30)
     node.caught_up("s", database)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_new_subscription_at_another_cluster(
             cut = lake.node.cut("s")
             return cut is not None and cut.lsn >= wanted and f"public.{table}" in names(cut)
 
-        eventually(there, "a cut")
+        wait_until(there, "a cut")
         here = sorted(row.id for row in lake.node.read(table, subscription="s").collect())
         assert here == [i for (i,) in database.rows(f"SELECT id FROM {table} ORDER BY id")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
-from publishing.lake_node import eventually
+from penstock.embedded import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -52,7 +51,13 @@ def test_own_columns_keep_their_values(
         for change in _CHANGES:
             publisher.execute(change)
         node.caught_up("own_columns", publisher)
-        wait_for(stock, "SELECT count(*) = 4 AND bool_or(v = 'again') AND bool_or(id = 20) FROM t")
+        wait_until(
+            lambda: stock.value(
+                "SELECT count(*) = 4 AND bool_or(v = 'again') AND bool_or(id = 20) FROM t"
+            ),
+            "the rows",
+            _WAIT_SECONDS,
+        )
         expected = stock.rows(f"SELECT {', '.join(_COLUMNS)}, at IS NULL FROM t ORDER BY id")
     finally:
         stock.execute("DROP SUBSCRIPTION own_stock")
@@ -91,7 +96,7 @@ def test_a_column_that_is_renamed_is_missed(
         status = node.stopped("own_columns")
         assert status.error == message
         assert '"v" is no longer published' in str(status.error_detail)
-        eventually(lambda: message in stock.server.log(), "the server's error")
+        wait_until(lambda: message in stock.server.log(), "the server's error")
         expected = stock.rows("SELECT id, v, late FROM t ORDER BY id")
         assert expected == [(1, "one", 5), (2, "two", 2)]
         assert sorted(node.rows("t", subscription="own_columns")) == expected
@@ -106,10 +111,7 @@ def test_a_column_that_is_renamed_is_missed(
 
 def wait_for(database: Database, query: str) -> None:
     """Until it is true."""
-    end = time.monotonic() + _WAIT_SECONDS
-    while not database.value(query):
-        assert time.monotonic() < end, query
-        time.sleep(0.1)
+    wait_until(lambda: database.value(query), query, _WAIT_SECONDS)
 
 
 def _rows(node: LocalNode) -> list[tuple[Any, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from end_to_end.compare import Row, delta_rows
 from end_to_end.local_node import LocalNode
 from faults.heavy import part_of_make_faults
 from fix_postgres import Database
+from penstock.embedded import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -120,10 +120,7 @@ def caught_up(node: LocalNode, stock: Database, publisher: Database) -> None:
         f"SELECT bool_and(replay_lsn >= '{target}') FROM pg_stat_replication"
         " WHERE application_name = 'of_stock'"
     )
-    deadline = time.monotonic() + 60
-    while not (stock.value(synced) and publisher.value(replayed)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: stock.value(synced) and publisher.value(replayed), "the server's subscriber")
 
 
 def run(publisher: Database, dice: random.Random) -> None:

@@ -206,7 +206,7 @@ def test_applied_changes_are_not_followed_again(
 ) -> None:
     """ADD COLUMN in a batch whose cut is never written, and a table that joins meanwhile."""
     node = subscribed(local_node, database, _TWO, "FOR TABLE a")
-    failures = []
+    failures: list[str] = []
 
     def fail_once(name: str) -> None:
         if name == BEFORE_CUT and not failures:

@@ -21,11 +21,10 @@ from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from fix_proxy import Proxy
 from penstock import Node
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConfigurationError, StateMismatch, StorageError
 from penstock.node.status import SubscriptionStatus
 from penstock.subscription.witness import Witness
-from publishing.lake_node import eventually
 
 
 @contextmanager
@@ -184,9 +183,9 @@ def test_a_name_that_leads_to_another_server_within_a_session(
 
     with EmbeddedPostgres(18) as other, LocalNode(tmp_path / "node", spark) as node:
         with psycopg.connect(other.conninfo(), autocommit=True) as admin:
-            admin.execute(f'CREATE DATABASE "{database.name}"')  # type: ignore[call-overload]
+            admin.execute(f'CREATE DATABASE "{database.name}"')
         with psycopg.connect(other.conninfo(database.name), autocommit=True) as there:
-            there.execute(setup.format("of another"))  # type: ignore[call-overload]
+            there.execute(setup.format("of another"))
             there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
             slots = "SELECT count(*) FROM pg_replication_slots"
             monkeypatch.setattr(Witness, "check", then_to)
@@ -217,7 +216,7 @@ def test_a_slot_that_was_advanced_and_the_loss_accepted(
 ) -> None:
     with following(tmp_path / "node", spark, database) as node:
         node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-        eventually(lambda: not streams(database), "the end of the stream")
+        wait_until(lambda: not streams(database), "the end of the stream")
         insert(database, 1)
         database.execute("SELECT pg_replication_slot_advance('s', pg_current_wal_flush_lsn())")
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
@@ -319,7 +318,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
 
         def disabled() -> None:
             node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-            eventually(lambda: not streams(database), "the end of the stream")
+            wait_until(lambda: not streams(database), "the end of the stream")
 
         disabled()
         before = newest()
@@ -390,7 +389,7 @@ def test_compactions_of_a_followed_table(tmp_path: Path, spark: Any, database: D
         more_files(21)
         reader = reader_of_the_slot(database)
         node.node.sql("ALTER SUBSCRIPTION s SET (on_table_error = park)")
-        eventually(lambda: reader_of_the_slot(database) not in (None, reader), "the next worker")
+        wait_until(lambda: reader_of_the_slot(database) not in (None, reader), "the next worker")
         one, other = DeltaRs(folder), DeltaRs(folder)
         compact(one, other)
         insert(database, 30)

@@ -18,9 +18,8 @@ from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock import Node
-from penstock.embedded import EmbeddedPostgres, free_port
+from penstock.embedded import EmbeddedPostgres, free_port, wait_until
 from penstock.errors import ObjectInUse, StorageError
-from publishing.lake_node import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -78,7 +77,7 @@ def test_it_goes_on_when_its_state_has_been_away(
             same(node, database)
         with psycopg.connect(state_server.conninfo(), autocommit=True) as connection:
             held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-            eventually(lambda: connection.execute(held).fetchone() == (1,), "the node's lock")
+            wait_until(lambda: connection.execute(held).fetchone() == (1,), "the node's lock")
     assert not (tmp_path / "node" / "state.db").exists()
 
 
@@ -128,10 +127,10 @@ def test_who_has_lost_the_lock_serves_nobody(
             waiting.start()
             blocked = "SELECT cardinality(pg_blocking_pids(%s))"
             pid = standby.info.backend_pid
-            eventually(lambda: database.value(blocked, (pid,)) == 1, "the standby to wait")
+            wait_until(lambda: database.value(blocked, (pid,)) == 1, "the standby to wait")
             database.execute("SELECT pg_terminate_backend(%s)", (holder,))
             waiting.join()
-            eventually(lambda: not listens(), "the port to be closed")
+            wait_until(lambda: not listens(), "the port to be closed")
             for wait in (
                 lambda: node.node.wait_until(threading.Event()),
                 lambda: node.node.wait_until_caught_up(60),

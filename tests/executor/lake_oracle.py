@@ -79,10 +79,10 @@ class LakeOracle:
     ) -> None:
         """``rows``: PostgreSQL's text of every value, NULL as None."""
         run = self._connection.execute
-        run(f"CREATE TABLE {name} ({', '.join(f'{n} {t}' for n, t in columns.items())})")  # type: ignore[call-overload]
+        run(f"CREATE TABLE {name} ({', '.join(f'{n} {t}' for n, t in columns.items())})")
         with (
             self._connection.cursor() as cursor,
-            cursor.copy(f"COPY {name} FROM STDIN") as copy,  # type: ignore[call-overload]
+            cursor.copy(f"COPY {name} FROM STDIN") as copy,
         ):
             for row in rows:
                 copy.write_row(row)

@@ -334,7 +334,7 @@ def _our_state(tables: LakeOracle, text: str) -> str:
 def _their_state(database: Database, text: str) -> str:
     with database.connect(autocommit=False) as connection:
         try:
-            connection.execute(text)  # type: ignore[call-overload]
+            connection.execute(text)
         except psycopg.Error as error:
             return error.sqlstate or ""
         finally:

@@ -23,7 +23,7 @@ from faults.check_cuts import CutChecker
 from faults.node_process import NodeProcess
 from fix_proxy import Proxy
 from penstock import failpoint
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 
 SERVER: Final[Mapping[str, str | int | bool]] = {
     "deadlock_timeout": "100ms",
@@ -271,12 +271,15 @@ class Arena:
 
     def complaint(self, what: str, pattern: str, timeout: float = 120) -> str:
         """Wait until the node says that it does not go on, and why; its report, hint included."""
-        deadline = time.monotonic() + timeout
         report = re.compile(f"ERROR:.*?({pattern}).*(\\n(DETAIL|HINT):.*)*")
-        while (found := report.search(self.node.news())) is None:
-            tail = self.node.log_tail()
-            assert time.monotonic() < deadline, f"{what}: no word of {pattern!r}\n{tail}"
-            time.sleep(0.1)
+        found = wait_until(
+            lambda: report.search(self.node.news()),
+            f"word of {pattern!r}: {what}",
+            timeout,
+            state=self.node.log_tail,
+            pause=0.1,
+        )
+        assert found is not None
         self.complaints.append(f"{what}: {found[0].splitlines()[0]}")
         return found[0]
 
@@ -313,9 +316,9 @@ class Arena:
 
     def execute(self, sql: str) -> None:
         with self.connect() as connection:
-            connection.execute(sql)  # type: ignore[call-overload]
+            connection.execute(sql)
 
     def value(self, sql: str, parameters: Any = None) -> int:
         with self.connect() as connection:
-            ((value,),) = connection.execute(sql, parameters).fetchall()  # type: ignore[call-overload]
+            ((value,),) = connection.execute(sql, parameters).fetchall()
         return int(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from faults.arena import SUBSCRIPTION, Arena
 from faults.bank import TABLES
+from penstock.embedded import wait_until
 
 _ROUNDS: Final = 3
 _FURTHEST: Final = 20
@@ -115,8 +115,7 @@ def _restore(arena: Arena, name: str) -> None:
     """While the node runs or while it does not; back over commits that have changed rows."""
     if arena.rng.random() < 0.5:
         arena.kill_somewhere()
-    while not _restored(arena, name):
-        time.sleep(0.1)
+    wait_until(lambda: _restored(arena, name), f"RESTORE of {name}", pause=0.1)
     arena.start()
 
 

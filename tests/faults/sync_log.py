@@ -74,8 +74,8 @@ def install() -> None:
 
         return wrapped
 
-    os.fsync = on_descriptor(os.fsync)
-    os.fdatasync = on_descriptor(os.fdatasync)
+    os.fsync = on_descriptor(os.fsync)  # type: ignore[assignment]
+    os.fdatasync = on_descriptor(os.fdatasync)  # type: ignore[assignment]
     os.link = on_names(os.link)
     os.replace = on_names(os.replace)
     os.rename = on_names(os.rename)

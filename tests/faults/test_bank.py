@@ -27,8 +27,8 @@ def one_moment(database: Database) -> Iterator[psycopg.Connection[Any]]:
 def digests(connection: psycopg.Connection[Any], tables: tuple[str, ...]) -> dict[str, Digest]:
     found = {}
     for table in tables:
-        cursor = connection.execute(digest_sql(table))  # type: ignore[call-overload]
-        names = [column.name for column in cursor.description]
+        cursor = connection.execute(digest_sql(table))
+        names = [column.name for column in cursor.description or ()]
         found[table] = as_digest(table, names, cursor.fetchall())
     return found
 

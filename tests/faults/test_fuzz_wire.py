@@ -23,6 +23,7 @@ import pytest
 
 from faults.fuzzing import SECONDS, SEED, Campaign
 from fix_lake import LakeServer
+from penstock.embedded import wait_until
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
 from penstock.protocol.answers import Description, Rows
@@ -288,10 +289,13 @@ def resident() -> int:
 
 def settled(server: LakeServer, threads: int) -> None:
     """Wait until the sessions and their threads have ended."""
-    deadline = time.monotonic() + 30
-    while server.server.sessions or threading.active_count() > threads:
-        assert time.monotonic() < deadline, [thread.name for thread in threading.enumerate()]
-        time.sleep(0.01)
+    wait_until(
+        lambda: not server.server.sessions and threading.active_count() <= threads,
+        "the end of the sessions",
+        30,
+        state=lambda: [thread.name for thread in threading.enumerate()],
+        pause=0.01,
+    )
 
 
 def crowd(server: LakeServer, seconds: float, least: int) -> int:

@@ -15,9 +15,9 @@ from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
-from penstock.embedded import free_port
+from penstock.embedded import free_port, wait_until
 from publishing.heard import heard, listen
-from publishing.lake_node import drop_subscriptions, eventually
+from publishing.lake_node import drop_subscriptions
 
 pytestmark = [
     part_of_make_faults,
@@ -51,8 +51,8 @@ def test_a_row_is_neither_lost_nor_in_both(tmp_path: Path, database: Database) -
             database.execute(f"CREATE TABLE {table} (a int PRIMARY KEY, v text)")
         quoted = conninfo.replace("'", "''")
         database.execute(f"CREATE SUBSCRIPTION moves CONNECTION '{quoted}' PUBLICATION moves")
-        eventually(lambda: _rows(database) == [(1, "one"), (2, "two"), (15, "fifteen")], "a copy")
-        eventually(
+        wait_until(lambda: _rows(database) == [(1, "one"), (2, "two"), (15, "fifteen")], "a copy")
+        wait_until(
             lambda: (
                 not database.rows("SELECT 1 FROM pg_subscription_rel WHERE srsubstate::text <> 'r'")
             ),
@@ -64,11 +64,11 @@ def test_a_row_is_neither_lost_nor_in_both(tmp_path: Path, database: Database) -
         assert node.wait_end(60) == -9, node.log_tail()
         node.start()
         moved = [(2, "two"), (4, "fifteen"), (18, "one")]
-        eventually(lambda: _there(conninfo), "the port")
+        wait_until(lambda: _there(conninfo), "the port")
         with psycopg.connect(conninfo, autocommit=True) as session:
             found = session.execute("SELECT a, v FROM t ORDER BY a").fetchall()
         assert found == moved
-        eventually(lambda: _rows(database) == moved, f"the rows {moved}")
+        wait_until(lambda: _rows(database) == moved, f"the rows {moved}")
         assert len(heard(database)) == 1
     finally:
         with contextlib.suppress(psycopg.Error):
@@ -79,10 +79,10 @@ def test_a_row_is_neither_lost_nor_in_both(tmp_path: Path, database: Database) -
 
 
 def _run(conninfo: str, *statements: str) -> None:
-    eventually(lambda: _there(conninfo), "the port")
+    wait_until(lambda: _there(conninfo), "the port")
     with psycopg.connect(conninfo, autocommit=True) as session:
         for statement in statements:
-            session.execute(statement)  # type: ignore[call-overload]
+            session.execute(statement)
 
 
 def _there(conninfo: str) -> bool:

@@ -21,7 +21,7 @@ import pytest
 
 from faults.bank import BALANCE, SCHEMA, TABLES, Bank
 from faults.node_process import NodeProcess
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.failpoint import PUBLISHING_NAMES
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -72,9 +72,7 @@ class Cascade:
         conninfo = f"host=127.0.0.1 port={port} dbname=lake user=b password=''{_PASSWORD}''"
         self._wait(lambda: _listens(port), "the port")
         with psycopg.connect(self.target.conninfo(), autocommit=True) as connection:
-            connection.execute(
-                f"CREATE SUBSCRIPTION bank CONNECTION '{conninfo}' PUBLICATION bank"  # type: ignore[arg-type]
-            )
+            connection.execute(f"CREATE SUBSCRIPTION bank CONNECTION '{conninfo}' PUBLICATION bank")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -156,21 +154,19 @@ class Cascade:
     @staticmethod
     def _rows(server: EmbeddedPostgres, table: str) -> list[Any]:
         with psycopg.connect(server.conninfo()) as connection:
-            found = connection.execute(f"SELECT t::text FROM {table} t")  # type: ignore[arg-type]
+            found = connection.execute(f"SELECT t::text FROM {table} t")
             return found.fetchall()
 
     @staticmethod
     def _value(server: EmbeddedPostgres, query: str) -> Any:
         with psycopg.connect(server.conninfo(), connect_timeout=5) as connection:
-            return connection.execute(query).fetchall()[0][0]  # type: ignore[arg-type]
+            return connection.execute(query).fetchall()[0][0]
 
     def _wait(self, condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, (
-                f"no {what}\n{self.node.log_tail()}\n{self.target.log()[-3000:]}"
-            )
-            time.sleep(0.2)
+        def logs() -> str:
+            return f"{self.node.log_tail()}\n{self.target.log()[-3000:]}"
+
+        wait_until(condition, what, timeout, state=logs, pause=0.2)
 
 
 def _listens(port: int) -> bool:

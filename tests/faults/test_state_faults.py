@@ -13,10 +13,10 @@ import pytest
 
 from end_to_end.test_state_store import CHANGES, TABLES, state_url
 from faults.heavy import part_of_make_faults
-from faults.node_process import CommandFailed, NodeProcess
+from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import CommandFailed, EmbeddedPostgres
 from penstock.lsn import Lsn
 
 pytestmark = [

@@ -52,7 +52,7 @@ def _in_background(arena: Arena, statement: str) -> Iterator[None]:
 
         def run() -> None:
             try:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
             except BaseException as error:
                 failed.append(error)
 
@@ -109,11 +109,11 @@ def _write_as(arena: Arena, names: dict[str, str]) -> None:
     """Rename, write a row to each table under its passing name, rename back: one transaction."""
     with arena.connect() as connection, connection.transaction():
         for name in sorted(names):
-            connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # type: ignore[call-overload]
+            connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
         _rename(connection, names)
         for passing in names.values():
             connection.execute(
-                f"INSERT INTO {passing} VALUES (nextval('ids'), 0, 'under another name')"  # type: ignore[call-overload]
+                f"INSERT INTO {passing} VALUES (nextval('ids'), 0, 'under another name')"
             )
         _rename(connection, {passing: name for name, passing in names.items()})
         for name in sorted(names):
@@ -122,9 +122,9 @@ def _write_as(arena: Arena, names: dict[str, str]) -> None:
 
 def _rename(connection: psycopg.Connection[object], names: dict[str, str]) -> None:
     for name in names:
-        connection.execute(f"ALTER TABLE {name} RENAME TO {name}_passing")  # type: ignore[call-overload]
+        connection.execute(f"ALTER TABLE {name} RENAME TO {name}_passing")
     for name, to in names.items():
-        connection.execute(f"ALTER TABLE {name}_passing RENAME TO {to}")  # type: ignore[call-overload]
+        connection.execute(f"ALTER TABLE {name}_passing RENAME TO {to}")
 
 
 def unmount_warehouse(arena: Arena) -> None:

@@ -117,6 +117,7 @@ def test_a_publisher_fits(
     assert {f.status for f in found if f.component.startswith("publisher")} == {"ok"}
 
 
+@pytest.mark.postgres
 def test_a_publisher_that_does_not_fit() -> None:
     settings: dict[str, str | int | bool] = {
         "wal_level": "replica",

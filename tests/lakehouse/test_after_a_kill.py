@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -64,9 +65,12 @@ def test_a_state_is_loaded_again_though_the_clock_was_set_back(
     clocks.day -= 86400
     clocks.steady += 700
     loaded: list[str] = []
-    monkeypatch.setattr(
-        cuts_module, "load", lambda storage, uri: (loaded.append(uri), load(storage, uri))[1]
-    )
+
+    def noted(storage: Storage, uri: str) -> Any:
+        loaded.append(uri)
+        return load(storage, uri)
+
+    monkeypatch.setattr(cuts_module, "load", noted)
     sleeper.append(owner, Lsn(9), None, tables)
     assert loaded
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pyarrow.compute as pc
 import pytest
@@ -77,8 +78,8 @@ def test_same_lsn_again_and_going_back(tmp_path: Path) -> None:
 def test_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Past(datetime):
         @classmethod
-        def now(cls, tz: object = None) -> datetime:
-            return datetime(2020, 1, 1, tzinfo=UTC)
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(2020, 1, 1, tzinfo=UTC)
 
     open_cuts(tmp_path).append(owner("s"), Lsn(1), None, tables(1))
     monkeypatch.setattr(cuts_module, "datetime", Past)
@@ -131,7 +132,7 @@ def test_stays_small(tmp_path: Path) -> None:
 
 
 class _Earlier(Elapsed):
-    seconds = 700.0  # type: ignore[assignment]
+    seconds = 700.0
 
 
 def test_process_that_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

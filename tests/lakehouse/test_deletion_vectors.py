@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,9 @@ def test_paths_of_the_protocol() -> None:
 
 
 @given(st.lists(POSITIONS, min_size=1, max_size=4))
-def test_several_vectors_in_one_file(tmp_path_factory: pytest.TempPathFactory, sets: list) -> None:
+def test_several_vectors_in_one_file(
+    tmp_path_factory: pytest.TempPathFactory, sets: list[Any]
+) -> None:
     folder = tmp_path_factory.mktemp("vectors")
     storage = Storage(str(folder), fsync=False)
     file = VectorFile()

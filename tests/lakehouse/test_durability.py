@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyroaring import BitMap
@@ -58,7 +59,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         journal.events.append(("name", str(target)))
         return replace(self, target)
 
-    def spy_mkdir(self: Path, *args: int, **more: bool) -> None:
+    def spy_mkdir(self: Path, *args: Any, **more: bool) -> None:
         mkdir(self, *args, **more)
         journal.events.append(("name", str(self)))
 

@@ -67,7 +67,7 @@ def test_delta_rs_and_duckdb_open_every_table(odd_tables: list[str]) -> None:
     for number, uri in enumerate(odd_tables):
         path = local_path(uri)
         assert delta_rows(path) == [(number,)]
-        assert duckdb.sql(f"SELECT * FROM read_parquet('{path}/*.parquet')").fetchall() == [
+        assert duckdb.execute(f"SELECT * FROM read_parquet('{path}/*.parquet')").fetchall() == [
             (number,)
         ]
 

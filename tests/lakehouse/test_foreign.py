@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -70,7 +71,11 @@ def test_restore(
         started.check_restored(-1)
         followed.reload()
         return
-    for look in (lambda: started.check_restored(OURS), followed.reload):
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: started.check_restored(OURS),
+        followed.reload,
+    )
+    for look in looks:
         with pytest.raises(StateMismatch, match=f"in version {taken}") as caught:
             look()
     hint = str(caught.value.hint)
@@ -117,7 +122,11 @@ def test_a_compaction_by_others(followed: DeltaTable, spark: SparkSession, late:
         assert spark_ids(spark, followed) == rows
         return
     started = again(followed)
-    for look in (lambda: started.check_restored(OURS), followed.reload):
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: started.check_restored(OURS),
+        followed.reload,
+    )
+    for look in looks:
         with pytest.raises(StateMismatch, match="from an older state in version 4") as caught:
             look()
     restore = re.search(r"RESTORE TABLE \S+ TO VERSION AS OF \d+", str(caught.value.hint))

@@ -6,6 +6,7 @@ On a disk and in an S3, whose entries are put in other ways.
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"s3://{s3.bucket()}/lake"
 
 
-def _run(target: object, folder: str) -> None:
+def _run(target: Callable[[str, int], object], folder: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=target, args=(folder, n)) for n in (1, 2)]
     for process in processes:

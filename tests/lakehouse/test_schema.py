@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
-from penstock.lakehouse.schema import KEY, Column, TableSchema, altered, recorded_type
+from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
@@ -157,7 +157,7 @@ def test_a_column_of_the_nodes_own_that_was_published_and_may_be_renamed() -> No
     made = TableSchema(tuple(replace(c, local=True) for c in theirs.columns), theirs.key)
     renamed = TableSchema.of_relation(relation(ID, Attribute("remark", TEXT), Attribute("a", TEXT)))
     assert [c.source for c in made.columns_added(renamed, table="t")] == ["remark", "a"]
-    fields = altered(made.delta_json(), made.with_published(["id", "note"]).columns, ())
+    fields = alter_schema_json(made.delta_json(), made.with_published(["id", "note"]).columns, ())
     sent = TableSchema.of_delta(fields, {KEY: '["id"]'})
     with pytest.raises(RelationChanged) as caught:
         sent.columns_added(renamed, table="public.t")
@@ -205,7 +205,7 @@ def test_columns_of_others_keep_their_names() -> None:
 
 def test_appended_columns_leave_the_others_alone() -> None:
     commented = '{"type": "long", "name": "a", "nullable": true, "metadata": {"comment": "x"}}'
-    longer = altered(
+    longer = alter_schema_json(
         f'{{"fields": [{commented}]}}',
         [Column("a", "a", pa.int64())],
         [Column("b", "b", pa.string(), TEXT)],

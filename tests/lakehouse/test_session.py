@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -40,7 +41,7 @@ def session(version: str = "4.2.0", **conf: str) -> SimpleNamespace:
 )
 def test_unfit_sessions(given: SimpleNamespace, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
-        check_session(given)
+        check_session(cast(SparkSession, given))
     assert caught.value.hint
 
 
@@ -50,7 +51,8 @@ def test_fit_session_gets_utc(spark: SparkSession) -> None:
     own.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     check_session(own)
     assert own.conf.get("spark.sql.session.timeZone") == "UTC"
-    zone = spark._jvm.java.util.TimeZone.getDefault().getID()
+    jvm: Any = spark._jvm
+    zone = jvm.java.util.TimeZone.getDefault().getID()
     assert zone == "UTC", "Delta verifies all files at each commit in other zones"
 
 
@@ -63,7 +65,7 @@ def test_vacuum_of_a_small_table_is_small_jobs(spark: SparkSession, tmp_path: Pa
     try:
         own.sql(f"VACUUM delta.`{tmp_path}`")
     finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("vacuum")]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -36,9 +37,9 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 
 
-def entry(table: DeltaTable) -> dict[str, list[dict]]:
+def entry(table: DeltaTable) -> dict[str, list[dict[str, Any]]]:
     """The actions of the newest log entry, by kind."""
-    found: dict[str, list[dict]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for action in read_entry(table.storage, table.uri, table.version) or ():
         for kind, body in action.items():
             found.setdefault(kind, []).append(body)
@@ -228,7 +229,7 @@ def test_reload_of_a_dropped_table(tmp_path: Path) -> None:
     ],
 )
 def test_tables_that_we_would_damage_are_refused(
-    tmp_path: Path, change: dict, words: list[str]
+    tmp_path: Path, change: dict[str, Any], words: list[str]
 ) -> None:
     table = accounts(tmp_path)
     path = Path(local_path(entry_uri(table.uri, 0)))
@@ -322,5 +323,5 @@ def test_any_order_of_stages(tmp_path: Path) -> None:
     Stages.folder = tmp_path
     (tmp_path / "public").mkdir()
     machine = Stages.TestCase()
-    machine.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+    Stages.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
     machine.runTest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -124,9 +125,11 @@ def test_bounds_of_delta_rs_hold_its_values(tmp_path: Path) -> None:
         if '"add"' in line
     )
     stats = from_json(add["stats"])
-    for name, cells in (("d", values), ("t", moments)):
+    columns: tuple[tuple[str, Sequence[Any]], ...] = (("d", values), ("t", moments))
+    for name, cells in columns:
         low, high = bounds(stats, name, rows.schema.field(name).type) or (None, None)
-        assert low <= cells[0] and high >= cells[1], name
+        assert low is not None and low <= cells[0], name
+        assert high is not None and high >= cells[1], name
 
 
 @pytest.mark.parametrize(

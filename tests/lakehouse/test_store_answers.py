@@ -24,7 +24,7 @@ from penstock.lakehouse.log_store import ObjectLogStore, check_conditional_puts
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, without_secrets
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.node.warehouse_owner import take_warehouse
+from penstock.node.claims import take_warehouse
 
 _SIGNATURE = "kept%2Fout%2Bof%3Devery"
 _TOKEN = f"sv=2022-11-02&sp=rwdl&sig={_SIGNATURE}"
@@ -140,7 +140,8 @@ def conditional_log_store(spark: SparkSession) -> Any:
 
 
 def new_array(spark: SparkSession, kind: Any, items: Sequence[Any]) -> Any:
-    array = spark._sc._gateway.new_array(kind, len(items))
+    gateway: Any = spark._sc._gateway
+    array = gateway.new_array(kind, len(items))
     for number, item in enumerate(items):
         array[number] = item
     return array

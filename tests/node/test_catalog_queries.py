@@ -140,5 +140,6 @@ def test_columns_are_those_of_18(
     view: str, node: Node, database_on: Callable[..., Database]
 ) -> None:
     with psycopg.connect(database_on(18).conninfo) as server:
-        described = server.execute(f"SELECT * FROM {view}").description  # type: ignore[call-overload]
+        described = server.execute(f"SELECT * FROM {view}").description
+    assert described is not None
     assert list(node.sql(f"SELECT * FROM {view}").columns) == [c.name for c in described]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ObjectInUse
-from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.claims import LockFile, running_pid
 
 HOLD = """
 import sys
 from pathlib import Path
-from penstock.node.lockfile import LockFile
+from penstock.node.claims import LockFile
 lock = LockFile(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

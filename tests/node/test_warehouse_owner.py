@@ -12,7 +12,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.node.warehouse_owner import Found, refuse, take_warehouse
+from penstock.node.claims import FoundWarehouse, refuse, take_warehouse
 
 URI = "file:///srv/warehouse"
 
@@ -20,21 +20,24 @@ URI = "file:///srv/warehouse"
 @pytest.mark.parametrize(
     ("found", "error"),
     [
-        (Found("me", URI, 2, True), None),
-        (Found("me", None, 0, True), None),  # the state store is from before it was recorded
-        (Found("you", URI, 2, True), ConfigurationError),
-        (Found("you", None, 0, True), ConfigurationError),
-        (Found(None, None, 0, False), None),  # a new node
-        (Found(None, None, 2, True), None),  # a warehouse from before ids were written
-        (Found(None, None, 2, False), StorageError),
-        (Found(None, URI, 0, False), StorageError),
-        (Found(None, URI, 2, True), StorageError),
-        (Found(None, "file:///elsewhere", 0, False), None),  # the parameter was changed
-        (Found(None, "file:///elsewhere", 2, True), None),
-        (Found(None, "file:///elsewhere", 2, False), StorageError),
+        (FoundWarehouse("me", URI, 2, True), None),
+        (
+            FoundWarehouse("me", None, 0, True),
+            None,
+        ),  # the state store is from before it was recorded
+        (FoundWarehouse("you", URI, 2, True), ConfigurationError),
+        (FoundWarehouse("you", None, 0, True), ConfigurationError),
+        (FoundWarehouse(None, None, 0, False), None),  # a new node
+        (FoundWarehouse(None, None, 2, True), None),  # a warehouse from before ids were written
+        (FoundWarehouse(None, None, 2, False), StorageError),
+        (FoundWarehouse(None, URI, 0, False), StorageError),
+        (FoundWarehouse(None, URI, 2, True), StorageError),
+        (FoundWarehouse(None, "file:///elsewhere", 0, False), None),  # the parameter was changed
+        (FoundWarehouse(None, "file:///elsewhere", 2, True), None),
+        (FoundWarehouse(None, "file:///elsewhere", 2, False), StorageError),
     ],
 )
-def test_decisions(found: Found, error: type[Exception] | None) -> None:
+def test_decisions(found: FoundWarehouse, error: type[Exception] | None) -> None:
     refused = refuse(found, "me", Warehouse(URI))
     assert refused is None if error is None else isinstance(refused, error)
 

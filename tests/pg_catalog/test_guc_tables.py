@@ -35,7 +35,7 @@ def test_values_are_a_servers(database: Database) -> None:
                 expected: object
                 found: object
                 try:
-                    server.execute(f"SET {setting.name} = '{value}'")  # type: ignore[call-overload]
+                    server.execute(f"SET {setting.name} = '{value}'")
                     expected = server.execute(f"SHOW {setting.name}").fetchone()[0]  # type: ignore
                 except psycopg.Error as error:
                     if error.diag.message_detail or "cannot" in str(error):
@@ -48,7 +48,7 @@ def test_values_are_a_servers(database: Database) -> None:
                     found = _told(error.message, error.hint)
                 if found != expected:
                     wrong.append(f"{setting.name} = {value}: {expected} | {found}")
-                server.execute(f"RESET {setting.name}")  # type: ignore[call-overload]
+                server.execute(f"RESET {setting.name}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -69,7 +69,7 @@ def test_who_may_set_what_when(name: str, sqlstate: str, database: Database) -> 
         with psycopg.connect(database.conninfo, autocommit=True) as server:
             server.execute("SET ROLE plain_setter")
             with pytest.raises(psycopg.Error) as theirs:
-                server.execute(f"SET {name} = 'on'")  # type: ignore[call-overload]
+                server.execute(f"SET {name} = 'on'")
     finally:
         database.execute("DROP ROLE plain_setter")
     with pytest.raises(PenstockError) as ours:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from psycopg import pq
 
-from backend.two_servers import PASSWORD, Node, Server, outcome, two_servers, wait_for
+from backend.two_servers import PASSWORD, Node, Server, outcome, two_servers
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.stats.backend_status import shown_query
 
 pytestmark = pytest.mark.postgres
@@ -217,8 +218,8 @@ def test_a_stream_is_ended(both: list[Server], function: str) -> None:
             found: list[object] = []
             if function == "pg_terminate_backend":
                 found.append(last_words(sender))
-                wait_for(lambda: not shown(boss, "pid", f"pid = {pid(sender)}"), "its end")
-                wait_for(
+                wait_until(lambda: not shown(boss, "pid", f"pid = {pid(sender)}"), "its end")
+                wait_until(
                     lambda: not boss.execute("SELECT pid FROM pg_stat_replication").fetchall(),
                     "the end of the stream",
                 )
@@ -237,10 +238,10 @@ def test_a_query_of_the_catalogs_is_cancelled(both: list[Server]) -> None:
             with server.connect("t_boss") as boss, closing(server.connect("t_reader")) as session:
                 found: list[object] = []
                 thread = threading.Thread(
-                    target=lambda s=session, f=found: f.append(outcome(s, long)[0])  # type: ignore[misc]
+                    target=lambda s=session, f=found: f.append(outcome(s, long)[0])
                 )
                 thread.start()
-                wait_for(
+                wait_until(
                     lambda: (
                         shown(boss, "state, query", f"pid = {pid(session)}") == [("active", long)]
                     ),
@@ -261,7 +262,7 @@ def test_one_who_does_not_read_is_ended(both: list[Server]) -> None:
             session.pgconn.send_query(rows)
             session.pgconn.flush()
             state = f"pid = {pid(session)} AND state = 'active'"
-            wait_for(lambda: bool(shown(boss, "pid", state)), "the query")  # noqa: B023
+            wait_until(lambda: bool(shown(boss, "pid", state)), "the query")  # noqa: B023
             ended = f"SELECT pg_terminate_backend({pid(session)}, 20000)"
             assert boss.execute(ended).fetchone() == (True,)
 
@@ -294,7 +295,7 @@ def cancelled(server: Server, statement: str, waits: Callable[[], bool]) -> obje
         found: list[object] = []
         thread = threading.Thread(target=lambda: found.append(outcome(session, statement)))
         thread.start()
-        wait_for(waits, "the statement's wait")
+        wait_until(waits, "the statement's wait")
         assert boss.execute(f"SELECT pg_cancel_backend({pid(session)})").fetchone() == (True,)
         thread.join(30)
         assert session.execute("SELECT count(*) FROM pg_subscription").fetchone() == (0,)
@@ -307,7 +308,7 @@ def test_a_command_is_cancelled_that_waits_for_a_publisher(both: list[Server]) -
         seen = []
         for server in both:
             taken: list[socket.socket] = []
-            thread = threading.Thread(target=lambda t=taken: t.append(silent.accept()[0]))  # type: ignore[misc]
+            thread = threading.Thread(target=lambda t=taken: t.append(silent.accept()[0]))
             thread.start()
             conninfo = f"host=127.0.0.1 port={silent.getsockname()[1]} password=x"
             create = f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
@@ -336,4 +337,4 @@ def test_a_command_is_cancelled_that_waits_for_a_slot(
         assert found == [("57014", "canceling statement due to user request", None)]
         writer.rollback()
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 't_waits'"
-    wait_for(lambda: database.value(slots) == 0, "the end of the slot")
+    wait_until(lambda: database.value(slots) == 0, "the end of the slot")

@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Iterator[LakeServer]:
 
 def rows(lake: LakeServer, query: str) -> Any:
     with lake.connect("false") as session:
-        return session.execute(query).fetchall()  # type: ignore[call-overload]
+        return session.execute(query).fetchall()
 
 
 def subscription(lake: LakeServer) -> int:

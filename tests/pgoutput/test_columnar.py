@@ -291,7 +291,7 @@ def test_a_commit_is_where_its_begin_said() -> None:
 
 def test_a_failed_chunk_leaves_the_relation_map_alone() -> None:
     decoder = ColumnarDecoder(find)
-    broken = [m.RelationMessage(T), m.Insert(16384, (Text(b"x"), NULL))]
+    broken: list[m.Message] = [m.RelationMessage(T), m.Insert(16384, (Text(b"x"), NULL))]
     with pytest.raises(ProtocolViolation):
         decoder.decode(MessageChunk.from_copy_data(frames(broken)))
     assert decoder.relations == {}

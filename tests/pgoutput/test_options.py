@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.errors import InvalidParameterValue
@@ -43,6 +45,6 @@ def test_arguments_of_the_slot_functions() -> None:
         ({"proto_version": 4, "streaming": "maybe"}, "streaming requires"),
     ],
 )
-def test_what_the_plugin_would_refuse(wrong: dict[str, object], words: str) -> None:
+def test_what_the_plugin_would_refuse(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidParameterValue, match=words):
         PgoutputOptions(**{"publication_names": ("p",), **wrong})

@@ -65,7 +65,7 @@ def peek(connection: psycopg.Connection[Any], options: PgoutputOptions) -> list[
 def test_both_decoders_agree_on_real_messages(database: Database, binary: bool) -> None:
     connection = database.connect(options="-c timezone=UTC")
     for sql in (SCHEMA, SLOT, *WORK):
-        connection.execute(sql)  # type: ignore[call-overload]
+        connection.execute(sql)
     payloads = peek(connection, PgoutputOptions(1, ("p",), binary=binary))
     connection.execute("SELECT pg_replication_origin_drop('east')")
     relations: dict[int, Any] = {}
@@ -101,7 +101,10 @@ def test_both_decoders_agree_on_real_messages(database: Database, binary: bool) 
 
 @pytest.fixture(scope="module")
 def preparing() -> Iterator[EmbeddedPostgres]:
-    settings = {"max_prepared_transactions": 5, "logical_decoding_work_mem": "64kB"}
+    settings: dict[str, str | int | bool] = {
+        "max_prepared_transactions": 5,
+        "logical_decoding_work_mem": "64kB",
+    }
     with EmbeddedPostgres(18, settings=settings) as server:
         yield server
 
@@ -135,7 +138,7 @@ def test_messages_of_later_versions(
         f"BEGIN; {fill.format('20001, 22000')}; PREPARE TRANSACTION 'third'",
         "COMMIT PREPARED 'third'",
     ):
-        connection.execute(sql)  # type: ignore[call-overload]
+        connection.execute(sql)
     options = PgoutputOptions(
         4, ("p",), streaming=streaming, two_phase=False, origin="any", messages=True
     )

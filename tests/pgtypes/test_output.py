@@ -225,13 +225,13 @@ def rows_of(messages: bytes) -> list[bytes]:
 def given(connection: psycopg.Connection[Any], data: bytes, how: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE given RESTART IDENTITY")
-        with cursor.copy(f"COPY given (v) FROM STDIN {how}") as copy:  # type: ignore[call-overload]
+        with cursor.copy(f"COPY given (v) FROM STDIN {how}") as copy:
             copy.write(data)
 
 
 def sent(connection: psycopg.Connection[Any], how: str) -> list[bytes]:
     query = f"COPY (SELECT v FROM given ORDER BY id) TO STDOUT {how}"
-    with connection.cursor() as cursor, cursor.copy(query) as copy:  # type: ignore[call-overload]
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
         return [bytes(data) for data in copy]
 
 
@@ -247,7 +247,7 @@ def test_the_server_prints_and_sends_what_we_do(
     draw: Callable[[Random], Any],
 ) -> None:
     array = column(kind, draw, name)
-    connection.execute(f"CREATE TEMP TABLE given (id serial, v {name})")  # type: ignore[call-overload]
+    connection.execute(f"CREATE TEMP TABLE given (id serial, v {name})")
     try:
         ours = rows_of(text_rows([text_output(array, oid)], len(array)))
         given(connection, b"".join(ours), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -123,10 +124,11 @@ def raised(oid: int, raw: bytes, typmod: int, form: str, good: bytes | None) -> 
     family = find(oid)
     column = [None, good, raw] if good is not None else [raw]
     errors = []
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: getattr(family, f"{form}_column")(cells(column), typmod),
         lambda: getattr(family, f"{form}_value")(raw, typmod),
-    ):
+    )
+    for call in calls:
         with pytest.raises(PenstockError) as caught:
             call()
         errors.append(caught.value)

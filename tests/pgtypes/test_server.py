@@ -55,7 +55,7 @@ class Publisher:
                 self.run(f"INSERT INTO t{number} VALUES ({row}, {typed})")
 
     def run(self, sql: str) -> None:
-        self.connection.execute(sql)  # type: ignore[call-overload]
+        self.connection.execute(sql)
 
     def messages(self, binary: bool) -> list[bytes]:
         options = PgoutputOptions(1, ("p",), binary=binary).arguments()
@@ -71,8 +71,9 @@ class Publisher:
         """All changes, or those of one table."""
         messages = self.messages(binary)
         if number is not None:
-            oid = self.connection.execute(f"SELECT 't{number}'::regclass::oid").fetchone()[0]
-            mine = oid.to_bytes(4, "big")
+            found = self.connection.execute(f"SELECT 't{number}'::regclass::oid").fetchone()
+            assert found is not None
+            mine = found[0].to_bytes(4, "big")
             messages = [m for m in messages if m[:1] in b"RI" and m[1:5] == mine]
         return ColumnarDecoder(find).decode(MessageChunk.from_messages(messages))
 

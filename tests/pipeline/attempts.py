@@ -105,7 +105,7 @@ def main() -> None:
         conf={"spark.sql.warehouse.dir": str(_folder), "spark.log.level": "OFF"},
     )
     job.run_task = twice
-    publish_changes._INLINE_BYTES = 100
+    publish_changes._INLINE_BYTES = 100  # type: ignore[misc]
     lake = Lake(spark, _folder / "applied")
     found = apply_and_compact(lake)
     publishing = PublishingLake(spark, _folder / "published")

@@ -78,7 +78,11 @@ def whole(row: TupleData) -> Cells:
 def shown(row: TupleData) -> str:
     """Cells by their text; binary ones as bytes."""
     return ",".join(
-        cell.raw.decode() if isinstance(cell, Text) else "" if cell is NULL else repr(cell.raw)
+        cell.raw.decode()
+        if isinstance(cell, Text)
+        else repr(cell.raw)
+        if isinstance(cell, Binary)
+        else ""
         for cell in row
     )
 

@@ -113,7 +113,7 @@ def test_random_work_on_a_multiset(lake: Lake) -> None:
         lake.follow(table, source)
 
 
-KEYS = {
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["", "a", "a ", "ä" * 40, "ä" * 40 + "b", "'; drop", "z"]),
     "uuid": (pa.string(), [f"{i:08x}-0000-4000-8000-{i:012x}" for i in range(7)]),
     "numeric": (pa.decimal128(38, 4), [Decimal(i).scaleb(3 * abs(i) - 4) for i in range(-1, 6)]),
@@ -206,7 +206,7 @@ def test_columns_added_later_are_null_in_old_files(lake: Lake) -> None:
 def test_large_rows_travel_as_files_and_are_written_in_slices(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(spark, tmp_path, ApplyOptions(least_slice_bytes=1 << 20, most_slice_bytes=2 << 20))
+    lake = Lake(spark, tmp_path, ApplyOptions(min_slice_bytes=1 << 20, max_slice_bytes=2 << 20))
     source = publisher(*(row(a, a, "t" * 2000) for a in range(3000)))
     table = lake.create(source)
     (outcome,) = lake.stage((table, source))

@@ -13,7 +13,7 @@ import pytest
 from faults.heavy import part_of_make_faults
 from penstock.errors import PenstockError, StorageError
 from penstock.pipeline.change_item import Operation
-from penstock.pipeline.job import Answer, checked
+from penstock.pipeline.job import Answer, check_answers
 from penstock.pipeline.publish_changes import _read, _Stored
 
 _PROGRAM = Path(__file__).with_name("attempts.py")
@@ -43,7 +43,7 @@ def test_every_task_fails_after_its_work_and_runs_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("items", [[0], [0, 1, 1], [0, 1, 2], [0, 2]])
 def test_a_lost_or_doubled_answer_is_an_error(items: list[int]) -> None:
     with pytest.raises(PenstockError, match="pieces of work"):
-        checked([Answer(item, ()) for item in items], 2, "job")
+        check_answers([Answer(item, ()) for item in items], 2, "job")
 
 
 def test_a_file_that_was_cut_short_is_found(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_every_row_once_in_order(tmp_path: Path, most: int) -> None:
     rows = pa.table({"a": list(range(2000)), "b": ["x" * (i % 900) for i in range(2000)]})
     pq.write_table(rows, tmp_path / "f", row_group_size=700)
     with pq.ParquetFile(tmp_path / "f") as parquet:
-        found = list(read_batches(parquet, ["a", "b"], most_bytes=most))
+        found = list(read_batches(parquet, ["a", "b"], max_bytes=most))
     assert pa.Table.from_batches([batch for _, batch in found]).equals(rows)
     ends = [at + batch.num_rows for at, batch in found]
     assert [at for at, _ in found] == [0, *ends[:-1]]

@@ -194,7 +194,7 @@ def test_a_changed_key_is_an_update_with_the_old_key(tmp_path: Path) -> None:
         "U (2, 'c')",
     ]
     (moved,) = [m for m in sent if isinstance(m, Update) and m.old and _row(m.new)[0] == 11]
-    assert moved.old_kind is OldTuple.KEY and moved.old[1] == NULL
+    assert moved.old_kind is OldTuple.KEY and moved.old is not None and moved.old[1] == NULL
 
 
 def test_full_sends_the_old_row(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.pipeline.compact import CompactOptions, compact, files_to_rewrite,
 from pipeline.history import Publisher
 from pipeline.lake import APP, Lake
 
-OPTIONS = CompactOptions(small_files=4, small_bytes=100, dead_ratio=0.3, most_bytes=1000)
+OPTIONS = CompactOptions(small_files=4, small_bytes=100, dead_ratio=0.3, max_bytes=1000)
 TYPES = {"a": pa.int32(), "b": pa.string()}
 
 
@@ -43,7 +43,7 @@ def test_dead_rows_count_in_large_files_only() -> None:
 def test_a_run_is_bounded_but_always_does_something() -> None:
     dying = [file(str(i), 400, deleted=50) for i in range(5)]
     assert chosen(*dying) == ["0", "1"]
-    assert chosen(*dying, options=replace(OPTIONS, most_bytes=1)) == ["0"]
+    assert chosen(*dying, options=replace(OPTIONS, max_bytes=1)) == ["0"]
 
 
 def test_one_small_file_is_not_merged_with_itself() -> None:

@@ -41,7 +41,7 @@ def apply_to(rows: list[Row], net: NetChange) -> list[Row]:
         for row, count in zip(net.removed.to_pylist(), _counts(net), strict=True):
             for _ in range(count):
                 rows.remove(row)
-        return rows + net.rows.to_pylist()
+        return [*rows, *net.rows.to_pylist()]
     held = {tuple(row[k] for k in key): row for row in rows}
     assert len(held) == len(rows)
     absent = {tuple(row.values()) for row in net.absent.to_pylist()}

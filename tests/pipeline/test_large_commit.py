@@ -77,11 +77,12 @@ def test_a_commit_of_many_files_comes_in_waves(
     subscriber = table.follow()
     waves: list[int] = []
     encode = publish_changes._Job._encode
-    monkeypatch.setattr(
-        publish_changes._Job,
-        "_encode",
-        lambda job, items: (waves.append(len(items)), encode(job, items))[1],
-    )
+
+    def noted(job: Any, items: Any) -> Any:
+        waves.append(len(items))
+        return encode(job, items)
+
+    monkeypatch.setattr(publish_changes._Job, "_encode", noted)
     _fill(table, 4000, 40)
     assert len(subscriber.catch_up()) == 4000
     assert len(waves) > 3

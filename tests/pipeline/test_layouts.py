@@ -138,7 +138,7 @@ def _rows_of_vectors(table: DeltaTable) -> list[int]:
 
 def _delta_rs_rows(table: DeltaTable) -> int:
     query = QueryBuilder().register("t", DeltaRs(local_path(table.uri)))
-    return pa.table(query.execute("select k from t").read_all()).num_rows
+    return int(pa.table(query.execute("select k from t").read_all()).num_rows)
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *UNREADABLE_TO_SPARK])

@@ -106,7 +106,7 @@ def test_the_rows_that_the_server_sends(database: Database, binary: bool) -> Non
     query = "COPY (SELECT a, b, c FROM r ORDER BY n) TO STDOUT"
     if binary:
         query += " WITH (FORMAT binary)"
-    with connection.cursor().copy(query) as copy:  # type: ignore[call-overload]
+    with connection.cursor().copy(query) as copy:
         theirs = [bytes(data) for data in copy]
     cells = [[None if c is None else c.encode() for c in row] for row in ROWS]
     if not binary:

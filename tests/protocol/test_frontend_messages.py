@@ -86,7 +86,7 @@ def test_any_bytes_are_a_message_or_an_error_of_ours(kind: int, payload: bytes) 
 def test_startup_packets(packet: object, size: int) -> None:
     data = encode_startup(packet)  # type: ignore[arg-type]
     reader = FrameReader()
-    bodies = []
+    bodies: list[bytes] = []
     for at in range(0, len(data), size):
         assert not bodies
         reader.feed(data[at : at + size])

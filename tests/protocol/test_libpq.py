@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
 
+from penstock.embedded import wait_until
 from penstock.lsn import Lsn
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.copy_both import (
@@ -28,10 +29,10 @@ from penstock.protocol.startup_packets import (
 )
 from protocol.tiny_server import ROWS, SEND_TIME, STREAM, Settings, TinyServer, tiny_server
 
-Connect = Callable[..., pq.PGconn]
+Connect = Callable[..., PGconn]
 
 
-def open_connection(conninfo: str) -> pq.PGconn:
+def open_connection(conninfo: str) -> PGconn:
     """PQconnectdb would keep the interpreter's lock while it waits for our thread."""
     connection = pq.PGconn.connect_start(conninfo.encode())
     poll(connection.connect_poll, lambda: connection.socket)
@@ -56,7 +57,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[TinyServer]:
 def connect(server: TinyServer) -> Iterator[Connect]:
     connections = []
 
-    def opened(**more: str) -> pq.PGconn:
+    def opened(**more: str) -> PGconn:
         connection = open_connection(server.conninfo(**more))
         connections.append(connection)
         return connection
@@ -66,7 +67,7 @@ def connect(server: TinyServer) -> Iterator[Connect]:
         connection.finish()
 
 
-def answer(connection: pq.PGconn) -> pq.abc.PGresult:
+def answer(connection: PGconn) -> PGresult:
     """The last result of what was sent by a ``send_`` function, waited for without the lock."""
     last = next_result(connection)
     assert last is not None
@@ -75,7 +76,7 @@ def answer(connection: pq.PGconn) -> pq.abc.PGresult:
     return last
 
 
-def next_result(connection: pq.PGconn) -> pq.abc.PGresult | None:
+def next_result(connection: PGconn) -> PGresult | None:
     connection.flush()
     while connection.is_busy():
         assert select.select([connection.socket], [], [], 10)[0], "the server does not answer"
@@ -83,12 +84,12 @@ def next_result(connection: pq.PGconn) -> pq.abc.PGresult | None:
     return connection.get_result()
 
 
-def field(result: pq.abc.PGresult, which: pq.DiagnosticField) -> str | None:
+def field(result: PGresult, which: pq.DiagnosticField) -> str | None:
     value = result.error_field(which)
     return None if value is None else value.decode()
 
 
-def table(result: pq.abc.PGresult) -> list[tuple[bytes | None, ...]]:
+def table(result: PGresult) -> list[tuple[bytes | None, ...]]:
     return [
         tuple(result.get_value(row, column) for column in range(result.nfields))
         for row in range(result.ntuples)
@@ -250,7 +251,7 @@ def test_copy_in_done_failed_and_out_of_place(server: TinyServer, connect: Conne
     assert connection.exec_(b"SELECT 1").status == pq.ExecStatus.TUPLES_OK
 
 
-def copy_data(connection: pq.PGconn) -> bytes | None:
+def copy_data(connection: PGconn) -> bytes | None:
     """The next CopyData, None after CopyDone."""
     while True:
         size, data = connection.get_copy_data(1)
@@ -316,9 +317,8 @@ def test_cancel(server: TinyServer, connect: Connect) -> None:
     canceling = connection.cancel_conn()
     canceling.start()
     poll(canceling.poll, lambda: canceling.socket)
-    deadline = time.monotonic() + 10
-    while len(server.connections) < 2 or not server.connections[1].heard:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: len(server.connections) > 1 and server.connections[1].heard, "the request", 10
+    )
     request = server.connections[1].heard[-1]
     assert (request.process_id, request.key) == (4711, b"key!")  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import duckdb
 import psycopg
@@ -41,12 +42,12 @@ class World:
         """``columns``: names and types; ``rows``: PostgreSQL's text of every value."""
         run = self._connection.execute
         run("DROP TABLE IF EXISTS tb")
-        run(f"CREATE TABLE tb (id serial, {', '.join(f'{n} {t}' for n, t in columns)})")  # type: ignore[call-overload]
+        run(f"CREATE TABLE tb (id serial, {', '.join(f'{n} {t}' for n, t in columns)})")
         names = ", ".join(name for name, _ in columns)
         with (
             self._connection.cursor() as cursor,
             cursor.copy(f"COPY tb ({names}) FROM STDIN") as copy,
-        ):  # type: ignore[call-overload]
+        ):
             for row in rows:
                 copy.write_row(row)
         found = run(
@@ -67,7 +68,7 @@ class World:
         run = self._connection.execute
         run("BEGIN")
         try:
-            run(f"CREATE PUBLICATION p FOR TABLE tb WHERE ({text})")  # type: ignore[call-overload]
+            run(f"CREATE PUBLICATION p FOR TABLE tb WHERE ({text})")
             found = run("SELECT pg_get_expr(prqual, prrelid) FROM pg_publication_rel").fetchone()
             assert found is not None
             return Row(str(found[0]), None)
@@ -89,7 +90,7 @@ class World:
             return []
         listed = sorted(names)
         found = self._connection.execute(
-            f"SELECT {', '.join(f'pg_typeof({n}), {n}::text' for n in listed)} FROM tb"  # type: ignore[call-overload]
+            f"SELECT {', '.join(f'pg_typeof({n}), {n}::text' for n in listed)} FROM tb"
             f" WHERE id = {number}"
         ).fetchone()
         return list(found or ())
@@ -97,8 +98,8 @@ class World:
     def postgres_rows(self, text: str, where: str = "") -> list[bool | None] | None:
         """The filter of every row; None when it raises."""
         try:
-            found = self._connection.execute(f"SELECT ({text}) FROM tb {where} ORDER BY id")  # type: ignore[call-overload]
-            return [value for (value,) in found.fetchall()]
+            found = self._connection.execute(f"SELECT ({text}) FROM tb {where} ORDER BY id")
+            return [cast(bool | None, value) for (value,) in found.fetchall()]
         except psycopg.Error as error:
             self.error = str(error)
             return None
@@ -106,7 +107,7 @@ class World:
     def our_rows(self, predicate: str, where: str = "") -> list[bool | None] | None:
         try:
             found = self._duckdb.execute(f"SELECT {predicate} FROM tb {where} ORDER BY id")
-            return [value for (value,) in found.fetchall()]
+            return [cast(bool | None, value) for (value,) in found.fetchall()]
         except (
             duckdb.InvalidInputException,
             duckdb.OutOfRangeException,

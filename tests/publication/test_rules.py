@@ -27,7 +27,7 @@ def test_updates_and_deletes_are_refused_as_on_the_server(
     table = Table(1, "t", identity=IDENTITIES[identity])
     with database.connect() as connection:
         connection.execute("CREATE TABLE t (a int PRIMARY KEY, b text, c int)")
-        connection.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")  # type: ignore[call-overload]
+        connection.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
         for names, where in [
             (None, None), (None, "a > 1"), (None, "c > 1"), (("a", "b"), None), (("b",), None),
             (("b",), "c > 1"), (("a", "b", "c"), None),
@@ -36,10 +36,11 @@ def test_updates_and_deletes_are_refused_as_on_the_server(
             filtered = f" WHERE ({where})" if where else ""
             connection.execute("DROP PUBLICATION IF EXISTS p")
             connection.execute(
-                f"CREATE PUBLICATION p FOR TABLE t{listed}{filtered} WITH (publish = '{published}')"  # type: ignore[call-overload]
+                f"CREATE PUBLICATION p FOR TABLE t{listed}{filtered} WITH (publish = '{published}')"
             )
             actions = {action: action in published for action in ("insert", "update", "delete")}
-            members = Members([Publication(1, **actions)], [Rel(1, 1, names, where)], [], [table])
+            publication = Publication(1, **actions)  # type: ignore[arg-type]
+            members = Members([publication], [Rel(1, 1, names, where)], [], [table])
             for action, sql in [
                 (Action.UPDATE, "UPDATE t SET c = 1"),
                 (Action.DELETE, "DELETE FROM t"),
@@ -84,7 +85,7 @@ def ours(
 
 def theirs(connection: psycopg.Connection[object], sql: str) -> tuple[str | None, ...] | None:
     try:
-        connection.execute(sql)  # type: ignore[call-overload]
+        connection.execute(sql)
     except psycopg.Error as error:
         diag = error.diag
         return diag.sqlstate, diag.message_primary, diag.message_detail, diag.message_hint

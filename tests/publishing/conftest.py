@@ -13,8 +13,8 @@ import pytest
 
 from fix_postgres import Database
 from penstock.executor import small_rewrites
-from penstock.executor.insert import LakeAppends
-from penstock.executor.truncate import LakeTruncates
+from penstock.executor.insert import InsertByFiles
+from penstock.executor.truncate import TruncateTables
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import SUPERUSER, Pair
 
@@ -70,7 +70,7 @@ def both(
                 )
             )
             for statement in statements:
-                server.execute(statement)  # type: ignore[call-overload]
+                server.execute(statement)
             return stack.enter_context(lake.connect()), server
 
         yield connect
@@ -80,8 +80,8 @@ def both(
 def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are changed as in tables that are large, or that Delta alone may write."""
     monkeypatch.setattr(small_rewrites, "MAX_BYTES", -1)
-    monkeypatch.setattr(LakeAppends, "insert", lambda *_: None)
-    monkeypatch.setattr(LakeTruncates, "_by_files", lambda *_: False)
+    monkeypatch.setattr(InsertByFiles, "insert", lambda *_: None)
+    monkeypatch.setattr(TruncateTables, "_by_files", lambda *_: False)
 
 
 @pytest.fixture(autouse=True)

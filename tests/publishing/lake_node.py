@@ -7,8 +7,6 @@ waiting until a database has what the lake has.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import psycopg
 
 from fix_postgres import Database
 from penstock import Node
-from penstock.embedded import free_port
+from penstock.embedded import free_port, wait_until
 
 PASSWORD = "a lake of secrets"
 Rows = list[tuple[Any, ...]]
@@ -71,11 +69,11 @@ class LakeNode:
     def execute(self, *statements: str) -> None:
         """Run statements by the port, each a commit of its own."""
         for statement in statements:
-            self.connection.execute(statement)  # type: ignore[call-overload]
+            self.connection.execute(statement)
 
     def rows(self, query: str) -> Rows:
         """Rows of a SELECT by the port."""
-        return self.connection.execute(query).fetchall()  # type: ignore[call-overload]
+        return self.connection.execute(query).fetchall()
 
     def subscribe(
         self, database: Database, name: str, publications: str, options: str = ""
@@ -96,7 +94,7 @@ class LakeNode:
 
     def copied(self, database: Database, name: str) -> None:
         """Wait until every table of a subscription is in state r."""
-        eventually(
+        wait_until(
             lambda: (
                 {
                     state
@@ -114,7 +112,7 @@ class LakeNode:
     def caught_up(self, slot: str) -> None:
         """Wait until a slot's subscriber has confirmed what the lake holds now."""
         target = self._end()
-        eventually(lambda: self._confirmed(slot) >= target, f"slot {slot} at {target}")
+        wait_until(lambda: self._confirmed(slot) >= target, f"slot {slot} at {target}")
 
     def _end(self) -> int:
         serving = self.node.serving
@@ -128,14 +126,6 @@ class LakeNode:
             (int(s.slot.confirmed_flush_lsn) for s in serving.slots.all() if s.slot.name == slot),
             default=0,
         )
-
-
-def eventually(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
-    """Wait for a state."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} in {timeout} s"
-        time.sleep(0.05)
 
 
 def drop_subscriptions(database: Database) -> None:

@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.executor import rows as executor_rows
-from penstock.executor.insert import LakeAppends
+from penstock.executor.insert import InsertByFiles
 from penstock.pipeline.routed_writer import RoutedWriter
-from publishing.lake_node import LakeNode, eventually
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -75,7 +76,7 @@ def test_a_subscriber_has_what_that_of_a_server_has(
     passed = (
         "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     )
-    eventually(lambda: bool(publisher.value(passed, (end, name))), "the server's subscriber")
+    wait_until(lambda: bool(publisher.value(passed, (end, name))), "the server's subscriber")
     lake.caught_up(name)
     rows = f"SELECT id, a, b, c FROM {name} ORDER BY id"
     assert ours.rows(rows) == theirs.rows(rows)
@@ -118,7 +119,7 @@ def test_rows_that_were_made_without_a_column_are_made_again(
 
     with monkeypatch.context() as patched:
         if with_spark:
-            patched.setattr(LakeAppends, "insert", lambda *_: None)
+            patched.setattr(InsertByFiles, "insert", lambda *_: None)
             patched.setattr(executor_rows, "_write", late)
         else:
             patched.setattr(RoutedWriter, "add", late)

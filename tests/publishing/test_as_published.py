@@ -22,8 +22,8 @@ def sent(stock: Database, publication: str, *statements: str) -> set[str]:
     with stock.connect() as session:
         session.execute("SELECT pg_create_logical_replication_slot('sent', 'pgoutput', true)")
         for statement in statements:
-            session.execute(statement)  # type: ignore[call-overload]
-        rows = session.execute(_MESSAGES.format(publication)).fetchall()  # type: ignore[call-overload]
+            session.execute(statement)
+        rows = session.execute(_MESSAGES.format(publication)).fetchall()
         session.execute("SELECT pg_drop_replication_slot('sent')")
     return {kind for (kind,) in rows} & set("IUDT")
 

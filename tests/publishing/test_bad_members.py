@@ -12,7 +12,8 @@ import pytest
 from deltalake import write_deltalake
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def folder(lake: LakeNode, name: str) -> Path:
 
 def rows_are(database: Database, table: str, *wanted: tuple[Any, ...]) -> None:
     query = f"SELECT * FROM {table} ORDER BY 1"
-    eventually(lambda: database.rows(query) == list(wanted), f"{table} with {wanted}")
+    wait_until(lambda: database.rows(query) == list(wanted), f"{table} with {wanted}")
 
 
 def ids(*values: int) -> pa.Table:
@@ -115,9 +116,9 @@ def test_a_table_that_becomes_unpublishable_stops_who_has_it(
     spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS (s struct<a: int>)")
     lake.execute("INSERT INTO kind.other VALUES (1)")
     state = "SELECT state FROM pg_stat_lake_tables WHERE schemaname = 'kind' AND relname = 't'"
-    eventually(lambda: lake.rows(state) == [("unpublishable",)], "the state of the table")
+    wait_until(lambda: lake.rows(state) == [("unpublishable",)], "the state of the table")
     errors = "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats WHERE subname = 'kind'"
-    eventually(lambda: database.rows(errors) == [(True,)], "the stop")
+    wait_until(lambda: database.rows(errors) == [(True,)], "the stop")
     assert database.rows("SELECT * FROM kind.other") == []
 
 
@@ -142,7 +143,7 @@ def test_a_replaced_table_ends_the_slots_that_publish_it_and_no_other(
         write_deltalake(str(folder(lake, "two.t")), ids(100 + number), mode="append")
     look(lake)
     state = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'two_t'"
-    eventually(lambda: lake.rows(state) == [("lost",)], "the loss of the slot")
+    wait_until(lambda: lake.rows(state) == [("lost",)], "the loss of the slot")
     lake.execute("INSERT INTO two.other VALUES (7)")
     rows_are(database, "two.other", (7,))
     assert database.rows("SELECT * FROM two.t ORDER BY 1") == [(1,), (2,)], "nothing of the new one"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -19,7 +18,7 @@ _ENDLESS = "generate_series(1, 1000000000000) AS s(n)"
 
 
 @pytest.fixture(scope="module")
-def node(lake: LakeNode) -> Iterator[LakeNode]:
+def node(lake: LakeNode) -> LakeNode:
     lake.execute(
         "CREATE TABLE cancelled (id int PRIMARY KEY, note text)",
         "INSERT INTO cancelled SELECT n, repeat('x', 90) FROM generate_series(1, 400000) AS s(n)",
@@ -43,7 +42,7 @@ def test_a_statement_is_cancelled(node: LakeNode, statement: str) -> None:
 
         def run() -> None:
             try:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
             except psycopg.Error as error:
                 errors.append(error)
 

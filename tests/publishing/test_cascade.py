@@ -10,7 +10,8 @@ import pytest
 
 from end_to_end.test_versions import _COLUMNS, run_script
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -26,7 +27,7 @@ def caught_up(lake: LakeNode, source: Database, slot: str) -> None:
 
 def follows(lake: LakeNode, source: Database, subscription: str) -> None:
     """Wait until the node has what A has now."""
-    eventually(lambda: lake.node.cut(subscription) is not None, "the first cut")
+    wait_until(lambda: lake.node.cut(subscription) is not None, "the first cut")
     target = source.value("SELECT pg_current_wal_flush_lsn()::text")
     lake.node.wait_for(target, subscription=subscription, timeout=90)
 
@@ -167,7 +168,7 @@ def test_origin_none_stops_what_came_from_elsewhere(
     database.execute("CREATE PUBLICATION loop FOR TABLE loop.t")
     conninfo = database.conninfo
     lake.node.sql(f"CREATE SUBSCRIPTION loop CONNECTION '{conninfo}' PUBLICATION loop")
-    eventually(lambda: lake.node.cut("loop") is not None, "the first cut")
+    wait_until(lambda: lake.node.cut("loop") is not None, "the first cut")
     lake.execute("CREATE PUBLICATION loop FOR TABLE loop.t")
     lake.subscribe(database, "loop", "loop", "origin = none, copy_data = false")
     database.execute("INSERT INTO loop.t SELECT i, 'x' FROM generate_series(1, 20) i")

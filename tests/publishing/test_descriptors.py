@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from backend.test_replication import Receiver
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -50,7 +51,10 @@ class Replicated:
     """What ``Receiver`` connects to."""
 
     def __init__(self, lake: LakeNode) -> None:
-        self.connect = lambda: replication(lake)
+        self._lake = lake
+
+    def connect(self) -> psycopg.Connection:
+        return replication(self._lake)
 
 
 def replication(lake: LakeNode) -> psycopg.Connection:
@@ -74,7 +78,7 @@ def left_in_the_stream(lake: LakeNode) -> None:
     assert receiver.frame() is not None
     receiver.close()
     inactive = "SELECT active FROM pg_replication_slots WHERE slot_name = 'held'"
-    eventually(lambda: lake.rows(inactive) == [(False,)], "the end of the stream")
+    wait_until(lambda: lake.rows(inactive) == [(False,)], "the end of the stream")
 
 
 def failed_copy(lake: LakeNode) -> None:

@@ -12,11 +12,12 @@ import pytest
 from psycopg import sql
 
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.embedded.installation import clients
 from penstock.errors import ProtocolViolation
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Message, RelationMessage, TypeMessage
-from publishing.lake_node import LakeNode, eventually
+from publishing.lake_node import LakeNode
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -223,7 +224,7 @@ def test_stock_subscribers_get_the_values(
         f"DELETE FROM {name}.of WHERE v = 'a,b'",
     )
     lake.caught_up(name)
-    eventually(lambda: target.rows(query) == lake.rows(query), f"{target.rows(query)}")
+    wait_until(lambda: target.rows(query) == lake.rows(query), f"{target.rows(query)}")
     target.execute(f"DROP SUBSCRIPTION {name}")
 
 

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, Rows, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode, Rows
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -43,9 +44,9 @@ class Peers:
     def caught_up(self, name: str) -> None:
         """The node has what the publisher has committed until now, in every table."""
         ((target,),) = self.publisher.rows("SELECT pg_current_wal_lsn()::text")
-        eventually(lambda: self.node.node.cut(name) is not None, "the first cut")
+        wait_until(lambda: self.node.node.cut(name) is not None, "the first cut")
         self.node.node.wait_for(target, subscription=name, timeout=90)
-        eventually(
+        wait_until(
             lambda: set(self.states(name)) <= {"r"}, f"the copy of {name}: {self.states(name)}"
         )
 
@@ -212,4 +213,4 @@ def test_slots_apart_from_subscriptions(peers: Peers, options: str, slot: str, b
             return True
         return False
 
-    eventually(is_dropped, "the end of the stream")
+    wait_until(is_dropped, "the end of the stream")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
@@ -84,7 +85,7 @@ def test_changes_are_sent_as_the_tables_were(
     passed = (
         "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     )
-    eventually(lambda: bool(publisher.value(passed, (end, "former"))), "the server's subscriber")
+    wait_until(lambda: bool(publisher.value(passed, (end, "former"))), "the server's subscriber")
     lake.caught_up("former")
     for table in (*_TABLES, "is_now.moved"):
         query = f"SELECT * FROM {table} ORDER BY id"

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fix_postgres import Database
-from penstock.embedded import free_port
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import free_port, wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.postgres]
 
@@ -75,23 +75,23 @@ def test_workers_are_seen_and_ended_as_on_a_server(
                 f"CREATE SUBSCRIPTION workers CONNECTION '{source.conninfo}' PUBLICATION workers"
                 f" WITH (create_slot = false, slot_name = workers_{slot})"
             )
-        eventually(lambda: alike(_COPIES, 2), "the copies")
+        wait_until(lambda: alike(_COPIES, 2), "the copies")
         copier = "SELECT min(pid) FROM pg_stat_subscription WHERE relid IS NOT NULL"
         ((before,),) = lake.rows(copier)
         lake.execute(f"SELECT pg_terminate_backend({before})")
-        eventually(lambda: lake.rows(copier) not in ([(None,)], [(before,)]), "another copy")
-        eventually(lambda: alike(_COPIES, 2), "the copies")
-    eventually(lambda: alike(_APPLY, 1), "the streams")
+        wait_until(lambda: lake.rows(copier) not in ([(None,)], [(before,)]), "another copy")
+        wait_until(lambda: alike(_COPIES, 2), "the copies")
+    wait_until(lambda: alike(_APPLY, 1), "the streams")
     pids = {}
     for rows in (lake.rows, stock.rows):
         ((pids[rows],),) = rows(_PID)
         assert rows(f"SELECT pg_terminate_backend({pids[rows]}, 20000)") == [(True,)]
     for rows, pid in pids.items():
-        eventually(lambda r=rows, p=pid: r(_PID) not in ([], [(p,)]), "another worker")  # type: ignore[misc]
+        wait_until(lambda r=rows, p=pid: r(_PID) not in ([], [(p,)]), "another worker")  # type: ignore[misc]
     assert alike(_APPLY, 1)
     assert lake.rows(_COPIES) == []
     source.execute("INSERT INTO w2 VALUES (1)")
-    eventually(lambda: lake.rows("SELECT id FROM w2") == [(1,)], "the row")
+    wait_until(lambda: lake.rows("SELECT id FROM w2") == [(1,)], "the row")
     errors = "SELECT apply_error_count FROM pg_stat_subscription_stats WHERE subname = 'workers'"
     assert lake.rows(errors) == [(0,)]
     lake.execute("DROP SUBSCRIPTION workers")
@@ -124,7 +124,7 @@ def test_a_subscriber_is_seen(lake: LakeNode, subscriber: Callable[..., Database
     assert size == now["penstock_replication_slot_bytes_total", "watched"] > 0
 
     database.execute("ALTER SUBSCRIPTION watched DISABLE")
-    eventually(
+    wait_until(
         lambda: scrape(lake)["penstock_replication_slot_active", "watched"] == 0, "free slot"
     )
     lake.execute("INSERT INTO m VALUES (3)")
@@ -141,6 +141,7 @@ def test_the_view_has_the_columns_of_18(
 ) -> None:
     with database_on(18).connect() as server:
         for view in ("pg_stat_replication_slots", "pg_stat_replication", "pg_replication_slots"):
-            ours = lake.connection.execute(f"SELECT * FROM {view}").description  # type: ignore[call-overload]
+            ours = lake.connection.execute(f"SELECT * FROM {view}").description
             theirs = server.execute(f"SELECT * FROM {view}").description
+            assert ours is not None and theirs is not None
             assert [(c.name, c.type_code) for c in ours] == [(c.name, c.type_code) for c in theirs]

@@ -10,7 +10,8 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -121,7 +122,7 @@ def test_every_type_comes_through_two_nodes(
 
 def arrived(lake: LakeNode, source: Database) -> None:
     target = source.value("SELECT pg_current_wal_flush_lsn()::text")
-    eventually(lambda: lake.node.cut("types") is not None, "the first cut")
+    wait_until(lambda: lake.node.cut("types") is not None, "the first cut")
     lake.node.wait_for(target, subscription="types", timeout=90)
 
 
@@ -130,7 +131,7 @@ def equal(lake: LakeNode, follower: LocalNode, what: str, *tables: str) -> None:
     for table in tables:
         wanted = rows_of(lake, table)
         assert len(wanted) >= 3
-        eventually(
+        wait_until(
             lambda table=table, wanted=wanted: rows_of(follower, table) == wanted,  # type: ignore[misc]
             f"{what} of {table}: {follower.status('types')}",
         )

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from pipeline.published import vacuum
-from publishing.lake_node import PASSWORD, LakeNode, eventually
+from publishing.lake_node import PASSWORD, LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -34,13 +35,13 @@ def made(lake: LakeNode, database: Database, schema: str) -> str:
 def equal(lake: LakeNode, database: Database, schema: str) -> None:
     query = f"SELECT * FROM {schema}.t"
     wanted = Counter(lake.rows(query))
-    eventually(lambda: Counter(database.rows(query)) == wanted, f"{schema} like the lake's")
+    wait_until(lambda: Counter(database.rows(query)) == wanted, f"{schema} like the lake's")
 
 
 def stop(lake: LakeNode, database: Database, schema: str) -> None:
     """Disable the subscription, and wait until its slot is free."""
     database.execute(f"ALTER SUBSCRIPTION {schema} DISABLE")
-    eventually(
+    wait_until(
         lambda: (
             lake.rows(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{schema}'")
             == [(False,)]
@@ -108,7 +109,7 @@ def test_a_vacuumed_slot_is_lost(
         "SELECT wal_status, invalidation_reason, restart_lsn FROM pg_replication_slots "
         "WHERE slot_name = 'lost'"
     )
-    eventually(lambda: lake.rows(state) == [("lost", "wal_removed", None)], "the loss of the slot")
+    wait_until(lambda: lake.rows(state) == [("lost", "wal_removed", None)], "the loss of the slot")
     stop(lake, database, "lost")
     with (
         psycopg.connect(

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 from publishing.test_cascade import follows
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -38,7 +39,7 @@ def test_own_rows_go_to_every_subscriber(
             mine = every.rows("SELECT id, v FROM own.t WHERE v = 'local' ORDER BY id")
             return mine == found == none.rows(_ALL)
 
-        eventually(both, f"the rows {local}")
+        wait_until(both, f"the rows {local}")
 
     lake.execute("INSERT INTO own.t VALUES (9001, 'local')")
     arrived([9001])  # nothing has come from the publisher since
@@ -47,9 +48,9 @@ def test_own_rows_go_to_every_subscriber(
     lake.execute("INSERT INTO own.t VALUES (9002, 'local')")
     arrived([9001, 9002])
     lake.execute("UPDATE own.t SET v = 'local' WHERE id = 3")
-    eventually(lambda: (3, "local") in every.rows(_ALL), "a local change of the publisher's row")
+    wait_until(lambda: (3, "local") in every.rows(_ALL), "a local change of the publisher's row")
     lake.execute("DELETE FROM own.t WHERE id IN (3, 9001)")
-    eventually(lambda: none.rows(_ALL) == [(9002, "local")], "the local deletion")
+    wait_until(lambda: none.rows(_ALL) == [(9002, "local")], "the local deletion")
 
     def write() -> None:
         for number in range(10, 40):

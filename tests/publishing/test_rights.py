@@ -12,7 +12,8 @@ import pytest
 from psycopg import pq
 
 from fix_postgres import Database
-from publishing.lake_node import PASSWORD, LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import PASSWORD, LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -131,10 +132,10 @@ def server(database: Database) -> Iterator[Database]:
 def refusal(connection: psycopg.Connection[Any], statement: str) -> tuple[str | None, str | None]:
     with pytest.raises(psycopg.Error) as error:
         if statement.startswith("COPY"):
-            with connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[call-overload]
+            with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.read()
         else:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)
     assert SECRET not in str(error.value)
     return error.value.diag.sqlstate, error.value.diag.message_primary
 
@@ -175,8 +176,8 @@ def test_what_else_is_refused_as_postgresql_refuses_it(kept: LakeNode, server: D
 def test_names_are_public_as_in_postgresql(kept: LakeNode, server: Database) -> None:
     with kept.connect("reader") as ours, as_reader(server) as theirs:
         for query in SAME_FOR_ALL:
-            expected = theirs.execute(query).fetchall()  # type: ignore[call-overload]
-            assert ours.execute(query).fetchall() == expected, query  # type: ignore[call-overload]
+            expected = theirs.execute(query).fetchall()
+            assert ours.execute(query).fetchall() == expected, query
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_a_walsender_needs_the_attribute_and_its_copies_the_right(
 ) -> None:
     for connect in (kept.connect, lambda user, **o: as_reader(server, **o)):
         with pytest.raises(psycopg.OperationalError) as error:
-            connect("reader", replication="database")  # type: ignore[operator]
+            connect("reader", replication="database")
         assert "permission denied to start WAL sender" in str(error.value)
     with kept.connect("receiver", replication="database") as session:
         for statement in (
@@ -270,7 +271,7 @@ def test_who_streams_is_public_and_how_far_is_not(kept: LakeNode, server: Databa
     ):
         with reader, owner, contextlib.closing(stream):
             start_streaming(stream)
-            eventually(
+            wait_until(
                 lambda owner=owner: bool(owner.execute(query).fetchall()),  # type: ignore[misc]
                 "the stream",
             )

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import PASSWORD, LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import PASSWORD, LakeNode
 from publishing.psql_pair import Pair, psql
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -99,7 +100,7 @@ def test_a_subscriber_needs_select(
         'could not start initial contents copy for table "public.guarded": '
         "ERROR:  permission denied for table guarded"
     )
-    eventually(lambda: wanted in log.read_text(errors="replace"), "PostgreSQL's error in its log")
+    wait_until(lambda: wanted in log.read_text(errors="replace"), "PostgreSQL's error in its log")
     lake.execute("GRANT SELECT ON guarded TO repl")
     lake.copied(target, "guarded")
     assert target.rows("SELECT * FROM guarded") == [(1, "one")]

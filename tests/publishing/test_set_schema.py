@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
@@ -39,7 +40,7 @@ def test_a_schema_loses_it_and_its_own_publication_does_not(
     named.execute("ALTER SUBSCRIPTION moved_table REFRESH PUBLICATION WITH (copy_data = false)")
     lake.copied(named, "moved_table")
     lake.execute("INSERT INTO other.t VALUES (3)")
-    eventually(lambda: (3,) in named.rows("SELECT a FROM other.t"), "the row of the moved table")
+    wait_until(lambda: (3,) in named.rows("SELECT a FROM other.t"), "the row of the moved table")
     lake.caught_up("moved_schema")
     assert schema.rows("SELECT a FROM mine.t") == [(1,)]
     assert schema.rows("SELECT a FROM other.t") == []

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -44,7 +45,7 @@ def test_both_ways_skip_one_transaction_and_nothing_else(
     target.execute(f"ALTER SUBSCRIPTION {name} SKIP (lsn = '{first}')")
     target.execute(f"ALTER SUBSCRIPTION {name} ENABLE")
     write("INSERT INTO skipped.t VALUES (3, 'theirs')")
-    eventually(lambda: len(target.rows("SELECT FROM skipped.t")) == 3, "the row that comes next")
+    wait_until(lambda: len(target.rows("SELECT FROM skipped.t")) == 3, "the row that comes next")
 
     write("INSERT INTO skipped.t VALUES (2, 'theirs')")
     second = finish_lsn(target, name)
@@ -55,7 +56,7 @@ def test_both_ways_skip_one_transaction_and_nothing_else(
     )
     target.execute(f"ALTER SUBSCRIPTION {name} ENABLE")
     write("INSERT INTO skipped.t VALUES (4, 'theirs')")
-    eventually(lambda: len(target.rows("SELECT FROM skipped.t")) == 4, "the row that comes next")
+    wait_until(lambda: len(target.rows("SELECT FROM skipped.t")) == 4, "the row that comes next")
     assert target.rows("SELECT * FROM skipped.t ORDER BY id") == [
         (1, "mine"),
         (2, "mine"),
@@ -69,10 +70,10 @@ def test_both_ways_skip_one_transaction_and_nothing_else(
 
 def finish_lsn(target: Database, name: str) -> str:
     """Of the transaction that has stopped the subscription, from the server's log."""
-    eventually(
+    wait_until(
         lambda: (
             not target.value("SELECT subenabled FROM pg_subscription WHERE subname = %s", (name,))
         ),
         f"the end of {name}",
     )
-    return _FINISHED.findall(target.server.log())[-1]
+    return str(_FINISHED.findall(target.server.log())[-1])

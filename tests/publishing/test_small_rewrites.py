@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.executor.insert import LakeAppends
+from penstock.executor.insert import InsertByFiles
 from penstock.executor.row_work import LeafWork
 from penstock.pipeline.evaluate import Evaluation
 from publishing.lake_node import LakeNode
@@ -265,15 +265,15 @@ def test_spark_reads_what_was_written(lake: LakeNode, spark: Any) -> None:
 def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both find a version for their rows."""
     lake.execute("CREATE TABLE shared (v int)")
-    insert = LakeAppends._commit
+    insert = InsertByFiles._commit
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(LakeAppends, "_commit", insert)
+        monkeypatch.setattr(InsertByFiles, "_commit", insert)
         with lake.connect() as other:
             other.execute("INSERT INTO shared VALUES (1)")
         insert(*arguments)
 
-    monkeypatch.setattr(LakeAppends, "_commit", late)
+    monkeypatch.setattr(InsertByFiles, "_commit", late)
     lake.execute("INSERT INTO shared VALUES (2)")
     assert sorted(lake.rows("SELECT v FROM shared")) == [(1,), (2,)]
 

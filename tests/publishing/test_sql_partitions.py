@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.executor.row_moves import LakeMoves
+from penstock.executor.row_moves import RowMoves
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -164,16 +164,16 @@ def test_a_row_that_comes_after_an_update_has_looked(
         "CREATE TABLE late2 PARTITION OF late FOR VALUES FROM (10) TO (20)",
         "INSERT INTO late VALUES (1, 0), (2, 5)",
     )
-    looked = LakeMoves.run
+    looked = RowMoves.run
 
     def run(*arguments: Any, **options: Any) -> int | None:
         found = looked(*arguments, **options)
-        monkeypatch.setattr(LakeMoves, "run", looked)
+        monkeypatch.setattr(RowMoves, "run", looked)
         with lake.connect() as other:
             other.execute("INSERT INTO late VALUES (8, 5), (3, 5), (9, 0)")
         return found
 
-    monkeypatch.setattr(LakeMoves, "run", run)
+    monkeypatch.setattr(RowMoves, "run", run)
     lake.execute("UPDATE late SET a = a + 10 / b WHERE b > 0")
     assert sorted(lake.rows("SELECT a, b FROM late1")) == [(1, 0), (4, 5), (5, 5), (8, 5), (9, 0)]
     assert lake.rows("SELECT a, b FROM late2") == []

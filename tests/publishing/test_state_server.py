@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from penstock.embedded import EmbeddedPostgres
-from publishing.lake_node import LakeNode, drop_subscriptions, eventually
+from penstock.embedded import EmbeddedPostgres, wait_until
+from publishing.lake_node import LakeNode, drop_subscriptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -45,10 +45,10 @@ def test_a_stream_goes_on_when_the_state_has_been_away(
         with pytest.raises(psycopg.Error), lake.connect() as connection:
             connection.execute("DELETE FROM t WHERE id = 1000")
         state_server.start()
-        eventually(lambda: _answers(lake), "the node's port")
+        wait_until(lambda: _answers(lake), "the node's port")
         lake.execute("UPDATE t SET word = 'after' WHERE id = 1001")
         lake.caught_up("s")
-        eventually(lambda: there.rows(ROWS) == lake.rows(ROWS), "the same rows")
+        wait_until(lambda: there.rows(ROWS) == lake.rows(ROWS), "the same rows")
         assert there.rows("SELECT word FROM t WHERE id = 1001") == [("after",)]
         drop_subscriptions(there)
 

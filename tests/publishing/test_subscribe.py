@@ -6,12 +6,13 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fix_postgres import Database
-from penstock.embedded import VERSIONS
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import VERSIONS, wait_until
+from publishing.lake_node import LakeNode
 
 _VERSIONS = VERSIONS if "PENSTOCK_FAULT_CYCLES" in os.environ else (14, 16, 18)
 """All in ``make faults``. Between these, subscribers learn to filter and to stream in parallel."""
@@ -30,7 +31,7 @@ def equal(lake: LakeNode, database: Database, schema: str, *tables: str) -> None
     for table in tables:
         query = f"SELECT * FROM {schema}.{table}"
         wanted = Counter(lake.rows(query))
-        eventually(
+        wait_until(
             lambda query=query, wanted=wanted: Counter(database.rows(query)) == wanted,  # type: ignore[misc]
             f"{table} like the lake's {wanted}: {database.rows(query)}",
         )
@@ -47,7 +48,9 @@ def subscribers(subscriber: Callable[..., Database]) -> dict[int, Database]:
 
 
 def test_every_version_follows_the_lake(lake: LakeNode, subscribers: dict[int, Database]) -> None:
-    for execute in (lake.execute, *(database.execute for database in subscribers.values())):
+    runs: list[Callable[[str], object]] = [lake.execute]
+    runs += [database.execute for database in subscribers.values()]
+    for execute in runs:
         execute("CREATE SCHEMA every")
         for table in (_TABLE, _OTHER):
             execute(table.format("every"))
@@ -113,7 +116,7 @@ def test_filters_lists_and_partitions_on_every_version(
         lake.begin_to_subscribe(database, f"p{version}", "parts", options)
     for version, database in subscribers.items():
         lake.copied(database, f"p{version}")
-        copied = [(15, "b", None), (25, "c", None)]
+        copied: list[tuple[Any, ...]] = [(15, "b", None), (25, "c", None)]
         if version < 15:  # knows of neither filters nor lists when it copies
             copied = [(5, "a", "x"), (15, "b", "y"), (25, "c", "z")]
         assert database.rows("SELECT * FROM parts.filtered ORDER BY id") == copied
@@ -128,7 +131,7 @@ def test_filters_lists_and_partitions_on_every_version(
     )
     for version, database in subscribers.items():
         lake.caught_up(f"p{version}")
-        followed = [(15, "B", None), (30, "e", None), (50, "a", None)]
+        followed: list[tuple[Any, ...]] = [(15, "B", None), (30, "e", None), (50, "a", None)]
         if version < 15:
             followed = [(5, "a", "x"), (15, "B", "y"), (30, "e", None), (50, "a", None)]
         assert database.rows("SELECT * FROM parts.filtered ORDER BY id") == followed

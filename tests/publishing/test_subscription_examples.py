@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 from publishing.psql_pair import Pair, psql
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -152,5 +153,5 @@ def test_a_slot_outlives_its_subscription(
         unconnected.execute(f"ALTER SUBSCRIPTION sub1 {statement}")
     unconnected.execute("DROP SUBSCRIPTION sub1")
     slots = "SELECT slot_name, active FROM pg_replication_slots"
-    eventually(lambda: lake.rows(slots) == [("sub1", False)], "the end of the stream")
+    wait_until(lambda: lake.rows(slots) == [("sub1", False)], "the end of the stream")
     lake.execute("SELECT pg_drop_replication_slot('sub1')")

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
-from publishing.lake_node import LakeNode, eventually
+from penstock.embedded import wait_until
+from publishing.lake_node import LakeNode
 from publishing.psql_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -103,7 +104,7 @@ def test_a_subscriber_finds_rows_by_the_index(
         "DELETE FROM indexed WHERE a = 2",
     )
     rows = "SELECT a, b FROM indexed ORDER BY b"
-    eventually(lambda: database.rows(rows) == [(-1, 1), (3, 3)], "the changed rows")
+    wait_until(lambda: database.rows(rows) == [(-1, 1), (3, 3)], "the changed rows")
 
 
 def test_a_null_in_the_identity_stops_the_stream(
@@ -122,4 +123,4 @@ def test_a_null_in_the_identity_stops_the_stream(
     lake.subscribe(database, "nulls", "nulls")
     lake.execute("DELETE FROM nulls WHERE a IS NULL")
     found = "null value in column"
-    eventually(lambda: found in database.server.log(), "the error of the stream")
+    wait_until(lambda: found in database.server.log(), "the error of the stream")

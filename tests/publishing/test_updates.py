@@ -18,9 +18,10 @@ import pytest
 
 from faults.heavy import part_of_make_faults
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from pipeline.published import vacuum
 from publishing.heard import heard, listen
-from publishing.lake_node import LakeNode, eventually
+from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -83,7 +84,7 @@ class Publishers:
     def caught_up(self, name: str) -> None:
         self.lake.caught_up(name)
         at = self.stock.value("SELECT pg_current_wal_lsn()")
-        eventually(
+        wait_until(
             lambda: self.stock.value(
                 "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = %s",
                 (at, name),
@@ -122,9 +123,7 @@ def _goes_round(statement: str, stock: Database) -> bool:
         return False
     with stock.connect(autocommit=False) as session:
         try:
-            found = session.execute(
-                f"{statement} RETURNING old.id, new.id"  # type: ignore[arg-type]
-            ).fetchall()
+            found = session.execute(f"{statement} RETURNING old.id, new.id").fetchall()
         except psycopg.errors.UniqueViolation:
             return True
         finally:
@@ -184,7 +183,7 @@ def test_a_slot_that_lags(lake: LakeNode, subscriber: Callable[..., Database], s
     listen(target, "lags")
     target.execute("UPDATE lags SET own = 'kept'")
     target.execute("ALTER SUBSCRIPTION lags DISABLE")
-    eventually(
+    wait_until(
         lambda: (
             not lake.rows("SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = 'lags'")
         ),

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from penstock.embedded import EmbeddedPostgres
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
-from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.literals import canonical
+from penstock.sql.query.parse_expression import parse_expression, without_parentheses
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),
@@ -42,6 +42,49 @@ def test_precedence(plain: str, grouped: str) -> None:
     assert parse_expression(plain) == parse_expression(grouped)
 
 
+@pytest.mark.parametrize("text", ["{}", "0x{}", "{}.5", "-{}"])
+def test_numbers_that_python_does_not_read_are_refused(text: str) -> None:
+    with pytest.raises(FeatureNotSupported):
+        parse_expression(text.format("1" * 5000))
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("(" * 20000 + "'", "54001"),
+        ("1 + " * 20000 + "1", "54001"),
+        ("NOT " * 20000 + "a", "54001"),
+        ("1 + " * 20000 + "'", "42601"),
+    ],
+    ids=lambda text: str(text)[:8],
+)
+def test_depth_is_limited(text: str, sqlstate: str) -> None:
+    with pytest.raises(PenstockError) as raised:
+        parse_expression(text)
+    assert raised.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("(a = 1)", "a = 1"),
+        ("((a) = (b))", "(a) = (b)"),
+        ("(a) || (b)", "(a) || (b)"),
+        ("('a)') || (b)", "('a)') || (b)"),
+        ("(a = ')')", "a = ')'"),
+        ("a", "a"),
+        ("f(a)", "f(a)"),
+        ("(a, b)", "(a, b)"),
+    ],
+)
+def test_the_outermost_parentheses_are_left_out(text: str, plain: str) -> None:
+    assert without_parentheses(text) == plain
+
+
+def test_lists_have_no_depth() -> None:
+    parse_expression(" OR ".join(["a = 1"] * 5000) + f" AND a IN ({', '.join('1' * 5000)})")
+
+
 @pytest.fixture(scope="module")
 def session(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
@@ -52,7 +95,7 @@ def test_the_built_in_catalogs_are_those_of_postgresql_18(
     session: psycopg.Connection[tuple[object, ...]],
 ) -> None:
     def rows(sql: str) -> set[tuple[object, ...]]:
-        return set(session.execute(sql).fetchall())  # type: ignore[call-overload]
+        return set(session.execute(sql).fetchall())
 
     known = {(t.oid, t.name, t.sql_name, t.category, t.preferred) for t in types().values()}
     assert known <= rows(
@@ -106,12 +149,12 @@ LITERALS: dict[str, list[str]] = {
 def test_literals_are_read_and_printed_as_by_the_server(
     name: str, session: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    (found,) = session.execute(f"SELECT '{name}'::regtype::oid::int8").fetchall()  # type: ignore[call-overload]
+    (found,) = session.execute(f"SELECT '{name}'::regtype::oid::int8").fetchall()
     oid = int(str(found[0]))
     for text in LITERALS[name]:
         try:
             row = session.execute(
-                f"SELECT format('%%s', %s::{name})",  # type: ignore[call-overload]
+                f"SELECT format('%%s', %s::{name})",
                 (text,),
             ).fetchone()
             expected: object = row and row[0]

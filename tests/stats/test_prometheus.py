@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from wsgiref.util import setup_testing_defaults
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,7 +34,12 @@ def scrape(report: NodeReport, path: str = "/metrics") -> tuple[str, str]:
     setup_testing_defaults(environ)
     environ["PATH_INFO"] = path
     status: list[str] = []
-    body = application(lambda: report)(environ, lambda line, _: status.append(line))  # type: ignore[arg-type,func-returns-value,return-value]
+
+    def start_response(line: str, *_: object) -> Callable[[bytes], object]:
+        status.append(line)
+        return len
+
+    body = application(lambda: report)(environ, start_response)
     return status[0], b"".join(body).decode()
 
 

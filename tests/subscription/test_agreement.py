@@ -98,7 +98,10 @@ def test_positions(
 ) -> None:
     lsn = None if cut is None else Lsn(cut)
     server = replace(SERVER, confirmed=None if confirmed is None else Lsn(confirmed))
-    check = lambda s: check_publisher("s", KNOWN, s, lsn, tables)  # noqa: E731
+
+    def check(server: PublisherState) -> None:
+        check_publisher("s", KNOWN, server, lsn, tables)
+
     if wrong is None:
         check(server)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
+from penstock.embedded import wait_until
 from penstock.errors import RelationChanged, UndefinedObject
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.files import FileWriter
@@ -282,10 +282,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         copies.start(world.membership().sync_ids)
         with world.catalog.write() as t:
             t.relations.copy_again(world.rels()[0], 1)
-        until = time.monotonic() + 20
-        while not (ended := copies.step()) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert ended, "the session goes on"
+        wait_until(copies.step, "end of the session", 20, pause=0.01)
         assert not copies.running
         tried = {name for name, table in status.snapshot().tables.items() if table.error}
         assert tried == {"public.b"}

@@ -13,7 +13,8 @@ from penstock.catalog import Catalog, Subscription, SubscriptionRel, Subscriptio
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.subscription.tablesync import copy_marker, recover
+from penstock.subscription.copy_target import copy_marker
+from penstock.subscription.tablesync import recover
 
 POINT = Lsn(0x1000)
 

@@ -89,7 +89,11 @@ class Keeper:
         member = self._members.get(order["name"])
         facts = {"error": error} if error else {}
         if member is not None:
-            facts |= {"port": member.port, "log": str(member.log), "folder": str(member.folder)}
+            facts |= {
+                "port": str(member.port),
+                "log": str(member.log),
+                "folder": str(member.folder),
+            }
         return facts
 
     def _new(self, order: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -242,6 +242,6 @@ def test_stopping_amid_a_window_leaves_the_slot_free(
     state = slot_state(main.connection, slot)
     assert state is not None and state.active_pid is None and state.confirmed_flush_lsn == start
     temporary = "SELECT count(*) FROM pg_replication_slots WHERE temporary AND database = %s"
-    deadline = time.monotonic() + 20
-    while database.value(temporary, (database.name,)):
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: not database.value(temporary, (database.name,)), "end of the temporary slots", 20
+    )

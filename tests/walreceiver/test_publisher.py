@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fix_postgres import Database
 from penstock.errors import FeatureNotSupported, UndefinedObject, WrongObjectType
 from penstock.relation import Attribute, ReplicaIdentity
 from penstock.walreceiver.publications import missing_publications_message
@@ -48,12 +49,12 @@ CREATE PUBLICATION "quo'ted ""name" FOR TABLE plain;
 
 
 @pytest.fixture(params=VERSIONS)
-def publisher(request: pytest.FixtureRequest, database_on: Callable[..., object]) -> Publisher:
+def publisher(request: pytest.FixtureRequest, database_on: Callable[..., Database]) -> Publisher:
     database = database_on(request.param)
     database.execute(SCHEMA)
     request.addfinalizer(lambda: opened.close())
     opened = Publisher.connect(database.conninfo, "asks")
-    opened.database = database  # type: ignore[attr-defined]
+    opened.database = database  # type: ignore[method-assign, assignment]
     return opened
 
 

@@ -98,7 +98,7 @@ def test_the_servers_timeouts_do_not_end_the_holder(any_database: Any) -> None:
             clock.execute("SET idle_session_timeout = 0; SELECT pg_sleep(0.3)")
             assert holder.alive
             clock.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            clock.execute(f"SET TRANSACTION SNAPSHOT '{name}'")  # type: ignore[arg-type]
+            clock.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
 
 
 def test_a_slot_in_use(any_database: Any) -> None:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,6 +51,9 @@ class Subscriber:
                 "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'sub'"
             )
         )
+
+    def has_confirmed(self, lsn: Lsn) -> bool:
+        return self.confirmed() >= lsn
 
     def close(self) -> None:
         self.stream.close()
@@ -139,7 +143,7 @@ def test_a_filtered_stream_advances_the_slot(
     for _ in range(3):
         database.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
         target = wal_lsn(database)
-        subscriber.until(lambda target=target: subscriber.confirmed() >= target)
+        subscriber.until(partial(subscriber.has_confirmed, target))
     assert subscriber.frames == []
 
 

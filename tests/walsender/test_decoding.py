@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.errors import FeatureNotSupported, RequiredChangesRemoved
-from penstock.lakehouse.truncate import grouped_mark
+from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
@@ -186,9 +186,9 @@ def test_truncate_of_a_partition_is_none_of_its_root(lake: Lake) -> None:
             oids[name] = made.oid
             t.tables.save(replace(made, parent=oids.get(parent or ""), bound="DEFAULT"))
         for name, parent in (("a", "middle"), ("b", "root")):
-            table = t.tables.get("public", name)
-            oids[name] = table.oid
-            t.tables.save(replace(table, parent=oids[parent], bound="DEFAULT"))
+            found = t.tables.get("public", name)
+            oids[name] = found.oid
+            t.tables.save(replace(found, parent=oids[parent], bound="DEFAULT"))
         for publication, table, via_root in (
             ("whole", "root", True), ("part", "middle", True), ("leaves", "root", False),
         ):  # fmt: skip

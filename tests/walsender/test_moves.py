@@ -15,9 +15,10 @@ from pyroaring import BitMap
 from end_to_end.compare import delta_rows
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
+from penstock.commands.publisher import Publisher
 from penstock.commands.scope import Scope
 from penstock.errors import ObjectInUse, PenstockError
-from penstock.executor.row_moves import Departures, LakeMoves
+from penstock.executor.row_moves import Departures, RowMoves
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.log import entry_uri
 from penstock.lakehouse.row_moves import Arrivals, departure_mark
@@ -179,7 +180,7 @@ def test_rows_that_came_wait_for_those_that_did_not(world: World) -> None:
 def test_rows_change_places(world: World) -> None:
     """Two commits of each table, one step of each in one transaction."""
     leaves = (world.leaf("a"), world.leaf("b"))
-    LakeMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
+    RowMoves(world.warehouse, world.sequencer).commit(world.exchange(), leaves, "g")
     (transaction,) = world.new()
     assert world.names(transaction) == [("a", 1, 3), ("b", 1, 3)]
     assert (world.rows("a"), world.rows("b")) == ([20], [10])
@@ -194,7 +195,7 @@ def test_another_commit_to_what_rows_leave(world: World, name: str) -> None:
     world.commit(other)
     leaves = (world.leaf("a"), world.leaf("b"))
     with pytest.raises(PenstockError, match="could not serialize access") as refused:
-        LakeMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
+        RowMoves(world.warehouse, world.sequencer).commit(departures, leaves, "g")
     assert refused.value.sqlstate == "40001"
     hint = "Run the statement again." if name == "a" else 'The rows of "public.a" are changed'
     assert str(refused.value.hint).startswith(hint)
@@ -221,5 +222,5 @@ def test_columns_stay_as_they_are_while_rows_are_on_their_way(world: World) -> N
     assert sorted(delta_rows(b.uri, b.version)) == [(2, 7), (10, 7)]
 
 
-def _no_publisher(conninfo: str, name: str) -> object:
+def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     raise AssertionError("nobody is asked")

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from penstock.lakehouse.cuts import CutOwner, CutTable
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_times import CommitTimes
+from penstock.walsender.commit_order import CommitTimes
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -27,7 +28,9 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(str(tmp_path / "warehouse"))
 
 
-def write(warehouse: Warehouse, name: str, *ids: int, mode: str = "append") -> None:
+def write(
+    warehouse: Warehouse, name: str, *ids: int, mode: Literal["append", "overwrite"] = "append"
+) -> None:
     schema, table = name.split(".")
     write_deltalake(warehouse.table_uri(schema, table), pa.table({"id": list(ids)}), mode=mode)
 
@@ -373,7 +376,12 @@ def test_senders_are_woken(catalog: Catalog, warehouse: Warehouse) -> None:
     end = sequencer.position(discover=True).lsn
     assert not sequencer.wait(end, 0.01)
     woken = threading.Event()
-    thread = threading.Thread(target=lambda: sequencer.wait(end, 20) and woken.set())
+
+    def wait() -> None:
+        if sequencer.wait(end, 20):
+            woken.set()
+
+    thread = threading.Thread(target=wait)
     thread.start()
     write(warehouse, "public.a", 1)
     sequencer.step()

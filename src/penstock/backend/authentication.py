@@ -1,17 +1,21 @@
-"""Logging in (auth.c, auth-scram.c): from a startup packet to a role, or a refusal.
+"""Logging in (auth.c, auth-scram.c), and what the role may do afterwards (miscinit.c, superuser.c).
 
-In: a startup packet, the rules of ``hba``, and a way to look a role up. Out: the role. A client
-learns from a refusal neither whether the role exists nor what was wrong with the password; a
-failed one costs it a pause, which is the caller's to wait out.
+In: a startup packet, the rules of ``hba``, and a way to look a role up. Out: the role, or a
+refusal. A client learns from a refusal neither whether the role exists nor what was wrong with the
+password; a failed one costs it a pause, which is the caller's to wait out.
+
+A session keeps who it is, never what it may do: ``role_now`` looks its role up again. One that was
+dropped is still itself and has no attribute left, as in PostgreSQL.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.backend.hba import Method
-from penstock.catalog import Role
+from penstock.catalog import Catalog, Role
 from penstock.errors import AuthenticationFailure, ProtocolViolation
 from penstock.protocol.authentication import SaslInitialResponse, SaslResponse
 from penstock.protocol.scram import (
@@ -74,3 +78,14 @@ def _scram(session: ServerSession, exchange: Exchange, user: str, verifier: Scra
             raise password_failure(user)
         answer = scram.respond(event.data)
     return session.finish_sasl(answer)
+
+
+def role_now(catalog: Catalog, role: Role) -> Role:
+    """The role that a session has logged in as, looked up again."""
+    with catalog.read() as t:
+        found = t.roles.find_oid(role.oid)
+    if found is not None:
+        return found
+    return replace(
+        role, login=False, replication=False, superuser=False, verifier=None, dropped=True
+    )

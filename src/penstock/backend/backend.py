@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.backend.authentication import authenticate
-from penstock.backend.client_socket import ClientSocket
+from penstock.backend.client_socket import ClientLeft, ClientSocket, MessagePump
 from penstock.backend.extended_query import ExtendedQuery
 from penstock.backend.hba import Client, Method, Rule, method_for
-from penstock.backend.message_pump import ClientLeft, MessagePump
 from penstock.backend.query_answers import StreamEnded, send_answer
 from penstock.catalog import Role
 from penstock.errors import ConnectionFailure, PenstockError
@@ -53,6 +52,7 @@ from penstock.stats.backend_status import Activity, BackendType, Session, Sessio
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
+"""Seconds before the refusal is sent: guessing passwords one after the other takes long."""
 _PROTOCOL_3_2_SINCE: Final = 18
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 

@@ -1,8 +1,8 @@
 """Parameters in binary format to text (the receive functions of utils/adt).
 
 In: the bytes of one value of Bind, and its type. Out: the same value in text format. Types that
-tables have are read by ``pgtypes``, a few more here. Parameters in text format are read by whoever
-runs the statement.
+tables have are read by ``pgtypes``, a few more here. Parameters in text format are read where
+the statement is run.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _NULL: Final = b"\xff\xff\xff\xff"
 _Send = Callable[[bytes], bytes]
 
 
-def _packed(form: str) -> _Send:
+def _packer(form: str) -> _Send:
     packer = struct.Struct(form)
     number = float if form.endswith(("f", "d")) else int
     return lambda cell: packer.pack(number(cell))
@@ -45,16 +45,16 @@ def _packed(form: str) -> _Send:
 
 _SEND: Final[Mapping[int, _Send]] = {
     16: lambda cell: b"\1" if cell == b"t" else b"\0",
-    20: _packed("!q"),
-    21: _packed("!h"),
-    23: _packed("!i"),
-    26: _packed("!I"),
-    28: _packed("!I"),
-    29: _packed("!I"),
-    700: _packed("!f"),
-    701: _packed("!d"),
+    20: _packer("!q"),
+    21: _packer("!h"),
+    23: _packer("!i"),
+    26: _packer("!I"),
+    28: _packer("!I"),
+    29: _packer("!I"),
+    700: _packer("!f"),
+    701: _packer("!d"),
     3220: lambda cell: struct.pack("!Q", Lsn.parse(cell.decode())),
-    5069: _packed("!Q"),
+    5069: _packer("!Q"),
     2278: lambda cell: b"",
     **dict.fromkeys(CHARACTER_TYPES, lambda cell: cell),
 }
@@ -67,10 +67,10 @@ def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Ite
     """
     if all(field.format != BINARY_FORMAT for field in fields):
         return iter(rows)
-    return _batched(iter(rows), fields)
+    return _batches(iter(rows), fields)
 
 
-def _batched(rows: Iterator[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
+def _batches(rows: Iterator[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
     while batch := list(islice(rows, _ROWS)):
         columns = [
             _binary(cells, field) if field.format == BINARY_FORMAT else cells

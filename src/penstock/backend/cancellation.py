@@ -70,7 +70,7 @@ class Cancellation:
             self._actions.remove(action)
 
     def requested(self) -> bool:
-        """Whether what runs shall end."""
+        """Whether what runs is to end."""
         return self._requested.is_set()
 
     @contextmanager

@@ -1,7 +1,10 @@
-"""One client's socket: bytes both ways, within time limits, with or without TLS (be-secure.c).
+"""One client's socket (be-secure.c, pqcomm.c): bytes both ways, and messages, within time limits.
 
-In: an accepted socket. Out: what the client sends; what is sent is taken by the kernel before
-``send`` returns, so a slow client holds its own thread and one portion of memory, nothing else.
+In: an accepted socket, with or without TLS, and a ``ServerSession``. Out: what the client sends, as
+one event at a time; what is sent is taken by the kernel before ``send`` returns, so a slow client
+holds its own thread and one portion of memory, nothing else. Nothing is read further ahead than
+the state machine's limits allow.
+
 One thread uses it; ``shut_down`` and ``stop_reading`` may come from any.
 """
 
@@ -16,6 +19,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import ConnectionFailure
+from penstock.protocol.session import ServerSession
+from penstock.protocol.session_input import Event
 
 _PORTION: Final = 1 << 16
 """Bytes that are sent at once; some of them must get through within the write timeout."""
@@ -69,12 +74,12 @@ class ClientSocket:
         try:
             self._socket.settimeout(0.0)
             while view:
-                view = view[self._sent(view[:_PORTION], waiting) :]
+                view = view[self._send_some(view[:_PORTION], waiting) :]
         except (OSError, ValueError) as error:
             raise _broken(error) from None
         self._cut_off = False
 
-    def _sent(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
+    def _send_some(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
         """Bytes of a portion that were taken: some. TLS wants the same portion until then."""
         blocked: float | None = None
         while True:
@@ -140,3 +145,43 @@ class ClientSocket:
 
 def _broken(error: Exception) -> ConnectionFailure:
     return ConnectionFailure(f"could not receive data from client: {error}")
+
+
+_WAIT_S: Final = 1.0
+"""Seconds of one wait at most."""
+
+
+class ClientLeft(ConnectionFailure):
+    """The client has closed its side, or broken off."""
+
+
+class MessagePump:
+    """Owns the reading and writing of one connection."""
+
+    def __init__(self, sock: ClientSocket, session: ServerSession) -> None:
+        self._socket = sock
+        self._session = session
+
+    def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        """Raises ConnectionFailure. ``waiting``: called while the client takes nothing."""
+        if data:
+            self._socket.send(data, waiting)
+
+    def next_event(self, timeout_s: float | None) -> Event | None:
+        """The client's next message; None after ``timeout_s`` seconds (None: wait for ever).
+
+        Raises ClientLeft, ConnectionFailure, and what the state machine raises for bad messages.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (event := self._session.next_event()) is None:
+            remaining = _WAIT_S if deadline is None else deadline - time.monotonic()
+            data = self._socket.receive(max(0.0, min(_WAIT_S, remaining)))
+            if data:
+                self._session.feed(data)
+            elif data is not None:
+                if not self._socket.stopped:  # from this side: the client still listens
+                    self._session.end_of_input()
+                raise ClientLeft("unexpected EOF on client connection")
+            elif deadline is not None and remaining <= 0:
+                return None
+        return event

@@ -1,7 +1,7 @@
 """COPY as a subscriber sends it (tablesync.c, copy_table).
 
 In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option. Which
-table and columns that is, and who may read them, is left to whoever reads.
+table and columns that is, and who may read them, is left to the reader.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.backend.binary_parameters import parameter_text
 from penstock.backend.binary_results import CHARACTER_TYPES, in_formats
-from penstock.backend.message_pump import MessagePump
+from penstock.backend.client_socket import MessagePump
 from penstock.backend.query_answers import send_answer, send_rows
 from penstock.errors import FeatureNotSupported, PenstockError, ProtocolViolation
 from penstock.protocol import frontend_messages as m

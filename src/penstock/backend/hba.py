@@ -126,16 +126,16 @@ def method_for(rules: Sequence[Rule], client: Client) -> Method:
 
 def _rule(line: str, words: list[str]) -> Rule:
     if len(words) != _FIELDS:
-        raise _malformed(line, "A line holds: type, databases, users, address, method.")
+        raise _malformed_error(line, "A line holds: type, databases, users, address, method.")
     kind, databases, users, address, method = words
     if kind not in tuple(ConnectionKind):
-        raise _malformed(line, f'invalid connection type "{kind}"')
+        raise _malformed_error(line, f'invalid connection type "{kind}"')
     if method not in tuple(Method):
-        raise _malformed(line, f'invalid authentication method "{method}"')
+        raise _malformed_error(line, f'invalid authentication method "{method}"')
     try:
         network = None if address == _ALL else ipaddress.ip_network(address)
     except ValueError:
-        raise _malformed(line, f'invalid IP address "{address}"') from None
+        raise _malformed_error(line, f'invalid IP address "{address}"') from None
     return Rule(
         ConnectionKind(kind),
         tuple(databases.split(",")),
@@ -145,7 +145,7 @@ def _rule(line: str, words: list[str]) -> Rule:
     )
 
 
-def _malformed(line: str, why: str) -> ConfigurationError:
+def _malformed_error(line: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f'could not read the rule "{line}" of parameter "hba"',
         detail=why,

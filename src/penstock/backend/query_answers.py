@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from penstock.backend.binary_results import in_encoding
-from penstock.backend.message_pump import MessagePump
+from penstock.backend.client_socket import MessagePump
 from penstock.protocol.answers import (
     Answer,
     CopyOut,

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
-from penstock.backend.roles import role_now
 from penstock.backend.services import SessionServices
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Slot
@@ -39,8 +39,7 @@ from penstock.protocol.slot_options import (
     create_slot_options,
 )
 from penstock.walsender.feed import Feed
-from penstock.walsender.replication_rights import check_replication
-from penstock.walsender.slots import WAL_REMOVED
+from penstock.walsender.slots import WAL_REMOVED, check_replication
 from penstock.walsender.stream import SenderState, Stream
 
 _TEXT: Final = 25
@@ -206,7 +205,7 @@ class Replication:
                 f"requested starting point {command.start} is ahead of the WAL flush position of "
                 f"this server {end}",
                 hint="The node's state store may be an older copy of itself: drop the slot and "
-                "the subscription and subscribe anew.",
+                "the subscription and subscribe again.",
             )
         return Streaming(lambda wire: self._stream(wire, name, command.start, options))
 

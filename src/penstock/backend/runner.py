@@ -1,4 +1,4 @@
-"""The statements of one session, each to whoever runs it (postgres.c, exec_simple_query).
+"""The statements of one session, each to the one that runs it (postgres.c, exec_simple_query).
 
 In: query strings. Out: answers. Replication commands go to ``replication``; what concerns the
 session itself is done here; commands, catalog queries and the lake's rows are the node's services.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from penstock.backend.authentication import role_now
 from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
 from penstock.backend.copy_statement import copy_of_rows, copy_request
 from penstock.backend.create_table_as import create_table_as
 from penstock.backend.prepared_queries import Parameters, describe_query, described_parameters
 from penstock.backend.replication import Replication
-from penstock.backend.roles import role_now
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock
@@ -117,7 +117,7 @@ class SessionRunner:
         match statement:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
-                description = replace(description, fields=_shown_fields(title))
+                description = replace(description, fields=_show_fields(title))
             case Query() if _reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
@@ -324,11 +324,11 @@ class SessionRunner:
                 [key.encode(), value.encode(), b""]
                 for key, value in sorted(self._settings.values().items())
             ]
-            return Rows(_shown_fields(None), rows, "SHOW", counted=False)
+            return Rows(_show_fields(None), rows, "SHOW", counted=False)
         value = self._settings.show(name)
         if name.lower() == _ISOLATION:
             value = self._block.isolation or self._settings.show(f"default_{_ISOLATION}")
-        fields = _shown_fields(self._settings.title(name))
+        fields = _show_fields(self._settings.title(name))
         return Rows(fields, [[value.encode()]], "SHOW", counted=False)
 
     def _transaction(self, statement: Transaction) -> Iterator[Answer]:
@@ -389,7 +389,7 @@ def _reads(statement: Statement) -> bool:
     return not isinstance(statement, Query) or statement.kind in _READS
 
 
-def _shown_fields(name: str | None) -> tuple[FieldDescription, ...]:
+def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:
     names = ("name", "setting", "description") if name is None else (name,)
     return tuple(FieldDescription(column, _TEXT) for column in names)
 

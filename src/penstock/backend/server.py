@@ -24,8 +24,10 @@ from penstock.protocol.startup_packets import CancelRequest
 _KEY_SIZE: Final = 32
 """Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
+"""Bytes of a cancel key that count as one: those of protocol 3.0."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
+"""Seconds for each session's thread to end; they are daemons, so the process ends all the same."""
 _TOLD_S: Final = 2.0
 """Given to sessions for telling their clients that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
@@ -138,10 +140,10 @@ class Server:
                 log.info("could not begin a session: %s", error)
 
     def _begin(self, accepted: socket.socket) -> None:
-        most = self._listen.max_connections + self._listen.max_wal_senders
+        limit = self._listen.max_connections + self._listen.max_wal_senders
         with self._lock:
             running = len(self._backends)
-        if running >= most + _TURNED_AWAY_AT_ONCE:
+        if running >= limit + _TURNED_AWAY_AT_ONCE:
             accepted.close()
             return
         pid = self._services.sessions.next_pid()

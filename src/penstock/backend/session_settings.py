@@ -108,11 +108,11 @@ class SessionSettings:
         if value is None:
             self._own.pop(key, None)
         else:
-            checked = _checked(key, name, value)
+            checked = _check_value(key, name, value)
             if setting is not None and key not in _SHOWN_AS:
                 checked = setting.shown(setting.read(checked))
             self._own[key] = checked
-        return iter(self._told(key))
+        return iter(self._changes_of(key))
 
     def reset(self, name: str | None) -> Iterator[ParameterChange]:
         """RESET name, or ALL (None): back to what the client began with."""
@@ -123,15 +123,15 @@ class SessionSettings:
                 self._own[key] = self._at_start[key]
             else:
                 self._own.pop(key, None)
-            told += self._told(key)
+            told += self._changes_of(key)
         return iter(told)
 
-    def _told(self, key: str) -> list[ParameterChange]:
+    def _changes_of(self, key: str) -> list[ParameterChange]:
         name = _TOLD.get(key)
         return [] if name is None else [ParameterChange(name, self.values().get(key, ""))]
 
 
-def _checked(key: str, name: str, value: str) -> str:
+def _check_value(key: str, name: str, value: str) -> str:
     allowed = _ONLY.get(key)
     if allowed is not None:
         if key in _ROLES and value.lower() not in allowed:

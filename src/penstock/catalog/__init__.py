@@ -6,6 +6,7 @@ of SQLAlchemy. Nothing here decides: commands change the catalog, workers record
 """
 
 from penstock.catalog.catalog import Catalog, CatalogTransaction
+from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, ReplicaIdentity, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
@@ -16,7 +17,6 @@ from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableS
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
-from penstock.catalog.recorded_error import RecordedError
 
 __all__ = [
     "Catalog",

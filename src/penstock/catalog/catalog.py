@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.metadata import RecordedError
 from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
@@ -36,7 +37,6 @@ from penstock.catalog.pg_subscription_rel import (
 from penstock.catalog.pg_transactions import PgTransactions
 from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
-from penstock.catalog.recorded_error import RecordedError
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
@@ -56,6 +56,16 @@ class CatalogTransaction:
     transactions: PgTransactions
     namespaces: PgNamespace
     types: PgType
+
+    def delete_table(self, table: LakeTable) -> None:
+        """A table, with its grants, its place in publications and in the log of transactions
+        (dependency.c). Its Delta table is left to the caller."""
+        for rel in self.publications.relations():
+            if rel.relation == table.oid:
+                self.publications.remove_relation(rel.publication, table.oid)
+        self.roles.revoke_all(table.oid)
+        self.transactions.forget(table.oid)
+        self.tables.delete(table.oid)
 
 
 class Catalog:
@@ -159,7 +169,7 @@ class Catalog:
     def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
         """Record that a table follows no more. Raises as ``set_state``."""
         with self.write() as transaction:
-            return transaction.relations.park(rel, _recorded(error))
+            return transaction.relations.park(rel, _record_of(error))
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
         """Record what a table of a subscription is bound to."""
@@ -202,7 +212,7 @@ class Catalog:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 changed = replace(
-                    subscription, stopped=stopped, error=_recorded(error), stopped_by=table
+                    subscription, stopped=stopped, error=_record_of(error), stopped_by=table
                 )
                 transaction.subscriptions.save(changed)
 
@@ -237,7 +247,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
     )
 
 
-def _recorded(error: BaseException) -> RecordedError:
+def _record_of(error: BaseException) -> RecordedError:
     if isinstance(error, PenstockError):
         return RecordedError(error.message, error.detail, error.hint, error.sqlstate, time.time())
     message = f"{type(error).__name__}: {error}"

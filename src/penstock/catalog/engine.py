@@ -87,6 +87,8 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
     if url.get_backend_name() == "postgresql":
         # connections of before a restart of the server are found out, not used
         options["pool_pre_ping"] = True
+        # A writer waits for the row of ``pg_control`` and must see what the one before it has
+        # committed; under REPEATABLE READ it would fail there instead.
         options["isolation_level"] = "READ COMMITTED"
         options["connect_args"] = {k: v for k, v in _CONNECT_ARGS.items() if k not in url.query}
     try:
@@ -97,6 +99,7 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
             hint="Install the Python package of the driver that the URL names.",
         ) from None
     if url.get_backend_name() == "sqlite":
+        # In WAL mode NORMAL syncs at checkpoints only: the last commits would go with the power.
         synchronous = "FULL" if durable else "OFF"
 
         @event.listens_for(engine, "connect")
@@ -133,13 +136,14 @@ def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
     """
     options: dict[str, Any] = {_BEGIN: "IMMEDIATE"} if write else {}
     if not write and engine.dialect.name != "sqlite":
+        # a reader looks at several catalogs, which must be of one state
         options = {"isolation_level": "REPEATABLE READ"}
-    with errors_mapped(), engine.execution_options(**options).begin() as connection:
+    with map_errors(), engine.execution_options(**options).begin() as connection:
         yield connection
 
 
 @contextlib.contextmanager
-def errors_mapped() -> Iterator[None]:
+def map_errors() -> Iterator[None]:
     """Database errors as StorageError; SQLAlchemy's own text would show statement and values."""
     try:
         yield

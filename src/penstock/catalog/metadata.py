@@ -1,14 +1,16 @@
-"""What all tables of the state store share: their collection and their column types.
+"""What tables of the state store share: their collection, a column type, the columns of an error.
 
-In: nothing. Out: ``METADATA`` and types. Tables bear the prefix ``penstock_``, since a PostgreSQL
+In: nothing. Out: ``METADATA``, ``LsnColumn``, and for a subscription or a table of one what went
+wrong last, in five columns of its row. Tables bear the prefix ``penstock_``, since a PostgreSQL
 that keeps the state has catalogs of its own by the names of ours.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, MetaData
+from sqlalchemy import BigInteger, Column, Dialect, Float, MetaData, RowMapping, String, Text
 from sqlalchemy.types import TypeDecorator
 
 from penstock.lsn import Lsn
@@ -27,3 +29,49 @@ class LsnColumn(TypeDecorator[Lsn]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Lsn | None:
         return None if value is None else Lsn(value)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedError:
+    """What went wrong last. ``time``: seconds since 1970."""
+
+    message: str
+    detail: str | None
+    hint: str | None
+    sqlstate: str
+    time: float
+
+
+def error_columns(prefix: str) -> tuple[Column[Any], ...]:
+    """Of a table whose columns begin with ``prefix``; all NULL without an error."""
+    return (
+        Column(f"{prefix}error", Text),
+        Column(f"{prefix}errordetail", Text),
+        Column(f"{prefix}errorhint", Text),
+        Column(f"{prefix}errorsqlstate", String(5)),
+        Column(f"{prefix}errortime", Float(53)),
+    )
+
+
+def error_values(prefix: str, error: RecordedError | None) -> dict[str, Any]:
+    """What the columns hold."""
+    return {
+        f"{prefix}error": error and error.message,
+        f"{prefix}errordetail": error and error.detail,
+        f"{prefix}errorhint": error and error.hint,
+        f"{prefix}errorsqlstate": error and error.sqlstate,
+        f"{prefix}errortime": error and error.time,
+    }
+
+
+def error_of(prefix: str, row: RowMapping) -> RecordedError | None:
+    """The error of a row, None without one."""
+    if row[f"{prefix}error"] is None:
+        return None
+    return RecordedError(
+        message=row[f"{prefix}error"],
+        detail=row[f"{prefix}errordetail"],
+        hint=row[f"{prefix}errorhint"],
+        sqlstate=row[f"{prefix}errorsqlstate"],
+        time=row[f"{prefix}errortime"],
+    )

@@ -2,7 +2,7 @@
 
 In: the store's engine and the node's id. Out: a held advisory lock, or an error that another
 process runs this node. The lock belongs to a session: it goes with the process, however that dies,
-and with the server; ``keep`` takes it again then. A node in its folder is locked by ``lockfile``
+and with the server; ``keep`` takes it again then. A node in its folder is locked by ``claims``
 too, which is all that SQLite needs.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, text
 
-from penstock.catalog.engine import errors_mapped
+from penstock.catalog.engine import map_errors
 from penstock.errors import ObjectInUse
 
 _TRY: Final = text("SELECT pg_try_advisory_lock(:key)")
@@ -41,7 +41,7 @@ class NodeLock:
         """Raises ObjectInUse where another process runs the node, StorageError."""
         if self._engine is None:
             return
-        with self._guard, errors_mapped():
+        with self._guard, map_errors():
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             try:
                 if not connection.execute(_TRY, {"key": self._key}).scalar_one():
@@ -57,7 +57,7 @@ class NodeLock:
         if self._engine is None:
             return
         try:
-            with self._guard, errors_mapped():
+            with self._guard, map_errors():
                 if self._connection is not None:
                     self._connection.execute(_STILL_THERE)
                     return

@@ -2,15 +2,16 @@
 
 In: a connection inside a transaction. Out: frozen ``LakeTable`` rows. Columns and rows are Delta's;
 here is what Delta has no place for: an oid that stays, the owner, the replica identity, the parent
-of a partition. A table is known from the moment that it is first named, whoever has made it.
+of a partition. A table is known from the moment that it is first named, by whatever writer it was
+made.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -86,6 +87,10 @@ class FormerTable:
     identity_key: tuple[str, ...]
 
 
+_KEPT: Final = tuple(field.name for field in fields(FormerTable) if field.name != "version")
+"""What it shares with a ``LakeTable``, by the same names."""
+
+
 @dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
@@ -117,25 +122,11 @@ class LakeTable:
         former = next((one for one in self.former if version <= one.version), None)
         if former is None:
             return self
-        return replace(
-            self,
-            schema=former.schema,
-            name=former.name,
-            primary_key=former.primary_key,
-            replica_identity=former.replica_identity,
-            identity_key=former.identity_key,
-        )
+        return replace(self, **{name: getattr(former, name) for name in _KEPT})
 
     def until(self, version: int) -> FormerTable:
         """What it is now, for when it is that no more."""
-        return FormerTable(
-            version,
-            self.schema,
-            self.name,
-            self.primary_key,
-            self.replica_identity,
-            self.identity_key,
-        )
+        return FormerTable(version, **{name: getattr(self, name) for name in _KEPT})
 
     @property
     def qualified_name(self) -> str:

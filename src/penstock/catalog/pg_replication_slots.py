@@ -44,7 +44,7 @@ _TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A logical slot. Transactions that end behind ``confirmed_flush_lsn`` are still to be sent.
+    """A logical slot. Transactions that end after ``confirmed_flush_lsn`` are still to be sent.
 
     ``restart_lsn``: commits of the lake from here on are needed. ``invalidation_reason``: None, or
     as PostgreSQL names it (``wal_removed``, ``rows_removed`` ...). ``inactive_since``: seconds

@@ -1,7 +1,7 @@
 """Subscriptions (pg_subscription.h).
 
 In: a connection inside a transaction. Out: frozen ``Subscription`` rows. Column names are
-PostgreSQL's; ``subappid`` and what comes behind it is ours. Checks of options and names belong to
+PostgreSQL's; ``subappid`` and what comes after it is ours. Checks of options and names belong to
 ``penstock.commands``.
 """
 
@@ -28,14 +28,14 @@ from sqlalchemy import (
 )
 
 from penstock.catalog import pg_control
-from penstock.catalog.metadata import METADATA
-from penstock.catalog.publisher_identity import PublisherIdentity
-from penstock.catalog.recorded_error import (
+from penstock.catalog.metadata import (
+    METADATA,
     RecordedError,
     error_columns,
     error_of,
     error_values,
 )
+from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import DuplicateObject, UndefinedObject
 
 _TABLE = Table(

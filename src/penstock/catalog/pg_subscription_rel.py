@@ -35,8 +35,9 @@ from sqlalchemy import (
     select,
 )
 
-from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.catalog.recorded_error import (
+from penstock.catalog.metadata import (
+    METADATA,
+    LsnColumn,
     RecordedError,
     error_columns,
     error_of,

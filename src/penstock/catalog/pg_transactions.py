@@ -141,7 +141,7 @@ class PgTransactions:
         """Put a transaction at the end. ``size``: bytes of WAL that it stands for."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
-        commit = Lsn(begin + _aligned(size))
+        commit = Lsn(begin + _align(size))
         transaction = LakeTransaction(
             xid=_FIRST_XID if last is None else _next_xid(last.xid),
             begin=begin,
@@ -195,7 +195,7 @@ class PgTransactions:
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
-        """Where the log begins: what ends behind it is there."""
+        """Where the log begins: what ends after it is there."""
         begin = self._connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 
@@ -217,7 +217,7 @@ def _after(lsn: Lsn) -> ColumnElement[bool]:
     return (_TRANSACTION.c.end_lsn > lsn) & (_TRANSACTION.c.commit_lsn >= lsn)
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
 

@@ -113,18 +113,18 @@ class PgType:
         return {name for type_ in types for name in (type_.name, type_.array_name)}
 
     def add_label(self, type_: EnumType, label: str, at: int) -> None:
-        """Insert a label in front of the ``at``-th, counted from 0; at the end behind the last."""
+        """Insert a label in front of the ``at``-th, counted from 0; at the end after the last."""
         orders = [each.order for each in type_.labels]
         before = orders[at - 1] if at else (orders[0] - 2 if orders else 0.0)
         after = orders[at] if at < len(orders) else before + 2
         order = (before + after) / 2
         if order in (before, after):  # RenumberEnumType
-            type_ = self._renumbered(type_)
+            type_ = self._renumber(type_)
             self.add_label(type_, label, at)
             return
         self._insert(type_.oid, EnumLabel(pg_control.new_oid(self._connection), order, label))
 
-    def _renumbered(self, type_: EnumType) -> EnumType:
+    def _renumber(self, type_: EnumType) -> EnumType:
         labels = tuple(
             replace(label, order=float(order)) for order, label in enumerate(type_.labels, 1)
         )
@@ -148,7 +148,7 @@ class PgType:
 
 
 def _array_name(name: str, taken: Collection[str]) -> str:
-    """makeArrayTypeName: an underscore in front, and a number behind where that is taken."""
+    """makeArrayTypeName: an underscore in front, and a number at the end where that is taken."""
     for number in itertools.count():
         suffix = f"_{number}" if number else ""
         room = _NAME_BYTES - 1 - len(suffix)

@@ -29,8 +29,8 @@ from penstock.catalog import (
     pg_type,
 )
 from penstock.catalog.engine import (
-    errors_mapped,
     make_private_file,
+    map_errors,
     open_engine,
     parse_url,
     sqlite_path,
@@ -151,6 +151,8 @@ class Store:
     def write(self) -> Iterator[Connection]:
         """A transaction that changes the catalog; counts as a change even if it changes nothing."""
         with transaction(self.engine, write=True) as connection:
+            # First: its row is the lock of all writers, so that what follows reads the newest
+            # state.
             pg_control.advance_generation(connection)
             yield connection
 
@@ -188,13 +190,14 @@ class Store:
                 hint="Install the version of Penstock that used it last, or a newer one.",
             )
         with self.write() as connection:
+            # Asked again under the lock of writers: another process may have done it meanwhile.
             for step in range(pg_control.schema_version(connection), SCHEMA_VERSION):
                 _UPGRADES[step](connection)
             pg_control.set_schema_version(connection, SCHEMA_VERSION)
 
 
 def _is_initialized(connection: Connection) -> bool:
-    with errors_mapped():
+    with map_errors():
         return inspect(connection).has_table("penstock_control")
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 class AboveBars(io.TextIOBase):
     """Stands for ``sys.stderr`` from ``__enter__`` to ``__exit__``.
 
-    ``drawing``: to be held by whoever draws. rich places a line above what it drew last, and
+    ``drawing``: to be held by the one that draws. rich places a line above what it drew last, and
     writes it a moment later: what is drawn in between would stay on the screen.
     """
 

@@ -1,7 +1,7 @@
-"""``penstock``: one command per file, errors printed as psql prints them.
+"""``penstock``: its commands; those that run a node or show one are in files of their own.
 
 In: arguments. Out: exit status 0, or 1 with ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines on standard
-error; 2 for wrong arguments.
+error, as psql prints them; 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -9,12 +9,69 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TextIO
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from penstock.cli import doctor, init, run, sql, start, status
+from penstock.cli import run, sql, status
 from penstock.errors import PenstockError
+from penstock.node import Node
+from penstock.node import doctor as checks
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="Folder of the new node.")],
+    warehouse: Annotated[
+        str, typer.Option(help="Folder or URI of the Delta tables (default: inside the node).")
+    ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            help="URL of the state store: postgresql://user@host/database (default: SQLite inside"
+            " the node)."
+        ),
+    ] = "",
+) -> None:
+    """Make a node: a folder with its parameters (penstock.toml) and its state."""
+    node = Node.init(directory, warehouse=warehouse or None, state=state or None)
+    typer.echo(f"Node created in {node.folder}; parameters: {node.folder / 'penstock.toml'}")
+    typer.echo("")
+    typer.echo("Next:")
+    typer.echo(
+        f"  penstock sql -D {directory} \"CREATE SUBSCRIPTION s CONNECTION '...' PUBLICATION p\""
+    )
+    typer.echo(f"  penstock start -D {directory}")
+
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(
+    conninfo: Annotated[
+        str, typer.Option(help="Also check this publisher (a libpq connection string).")
+    ] = "",
+) -> None:
+    """Check Python, Java, PySpark, Delta and PostgreSQL; exit status 1 when one must change."""
+    findings = checks.check(conninfo=conninfo or None)
+    table = Table(title="penstock doctor", title_justify="left")
+    for column in ("component", "found", "wanted", "", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        colour = _COLOURS[finding.status]
+        table.add_row(
+            finding.component,
+            finding.found,
+            finding.wanted,
+            f"[{colour}]{finding.status}[/{colour}]",
+            finding.remedy or "",
+        )
+    Console().print(table)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
+
 
 app = typer.Typer(
     name="penstock",
@@ -24,12 +81,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("init")(init.init)
-app.command("start")(start.start)
+app.command("init")(init)
+app.command("start")(run.start)
 app.command("run")(run.run)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
-app.command("doctor")(doctor.doctor)
+app.command("doctor")(doctor)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How fast copies go and how long they will take.
+"""Amounts for people: bytes as pg_size_pretty prints them (dbsize.c), and how fast copies go.
 
 In: the bytes and rows of each copy as they were seen, with the time. Out: rates over the last half
 minute, and the time left at that rate. Clocks are passed in.
@@ -9,6 +9,22 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
+
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+_UNIT: Final = 1024
+_AS_THEY_ARE: Final = 10 * _UNIT
+"""Below ten of the next unit a number is told in its own."""
+
+
+def amount(size: int | None) -> str:
+    """As pg_size_pretty prints them; - when unknown."""
+    if size is None:
+        return "-"
+    value, unit = float(size), 0
+    while round(value) >= _AS_THEY_ARE and unit < len(_UNITS) - 1:
+        value, unit = value / _UNIT, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}"
+
 
 _WINDOW_S: Final = 30.0
 """Parts of a copy end in bursts: a rate over less would jump."""

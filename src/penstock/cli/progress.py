@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from penstock.cli.above_bars import AboveBars
-from penstock.cli.pace import Pace, Speed
-from penstock.cli.sizes import amount
+from penstock.cli.pace import Pace, Speed, amount
 from penstock.errors import PenstockError
 from penstock.node.status import SubscriptionStatus, TableStatus
 

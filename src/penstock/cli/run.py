@@ -1,18 +1,77 @@
-"""``penstock run --until-caught-up``: follow the publishers to where they are now, then end."""
+"""``penstock start`` and ``penstock run``: a node in the foreground, until a signal or its goal.
+
+In: a node's folder; SIGINT and SIGTERM. Out: a node that works, with its progress on the terminal,
+and the exit status. The first signal asks for an end after the current cut; the second ends the
+process at once, as a crash would.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.options import NodeDir
+from penstock.cli import NodeDir
 from penstock.cli.progress import ProgressDisplay
-from penstock.cli.stopping import SIGNALLED, StopSignals
 from penstock.node import Node
 from penstock.node.catching_up import CaughtUp
+
+_STDERR: Final = 2
+
+SIGNALLED: Final = 128
+"""The exit status of a process that a signal has ended is this and the signal's number."""
+
+
+class StopSignals:
+    """``stop`` is set by the first signal; ``number`` is that signal then, None before.
+
+    A handler runs in the main thread between two of its steps, whatever lock that holds. So it
+    takes none, and another thread sets the event and says so.
+    """
+
+    def __init__(self) -> None:
+        self.stop: Final = threading.Event()
+        self.number: int | None = None
+        self._read, self._write = os.pipe()
+
+    def listen(self) -> None:
+        """From now on, in this process. The main thread's to call."""
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+        signal.signal(signal.SIGINT, self._handle)
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is not None:
+            os.write(_STDERR, b"stopping at once\n")
+            os._exit(SIGNALLED + number)
+        self.number = number
+        os.write(self._write, b"\0")
+
+    def _wait(self) -> None:
+        os.read(self._read, 1)
+        self.stop.set()
+        print("stopping after the current cut; again: stop at once", file=sys.stderr, flush=True)
+
+
+def start(directory: NodeDir = Path()) -> None:
+    """Run the node: workers for every enabled subscription, until SIGINT or SIGTERM.
+
+    The first signal stops after the current cut, with exit status 0; the second stops at once, with
+    128 and the signal's number (130, 143).
+    """
+    signals = StopSignals()
+    signals.listen()
+    with Node(directory) as node:
+        node.start()
+        with ProgressDisplay(node.status):
+            node.wait_until(signals.stop)
 
 
 def run(
@@ -26,7 +85,7 @@ def run(
 ) -> None:
     """Run the node once, for cron or Airflow.
 
-    Caught up: every table is part of a cut at or behind the publisher's WAL position at the start.
+    Caught up: every table is part of a cut at or after the publisher's WAL position at the start.
 
     Exit status: 0 when all are caught up (without --until-caught-up: after SIGINT or SIGTERM); 1
     after an error, which a subscription that has stopped and the end of the time are; 130 or 143

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.catalog.publisher_identity import alter
-from penstock.cli.options import NodeDir
-from penstock.cli.sizes import amount
+from penstock.cli import NodeDir
+from penstock.cli.pace import amount
 from penstock.node import Node
 from penstock.node.status import SubscriptionStatus, TableStatus, as_json, health
 

@@ -48,9 +48,9 @@ from penstock.commands.scope import Scope, TableColumn
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
+    detach_indexes,
     drop_index,
-    identified_by,
-    left_alone,
+    identify_by,
 )
 from penstock.errors import (
     CommitConflict,
@@ -243,7 +243,7 @@ def _set_identity(
                 f'column "{name}" appears twice in replica identity',
                 sqlstate=INVALID_TABLE_DEFINITION,
             )
-    table = identified_by(table, None)
+    table = identify_by(table, None)
     identity = ReplicaIdentity(command.kind)
     return replace(table, replica_identity=identity, identity_key=command.key)
 
@@ -252,10 +252,10 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
     """Raises UndefinedObject (42704), WrongObjectType."""
     index = next((own for own in table.indexes if own.name == name), None)
     if index is not None:
-        return identified_by(table, index)
+        return identify_by(table, index)
     if table.primary_key and name == table.primary_key_name:
         return replace(
-            identified_by(table, None),
+            identify_by(table, None),
             replica_identity=ReplicaIdentity.KEY,
             identity_key=table.primary_key,
         )
@@ -316,4 +316,4 @@ def _detach(
             sqlstate=UNDEFINED_TABLE,
         )
     check_between_batches(transaction, scope, parent)
-    transaction.tables.save(replace(left_alone(child), parent=None, bound=None))
+    transaction.tables.save(replace(detach_indexes(child), parent=None, bound=None))

@@ -80,7 +80,7 @@ def change_columns(
     Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
     StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse.
     """
-    staged = [_staged(scope, member, changes) for member in members]
+    staged = [_stage(scope, member, changes) for member in members]
     check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
     _check_nothing_moves(transaction, scope, members, staged)
     incomplete = [change for change in staged if not rewrites.is_complete(change)]
@@ -98,7 +98,6 @@ def change_columns(
             rewrites.stage(change)
             delta.commit(
                 app_id=_APP_ID,
-                version_marker=delta.version + 1,
                 operation=operation,
                 data_change=False,
             )
@@ -128,7 +127,7 @@ def _check_nothing_moves(
         )
 
 
-def _staged(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
+def _stage(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
     delta = _open(scope, table, changes)
     known = delta.schema.by_source
     dropped = frozenset(known[name].name for name in changes.dropped if name in known)

@@ -25,9 +25,9 @@ _RETURNED: Final = (
 )
 
 
-def returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
+def notices_of_returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
     """Of the tables that were added, those whose names were in the subscription before."""
-    return [copied_again(rel, _RETURNED) for rel in added if _comes_back(rel)]
+    return [copy_notice(rel, _RETURNED) for rel in added if _comes_back(rel)]
 
 
 def _comes_back(rel: SubscriptionRel) -> bool:
@@ -55,7 +55,7 @@ def take_in_again(
             continue
         if options.copy_data:
             transaction.relations.copy_again(rel, oid)
-            notices.append(copied_again(rel, _why_again(rel, oid, failed)))
+            notices.append(copy_notice(rel, _why_again(rel, oid, failed)))
         elif rel.state is not SubscriptionRelState.PARKED and another:
             transaction.relations.adopt(rel, oid)
     return notices
@@ -70,7 +70,7 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
     return None
 
 
-def copied_again(rel: SubscriptionRel, why: str) -> Notice:
+def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
     """The notice of a table whose copy replaces what is there."""
     return notice(
         f'table "{rel.qualified_name}" will be copied again',

@@ -32,7 +32,7 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
-from penstock.lakehouse.defaults import stored
+from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
 from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
@@ -125,7 +125,7 @@ def _check_default(name: str, default: str | None, oid: int, typmod: int) -> Non
         raise
     except PenstockError:
         return  # one that never fits is an error of those who use it
-    stored(value, oid, typmod, arrow_type(oid, typmod))
+    stored_value(value, oid, typmod, arrow_type(oid, typmod))
 
 
 def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:

@@ -2,7 +2,7 @@
 reportDependentObjects).
 
 In: descriptions of objects. Out: the error for RESTRICT, the notices for CASCADE. What depends on
-what is known to whoever drops.
+what is known to the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def shown_name(transaction: CatalogTransaction, scope: Scope, schema: str, name:
     return f"{quote_identifier(schema)}.{quote_identifier(name)}"
 
 
-def still_used(what: str | None, lines: Sequence[str]) -> NotInPrerequisiteState:
+def still_used_error(what: str | None, lines: Sequence[str]) -> NotInPrerequisiteState:
     """``what``: the one object that was to go, None for several. ``lines``: what depends on it."""
     message = f"cannot drop {what} because other objects depend on it"
     if what is None:

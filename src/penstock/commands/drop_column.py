@@ -13,7 +13,7 @@ from dataclasses import replace
 from penstock.catalog import CatalogTransaction, LakeTable, PublicationRel
 from penstock.commands.change_columns import ColumnChanges
 from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINED_COLUMN
-from penstock.commands.depend import cascade_notices, shown_name, still_used
+from penstock.commands.depend import cascade_notices, shown_name, still_used_error
 from penstock.commands.generated_columns import generated_from
 from penstock.commands.namespace import names, table_columns
 from penstock.commands.result import Notice, notice
@@ -72,8 +72,8 @@ def drop_column(
 
 
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
-    """Whether a key or a publication has a column that the Delta tables have not: whoever dropped
-    it was stopped before that was in the catalog, or it went by other means."""
+    """Whether a key or a publication has a column that the Delta tables do not have: the process
+    that dropped it was stopped before that was in the catalog, or it went by other means."""
     members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(
@@ -101,7 +101,7 @@ def _check_not_generated_from(
         for name in made_of_it
     ]
     what = f"column {command.name} of table {shown[0]}"
-    raise still_used(what if len(members) == 1 else None, lines)
+    raise still_used_error(what if len(members) == 1 else None, lines)
 
 
 def _check_partition_key(table: LakeTable, column: str) -> None:
@@ -137,7 +137,8 @@ def _leave_publications(
     found = [
         rel
         for rel in transaction.publications.relations()
-        if rel.relation in tables and command.name in _named(scope, tables[rel.relation], rel)
+        if rel.relation in tables
+        and command.name in _named_columns(scope, tables[rel.relation], rel)
     ]
     tables = {member.oid: member for member in _last_first(members, members[0])}
     found.sort(key=lambda rel: list(tables).index(rel.relation))
@@ -153,7 +154,7 @@ def _leave_publications(
             for text, rel in zip(described, found, strict=True)
         ]
         what = f"{column} {shown[members[0].oid]}"
-        raise still_used(what if len(members) == 1 else None, lines)
+        raise still_used_error(what if len(members) == 1 else None, lines)
     for rel in found:
         transaction.publications.remove_relation(rel.publication, rel.relation)
     return cascade_notices(described)
@@ -165,7 +166,7 @@ def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTabl
     return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
 
-def _named(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
+def _named_columns(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
     """The columns that a publication's list and filter name."""
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:

@@ -67,7 +67,7 @@ def drop_subscription(
 
 def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:
     """Drop it after the copies have ended; the temporary slots of those that have not."""
-    with closing(_connected(connect, subscription, slot)) as publisher:
+    with closing(_connect(connect, subscription, slot)) as publisher:
         try:
             running = _wait_for_copies(publisher, subscription.app_id)
             publisher.drop_slot(slot, missing_ok=subscription.dropping)
@@ -92,7 +92,7 @@ def _still_copying(slot: str) -> Notice:
     )
 
 
-def _connected(connect: PublisherFactory, subscription: Subscription, slot: str) -> Publisher:
+def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> Publisher:
     """ReportSlotConnectionError when there is no way to the publisher."""
     try:
         return connect(subscription.conninfo, subscription.name)

@@ -57,15 +57,15 @@ def with_expression(column: TableColumn, columns: Sequence[TableColumn], table: 
     own = known[columns.index(column)]
     virtual = column.generated is AttGenerated.VIRTUAL
     if virtual and is_enum(column.type_oid):
-        raise _user_defined(f'virtual generated column "{column.name}" cannot have a')
+        raise _user_defined_error(f'virtual generated column "{column.name}" cannot have a')
     node = analyze_generation(own, known, table)
     if virtual and _uses_enum(node):
-        raise _user_defined("generation expression uses")
+        raise _user_defined_error("generation expression uses")
     compile_generation(own, known, table)
     return replace(column, generation=deparse(node))
 
 
-def _user_defined(what: str) -> FeatureNotSupported:
+def _user_defined_error(what: str) -> FeatureNotSupported:
     return FeatureNotSupported(
         f"{what} user-defined type",
         detail="Virtual generated columns that make use of user-defined types are not yet "

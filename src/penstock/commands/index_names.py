@@ -55,15 +55,15 @@ def choose_name(
 def make_object_name(first: str, second: str, label: str) -> str:
     """makeObjectName: the longer of two names loses what is too much."""
     one, two = len(first.encode()), min(len(second.encode()), _NAME_BYTES)
-    most = _NAME_BYTES - len(label) - len("__")
-    if one + two > most:
-        half = most // 2
+    room = _NAME_BYTES - len(label) - len("__")
+    if one + two > room:
+        half = room // 2
         if min(one, two) > half:
-            one, two = most - half, half
+            one, two = room - half, half
         elif one < two:
-            two = most - one
+            two = room - one
         else:
-            one = most - two
+            one = room - two
     return f"{_cut(first, one)}_{_cut(second, two)}_{label}"
 
 

@@ -85,7 +85,7 @@ def _index_to_drop(
             )
         for table in transaction.tables.all():
             if table.schema == schema:
-                index = _named(transaction, scope, table, name.name)
+                index = _find_droppable(transaction, scope, table, name.name)
                 if index is not None:
                     return table, index
     missing = f'index "{name.name}" does not exist'
@@ -95,7 +95,7 @@ def _index_to_drop(
     return None
 
 
-def _named(
+def _find_droppable(
     transaction: CatalogTransaction, scope: Scope, table: LakeTable, name: str
 ) -> UniqueIndex | None:
     """A table's index of that name, if it may go. Raises NotInPrerequisiteState (2BP01)."""
@@ -107,10 +107,12 @@ def _named(
     shown = shown_name(transaction, scope, table.schema, name)
     if index is not None and index.parent is not None:
         owner, above = _index(transaction, index.parent)
-        raise _required(shown, f"index {shown_name(transaction, scope, owner.schema, above.name)}")
+        raise _required_error(
+            shown, f"index {shown_name(transaction, scope, owner.schema, above.name)}"
+        )
     if index is None or index.constraint:
         held_by = shown_name(transaction, scope, table.schema, table.name)
-        raise _required(shown, f"constraint {quote_identifier(name)} on table {held_by}")
+        raise _required_error(shown, f"constraint {quote_identifier(name)} on table {held_by}")
     return index
 
 
@@ -118,7 +120,7 @@ def _index(transaction: CatalogTransaction, oid: int) -> tuple[LakeTable, Unique
     return next((t, i) for t in transaction.tables.all() for i in t.indexes if i.oid == oid)
 
 
-def _required(shown: str, what: str) -> NotInPrerequisiteState:
+def _required_error(shown: str, what: str) -> NotInPrerequisiteState:
     return NotInPrerequisiteState(
         f"cannot drop index {shown} because {what} requires it",
         hint=f"You can drop {what} instead.",

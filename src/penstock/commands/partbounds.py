@@ -88,8 +88,8 @@ class _Comparison:
         if self._side(bound.lower) >= self._side(bound.upper):
             raise InvalidParameterValue(
                 f'empty range bound specified for partition "{name}"',
-                detail=f"Specified lower bound ({_shown(bound.lower)}) is greater than or equal to "
-                f"upper bound ({_shown(bound.upper)}).",
+                detail=f"Specified lower bound ({_show_side(bound.lower)}) is greater than or "
+                f"equal to upper bound ({_show_side(bound.upper)}).",
                 sqlstate=_INVALID_OBJECT,
             )
 
@@ -143,6 +143,6 @@ def _check_hash(bound: PartitionBound) -> None:
         )
 
 
-def _shown(side: Sequence[str | Limit | None]) -> str:
+def _show_side(side: Sequence[str | Limit | None]) -> str:
     bound = PartitionBound(Strategy.LIST, values=side)  # type: ignore[arg-type]
     return str(bound).removeprefix("FOR VALUES IN (").removesuffix(")")

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.commands.define import conflicting_options, def_get_boolean, def_get_string
-from penstock.commands.identifier_list import split_identifier_string
+from penstock.commands.define import (
+    conflicting_options,
+    def_get_boolean,
+    def_get_string,
+    split_identifier_string,
+)
 from penstock.errors import SqlSyntaxError
 from penstock.sql import DefElem
 

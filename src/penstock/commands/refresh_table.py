@@ -17,15 +17,15 @@ from penstock.catalog import (
     SubscriptionRelState,
 )
 from penstock.catalog.publisher_identity import alter
-from penstock.commands.copied_again import copied_again
+from penstock.commands.copied_again import copy_notice
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice
 from penstock.commands.subscriptioncmds import (
     ALTERED,
+    ask_published,
     check_enabled,
+    check_unchanged,
     get_subscription,
-    published,
-    unchanged,
 )
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, UndefinedObject
 from penstock.relation import TableName, qualified
@@ -49,11 +49,11 @@ def refresh_tables(
         subscription = get_subscription(transaction, statement.name)
         _members(transaction, subscription, names)
     check_enabled(subscription, "REFRESH TABLE")
-    found = published(subscription, connect)
+    found = ask_published(subscription, connect)
     for name in names:
         _check_published(subscription, name, found.tables)
     with catalog.write() as transaction:
-        subscription = unchanged(transaction, subscription, found)
+        subscription = check_unchanged(transaction, subscription, found)
         rels = _members(transaction, subscription, names)
         if subscription.stopped_by in {rel.sync_id for rel in rels}:
             transaction.subscriptions.save(subscription.healed())
@@ -65,7 +65,7 @@ def _refresh(transaction: CatalogTransaction, rel: SubscriptionRel, oid: int) ->
     if rel.state in _COPIED_NOW:
         return notice(f'table "{rel.qualified_name}" is being copied already, skipping')
     transaction.relations.copy_again(rel, oid)
-    return copied_again(rel, _ASKED_FOR)
+    return copy_notice(rel, _ASKED_FOR)
 
 
 def _table_name(table: RangeVar) -> TableName:

@@ -1,6 +1,6 @@
-"""What a statement gives back to whoever sent it (CommandComplete, NoticeResponse, DataRow).
+"""What a statement gives back (CommandComplete, NoticeResponse, DataRow).
 
-In: nothing. Out: frozen values for the CLI, the library, and later sessions of the walsender.
+In: nothing. Out: frozen values for the command line, the library, and sessions on the port.
 """
 
 from __future__ import annotations
@@ -8,25 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.protocol.answers import Notice
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A message that is no error. ``severity``: NOTICE or WARNING."""
-
-    severity: str
-    message: str
-    detail: str | None = None
-    hint: str | None = None
-    sqlstate: str = "00000"
-
-    def report(self) -> str:
-        """The notice as psql prints it."""
-        lines = [f"{self.severity}:  {self.message}"]
-        if self.detail:
-            lines.append(f"DETAIL:  {self.detail}")
-        if self.hint:
-            lines.append(f"HINT:  {self.hint}")
-        return "\n".join(lines)
+__all__ = ["CommandResult", "Notice", "notice", "warning"]
 
 
 def warning(

@@ -3,6 +3,10 @@
 In: options as written, and the form of statement they stand in. Out: ``SubscriptionOptions``, or
 PostgreSQL's error. Options of PostgreSQL 18 that Penstock has not yet may name what it does anyway;
 any other value is refused by name, after PostgreSQL's own checks.
+
+Some options are accepted and change nothing. PostgreSQL leaves ``streaming`` and ``two_phase``
+without effect where the other end does not have them; a subscription's definition that comes from a
+server is accepted here too, with notices of what happens instead.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from penstock.commands.define import (
     def_get_streaming_mode,
     def_get_string,
 )
+from penstock.commands.result import Notice, notice, warning
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.sql import DefElem
 
@@ -56,7 +61,7 @@ _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
     "origin": ("any",),
 }
 """Options that Penstock has not yet, with the values that name what it does, or that are without
-effect (``options_without_effect``). As for PostgreSQL's superusers, password_required changes
+effect (``subscription_options``). As for PostgreSQL's superusers, password_required changes
 nothing."""
 
 CREATE: Final = frozenset(
@@ -191,3 +196,42 @@ def validate_slot_name(name: str) -> None:
             "and the underscore character.",
             sqlstate="42602",
         )
+
+
+def _streaming_notice(value: Any) -> Notice | None:
+    if value == "off":
+        return None
+    return notice(
+        f"streaming = {value} has no effect on this node",
+        detail="Transactions are sent when they have committed. Large ones wait on the publisher, "
+        "and are staged here in pieces.",
+    )
+
+
+def _two_phase_notice(value: Any) -> Notice | None:
+    if not value:
+        return None
+    return warning(
+        "two_phase has no effect on this node",
+        detail="A prepared transaction is applied when it is committed, and cannot be seen before.",
+    )
+
+
+_NOTICES: Final[dict[str, Callable[[Any], Notice | None]]] = {
+    "streaming": _streaming_notice,
+    "two_phase": _two_phase_notice,
+}
+
+
+def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
+    """One for each option that was written and has none."""
+    found: list[Notice | None] = []
+    if "synchronous_commit" in options.specified:
+        found.append(
+            notice(
+                "synchronous_commit has no effect on this node",
+                detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
+            )
+        )
+    found += [_NOTICES[name](value) for name, value in options.other.items() if name in _NOTICES]
+    return tuple(told for told in found if told is not None)

@@ -22,11 +22,11 @@ from penstock.commands.subscription_options import (
 from penstock.commands.subscription_targets import between_batches, check_whole_batches
 from penstock.commands.subscriptioncmds import (
     ALTERED,
+    ask_published,
     check_publications_once,
+    check_unchanged,
     get_subscription,
-    published,
     take_in,
-    unchanged,
 )
 from penstock.errors import (
     DuplicateObject,
@@ -66,7 +66,7 @@ def alter_publications(
             hint=_REFRESH_HINT[statement.verb],
         )
     checked = () if statement.verb == "DROP" else statement.publications
-    found = published(wanted, connect, checked)
+    found = ask_published(wanted, connect, checked)
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
@@ -74,7 +74,7 @@ def alter_publications(
     def taken_in() -> list[Notice]:
         with catalog.write() as transaction:
             # With what was recorded of it while the publisher was asked, such as whom it follows.
-            now = unchanged(transaction, subscription, found)
+            now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_altered(now, statement))
             return take_in(transaction, _altered(now, statement), found, options)

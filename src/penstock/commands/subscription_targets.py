@@ -23,7 +23,7 @@ from penstock.commands.namespace import warehouse_of
 from penstock.commands.scope import Scope
 from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
-from penstock.lakehouse.rewind import common_point
+from penstock.lakehouse.log import common_point
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.sql.quoting import quote_identifier
@@ -37,6 +37,7 @@ _NOT_FOLLOWING: Final = (
 )
 """A copy replaces all that the partitions hold: no batch goes on in them."""
 _PATIENCE_S: Final = 5.0
+"""Seconds that a statement waits for a batch that is under way, to be asked again so often:"""
 _LOOK_S: Final = 0.05
 
 
@@ -50,12 +51,12 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
     one that lies in another folder than its name's."""
     named = set(tables)
     for schema, name in sorted(named):
-        _check_folder(transaction, schema, name)
+        _check_not_moved(transaction, schema, name)
         root = transaction.tables.find(schema, name)
         if root is None or root.partition_key is None:
             continue
         for member in transaction.tables.family(root)[1:]:
-            _check_folder(transaction, member.schema, member.name)
+            _check_not_moved(transaction, member.schema, member.name)
             if (member.schema, member.name) in named:
                 raise FeatureNotSupported(
                     f'cannot use relation "{member.qualified_name}" as logical replication target',
@@ -151,7 +152,7 @@ def check_joins(
                     detail=f'Subscription "{subscription.name}" fills both.',
                     hint="Take one of the two out of its publications, and refresh it, first.",
                 )
-            _check_folder(transaction, *child)
+            _check_not_moved(transaction, *child)
             common = _common(scope, subscription, rels[name], roots[name])
             if _marker(scope, child, subscription.app_id) > common:
                 raise ObjectInUse(
@@ -208,7 +209,7 @@ def _marker(scope: Scope, table: TableName, app_id: str) -> int:
     return 0 if delta is None else delta.transaction_version(app_id) or 0
 
 
-def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:
+def _check_not_moved(transaction: CatalogTransaction, schema: str, name: str) -> None:
     """Tables of a subscription lie in the folders of their names."""
     found = transaction.tables.find(schema, name)
     other = transaction.tables.in_folder_of(schema, name)

@@ -21,8 +21,7 @@ from penstock.catalog import (
     SubscriptionRelState,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
-from penstock.commands.copied_again import returned, take_in_again
-from penstock.commands.options_without_effect import without_effect
+from penstock.commands.copied_again import notices_of_returned, take_in_again
 from penstock.commands.publisher import Publisher, PublisherFactory
 from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.scope import Scope
@@ -32,6 +31,7 @@ from penstock.commands.subscription_options import (
     SET,
     SubscriptionOptions,
     parse_subscription_options,
+    without_effect,
 )
 from penstock.commands.subscription_targets import (
     between_batches,
@@ -168,11 +168,11 @@ def alter_refresh(
         subscription = get_subscription(transaction, statement.name)
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
-    found = published(subscription, connect)
+    found = ask_published(subscription, connect)
 
     def refreshed() -> list[Notice]:
         with catalog.write() as transaction:
-            now = unchanged(transaction, subscription, found)
+            now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             return take_in(transaction, now, found, options)
 
@@ -193,7 +193,7 @@ def take_in(
     for table in known.keys() - set(found.tables):
         transaction.relations.remove(known[table])
     kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
-    notices = returned(added)
+    notices = notices_of_returned(added)
     notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in found.without_identity if table in new]
     return [*notices, *_without_identity(unwarned)]
@@ -220,7 +220,7 @@ class Published:
     """Publications that were looked for and are not there."""
 
 
-def published(
+def ask_published(
     subscription: Subscription, connect: PublisherFactory, look_for: Sequence[str] = ()
 ) -> Published:
     """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
@@ -320,7 +320,7 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
     return subscription
 
 
-def unchanged(
+def check_unchanged(
     transaction: CatalogTransaction, asked_for: Subscription, found: Published
 ) -> Subscription:
     """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile. Raises

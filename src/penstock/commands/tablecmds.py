@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Namespace
-from penstock.catalog.dependency import delete_table
 from penstock.commands.aclchk import (
     check_can_set_role,
     check_create_in_database,
@@ -29,7 +28,7 @@ from penstock.commands.depend import (
     DEPENDENT_OBJECTS_STILL_EXIST,
     cascade_notices,
     check_not_subscribed,
-    still_used,
+    still_used_error,
 )
 from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
@@ -104,8 +103,8 @@ def _create_table(
         known = register(transaction, scope, namespace.name, name)
         exists = known is not None or is_taken(transaction, namespace.name, name)
         if exists and statement.missing_ok:
-            return _skipped(f'relation "{name}" already exists, skipping')
-        _check_folder(transaction, namespace.name, name)
+            return _skip_result(f'relation "{name}" already exists, skipping')
+        _check_folder_free(transaction, namespace.name, name)
         definition = define(transaction, scope, statement)
         if exists:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate=_DUPLICATE_TABLE)
@@ -136,7 +135,7 @@ def _create_table(
     return CommandResult("CREATE TABLE", definition.notices)
 
 
-def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> None:
+def _check_folder_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
     """A table that was given another schema lies there."""
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None:
@@ -147,7 +146,7 @@ def _check_folder(transaction: CatalogTransaction, schema: str, name: str) -> No
         )
 
 
-def _skipped(message: str) -> CommandResult:
+def _skip_result(message: str) -> CommandResult:
     return CommandResult("CREATE TABLE", (notice(message, sqlstate=_DUPLICATE_TABLE),))
 
 
@@ -192,7 +191,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
         for table in dropped.values():
             check_not_subscribed(transaction, table, "drop")
             check_detached(transaction, scope, table)
-            delete_table(transaction, table)
+            transaction.delete_table(table)
         for table in dropped.values():
             warehouse.remove(*(table.folder_of or (table.schema, table.name)))
     return CommandResult("DROP TABLE", tuple(notices))
@@ -253,14 +252,14 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
         for namespace in found:
             held = [t for t in transaction.tables.all() if t.schema == namespace.name]
             types = [t for t in transaction.types.all() if t.schema == namespace.name]
-            shown = _shown(held, types)
+            shown = _describe_objects(held, types)
             if shown and not statement.cascade:
                 raise _still_used(transaction, scope, namespace, held, types)
             dropped = {member.oid: member for t in held for member in transaction.tables.family(t)}
             for table in dropped.values():
                 check_not_subscribed(transaction, table, "drop")
                 check_detached(transaction, scope, table)
-                delete_table(transaction, table)
+                transaction.delete_table(table)
             reported += shown  # partitions go with their table, without a word
             tables += dropped.values()
             enums += types
@@ -298,7 +297,7 @@ def _schemas_to_drop(
     return found
 
 
-def _shown(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
+def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
     """What a schema holds, in the order of oids."""
     found = {table.oid: f"table {table.qualified_name}" for table in tables}
     found |= {enum.oid: f"type {enum_name(enum)}" for enum in enums}
@@ -312,9 +311,11 @@ def _still_used(
     tables: Sequence[LakeTable],
     enums: Sequence[EnumType],
 ) -> NotInPrerequisiteState:
-    lines = [f"{each} depends on schema {namespace.name}" for each in _shown(tables, enums)]
+    lines = [
+        f"{each} depends on schema {namespace.name}" for each in _describe_objects(tables, enums)
+    ]
     for table, column, enum in reversed(columns_of_types(transaction, scope, enums)):
         if table.schema != namespace.name:  # the others go with their table
             place = lines.index(f"type {enum_name(enum)} depends on schema {namespace.name}")
             lines.insert(place + 1, shown_user(scope, table, column, enum))
-    return still_used(f"schema {namespace.name}", lines)
+    return still_used_error(f"schema {namespace.name}", lines)

@@ -80,7 +80,7 @@ def _same(one: UniqueIndex, other: UniqueIndex) -> bool:
     return (one.columns, one.constraint) == (other.columns, other.constraint)
 
 
-def left_alone(child: LakeTable) -> LakeTable:
+def detach_indexes(child: LakeTable) -> LakeTable:
     """A partition that is none any more keeps its indexes."""
     return replace(child, indexes=tuple(replace(index, parent=None) for index in child.indexes))
 
@@ -111,7 +111,7 @@ def without(table: LakeTable, index: UniqueIndex) -> LakeTable:
     return replace(table, indexes=kept, identity_key=identity)
 
 
-def identified_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
+def identify_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
     """The table with REPLICA IDENTITY USING INDEX; None: another identity than by an index."""
     marked = tuple(
         replace(own, replica_identity=index is not None and own.oid == index.oid)

@@ -56,14 +56,14 @@ def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandR
     """AlterRole: superusers change everything, others their own password."""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
-        role = _altered_role(transaction, statement.role, scope)
+        role = _role_to_alter(transaction, statement.role, scope)
         if not scope.role.superuser:
             _check_alter(changes, role, scope.role)
         transaction.roles.save(replace(role, **changes.fields()))
     return CommandResult("ALTER ROLE", changes.notices)
 
 
-def _altered_role(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
+def _role_to_alter(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
     current = role_of(transaction, spec, scope)
     if current == scope.node_role:
         raise FeatureNotSupported(f'role "{current.name}" is the node itself and cannot be altered')
@@ -165,9 +165,9 @@ def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
     found: list[tuple[int, str]] = []
     for table in transaction.tables.all():
         if table.owner == role.oid:
-            found.append((table.oid, f"owner of table {_shown(table)}"))
+            found.append((table.oid, f"owner of table {_table_text(table)}"))
         if table.oid in granted:
-            found.append((table.oid, f"privileges for table {_shown(table)}"))
+            found.append((table.oid, f"privileges for table {_table_text(table)}"))
     for enum in transaction.types.all():
         if enum.owner == role.oid:
             found.append((enum.oid, f"owner of type {enum_name(enum)}"))
@@ -180,7 +180,7 @@ def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
     return [text for _, text in sorted(found, key=lambda each: each[0])]
 
 
-def _shown(table: LakeTable) -> str:
+def _table_text(table: LakeTable) -> str:
     return table.name if table.schema == "public" else table.qualified_name
 
 

@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from penstock.catalog import Catalog
 from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
+from penstock.commands.alter import rename_subscription, set_schema
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
-from penstock.commands.rename_subscription import rename_subscription
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
-from penstock.commands.set_schema import set_schema
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,

@@ -22,10 +22,9 @@ from rich.table import Table
 
 from penstock.demo import compare, cuts
 from penstock.demo.compare import Result
-from penstock.demo.node_process import NodeProcess
 from penstock.demo.traffic import Traffic
 from penstock.demo.watch import Sample, Watch
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, NodeProcess
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.lsn import Lsn
 from penstock.node import doctor

@@ -1,19 +1,26 @@
-"""Real PostgreSQL servers from packages, for the demo and the tests: no system installation.
+"""Servers that this process owns, for the demo, the tests and the benchmarks.
 
-In: a major version. Out: ``EmbeddedPostgres``, a server that this process owns, and PostgreSQL 18's
-clients. Nothing in a production path of Penstock imports this room.
+In: a major version, or a node's folder. Out: ``EmbeddedPostgres``, a real server from packages
+without a system installation, and PostgreSQL 18's clients; ``NodeProcess``, a node as users run it;
+waiting for a state of either. Nothing in a production path of Penstock imports this room.
 """
 
 from __future__ import annotations
 
 from penstock.embedded.installation import VERSIONS, Installation, clients, find_installation
+from penstock.embedded.node_process import CommandFailed, NodeProcess, ends_with_parent
 from penstock.embedded.server import EmbeddedPostgres, free_port
+from penstock.embedded.waiting import wait_until
 
 __all__ = [
     "VERSIONS",
+    "CommandFailed",
     "EmbeddedPostgres",
     "Installation",
+    "NodeProcess",
     "clients",
+    "ends_with_parent",
     "find_installation",
     "free_port",
+    "wait_until",
 ]

@@ -1,6 +1,6 @@
 """The unprivileged account that a server runs under, since PostgreSQL refuses to run as root.
 
-In: whoever we are. Out: None for an ordinary user (the server runs as the same), for root a user
+In: who we are. Out: None for an ordinary user (the server runs as the same), for root a user
 and group id to switch to, and the means to tell whether that account can reach a file.
 """
 

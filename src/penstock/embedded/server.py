@@ -45,6 +45,7 @@ _STOP_SIGNAL = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": sig
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _START_ATTEMPTS = 5
+"""A free port may be taken before the server has it."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "wal_level": "logical",
@@ -351,8 +352,8 @@ class EmbeddedPostgres:
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody uses at the moment.
 
-    Not one of those that systems give to outgoing connections: whoever restarts finds it free.
-    Raises OSError when there is none.
+    Not one of those that systems give to outgoing connections: a server that restarts finds it
+    free. Raises OSError when there is none.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

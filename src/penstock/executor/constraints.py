@@ -32,11 +32,11 @@ def check_partition(
     """ExecPartitionCheck: for a partition that is named itself. Raises PenstockError (23514)."""
     values = _first(rows, f"NOT ({constraint})", columns)
     if values is not None:
-        raise elsewhere(table, values)
+        raise partition_error(table, values)
 
 
-def elsewhere(table: LakeTable, values: Sequence[str]) -> PenstockError:
-    """ExecPartitionCheckEmitError; ``values``: of the row, as ``shown`` has them."""
+def partition_error(table: LakeTable, values: Sequence[str]) -> PenstockError:
+    """ExecPartitionCheckEmitError; ``values``: of the row, as ``show_values`` has them."""
     return PenstockError(
         f'new row for relation "{table.name}" violates partition constraint',
         detail=f"Failing row contains ({', '.join(values)}).",
@@ -65,14 +65,14 @@ def _first(rows: DataFrame, where: str, columns: Sequence[LakeColumn]) -> list[s
     found: pa.Table = rows.where(where).select(*names).limit(1).toArrow()
     if found.num_rows == 0:
         return None
-    return shown([column.combine_chunks() for column in found.columns])
+    return show_values([column.combine_chunks() for column in found.columns])
 
 
-def shown(row: Sequence[pa.Array]) -> list[str]:
+def show_values(row: Sequence[pa.Array]) -> list[str]:
     """Cells of one row as PostgreSQL prints them in a message."""
     cells = [text_output(column)[0].as_py() for column in row]
-    return ["null" if cell is None else _shown(cell.decode()) for cell in cells]
+    return ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
 
 
-def _shown(value: str) -> str:
+def _shorten(value: str) -> str:
     return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."

@@ -1,8 +1,9 @@
-"""INSERT into tables of the lake by their files, without a job of Spark's.
+"""INSERT into tables of the lake: by their files, without a job of Spark's, or by Spark.
 
 In: new rows and the table that is named. Out: one Delta commit of each table that gets rows, and
-the number of rows; None where only Delta itself knows what a table asks of its writers, and nothing
-was read then. A row that belongs elsewhere, or nowhere, is refused before anything is committed.
+the number of rows. By files: None where only Delta itself knows what a table asks of its writers,
+and nothing was read then. A row that belongs elsewhere, or nowhere, is refused before anything is
+committed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
+from penstock.executor.constraints import ROUTE, check_found, check_partition
+from penstock.executor.partitions import Partitions, Routing
 from penstock.executor.routes import (
     check_columns,
     destination,
@@ -20,15 +24,15 @@ from penstock.executor.routes import (
     route,
     schema_of,
 )
-from penstock.executor.rows import NewRows, altered
-from penstock.executor.tables import LakeTables
+from penstock.executor.rows import Change, NewRows, altered_error, delta_table
+from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.lakehouse.append import Append
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.routed_writer import RoutedWriter
 
 
-class LakeAppends:
+class InsertByFiles:
     """For every session."""
 
     def __init__(self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables) -> None:
@@ -73,7 +77,7 @@ class LakeAppends:
                 for number, files in waiting.items():
                     appends[number].remove(files)
                 if isinstance(error, (CommitConflict, FeatureNotSupported)):
-                    raise altered(table) from None
+                    raise altered_error(table) from None
                 raise
 
 
@@ -88,3 +92,47 @@ def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class InsertBySpark:
+    """Where only Delta itself knows what a table asks of its writers; for every session."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, tables: LakeTables) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self._tables = tables
+
+    def insert(self, table: LakeTable, change: Change) -> int:
+        """The number of rows. Raises PenstockError (23514), PySparkException."""
+        if not is_partitioned(table):
+            self._spark.sql(change.on(delta_table(table)))
+            return change.count
+        columns = self._tables.columns(table)
+        with self._catalog.read() as t:
+            partitions = Partitions(t.tables.all(), columns)
+        frame = self._spark.sql(change.rows)
+        for column, kind in self._tables.spark_columns(table):
+            if column not in change.columns:  # a key may be left out: it is NULL
+                frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
+        frame = frame.select(*(f"`{column.delta}`" for column in columns))
+        constraint = partitions.constraint(table)
+        routing = Routing("0", (table,), ())
+        if table.partition_key is not None:
+            routing = partitions.routing(table)
+        # Counted, checked and written from the same rows, whatever the query is.
+        rows = frame.selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
+        try:
+            if constraint is not None:
+                check_partition(rows, constraint, table, columns)
+            return self._insert_routed(rows, routing, partitions)
+        finally:
+            rows.unpersist()
+
+    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: Partitions) -> int:
+        counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
+        check_found(rows, counts, routing, partitions)
+        for number, leaf in enumerate(routing.leaves):
+            if number in counts:
+                part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
+                part.write.format("delta").mode("append").save(leaf.uri)
+        return int(sum(counts.values()))

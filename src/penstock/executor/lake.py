@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.executor.modify import LakeChanges
+from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
-from penstock.pipeline.evaluate import told_error
+from penstock.pipeline.evaluate import error_in_text
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
@@ -61,7 +61,7 @@ class SparkLake:
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, sequencer)
         self._select = LakeSelect(spark, warehouse, self._tables)
-        self._changes = LakeChanges(
+        self._changes = ModifyTables(
             spark, warehouse, catalog, sequencer, self._tables, self._select
         )
 
@@ -167,14 +167,14 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise _failed(str(error), str(error), error.getSqlState()) from None
+        raise _failure(str(error), str(error), error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
-        raise _failed(str(error.java_exception), str(error)) from None
+        raise _failure(str(error.java_exception), str(error)) from None
 
 
-def _failed(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
+def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
     """``trace``: with the causes, since the message of a job that failed need not name them."""
-    told = told_error(trace)
+    told = error_in_text(trace)
     if told is not None:
         return told
     lines = message.strip().splitlines() or ["no message"]

@@ -2,8 +2,8 @@
 
 In: the statement of a session. Out: one Delta commit of each table that has rows, and the number
 of rows; rows find their partition as in PostgreSQL, and what belongs nowhere is refused before
-anything is written. What is written by files is left to ``insert``, ``truncate`` and
-``spark_rewrites``; here is INSERT where Spark has to write.
+anything is written. How it is written is left to ``insert``, ``truncate``, ``small_rewrites``
+and ``spark_rewrites``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from penstock.catalog import Catalog, LakeTable, Role
+from penstock.catalog import Catalog, Role
 from penstock.errors import FeatureNotSupported
-from penstock.executor.constraints import ROUTE, check_found, check_partition
-from penstock.executor.insert import LakeAppends
-from penstock.executor.partitions import Partitions, Routing
-from penstock.executor.rows import Change, LakeRows, as_functions, delta_table
+from penstock.executor.insert import InsertByFiles, InsertBySpark
+from penstock.executor.rows import LakeRows, as_functions
 from penstock.executor.select import LakeSelect
-from penstock.executor.spark_rewrites import LakeRewrites
+from penstock.executor.spark_rewrites import Rewrites
 from penstock.executor.tables import LakeTables, is_partitioned
-from penstock.executor.truncate import LakeTruncates
+from penstock.executor.truncate import TruncateTables
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
@@ -33,7 +31,7 @@ from penstock.sql.query.raw_statements import parse_query
 from penstock.walsender.sequencer import Sequencer
 
 
-class LakeChanges:
+class ModifyTables:
     """For every session."""
 
     def __init__(
@@ -46,11 +44,11 @@ class LakeChanges:
         select: LakeSelect,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
-        self._appends = LakeAppends(warehouse, catalog, tables)
-        self._truncates = LakeTruncates(spark, warehouse, sequencer)
-        self._rewrites = LakeRewrites(warehouse, catalog, sequencer, tables)
+        self._inserts = InsertByFiles(warehouse, catalog, tables)
+        self._spark_inserts = InsertBySpark(spark, catalog, tables)
+        self._truncates = TruncateTables(spark, warehouse, sequencer)
+        self._rewrites = Rewrites(warehouse, catalog, sequencer, tables)
         self._spark = spark
-        self._catalog = catalog
         self._sequencer = sequencer
         self._tables = tables
 
@@ -64,9 +62,10 @@ class LakeChanges:
         with ExitStack() as stack:
             if isinstance(statement, InsertStmt):
                 new = self._rows.new_rows(statement, table, at, role, interrupts)
-                count = self._appends.insert(table, new)
+                count = self._inserts.insert(table, new)
                 if count is None:
-                    count = self._insert(table, stack.enter_context(self._rows.staged(new, table)))
+                    staged = stack.enter_context(self._rows.staged(new, table))
+                    count = self._spark_inserts.insert(table, staged)
                 tag = f"INSERT 0 {count}"
             else:
                 planned = self._rows.plan(statement, table, at, role, interrupts)
@@ -90,39 +89,3 @@ class LakeChanges:
         self._truncates.run(members)
         self._sequencer.step()
         return CommandOutcome("TRUNCATE TABLE")
-
-    # INSERT
-
-    def _insert(self, table: LakeTable, change: Change) -> int:
-        if not is_partitioned(table):
-            self._spark.sql(change.on(delta_table(table)))
-            return change.count
-        columns = self._tables.columns(table)
-        with self._catalog.read() as t:
-            partitions = Partitions(t.tables.all(), columns)
-        frame = self._spark.sql(change.rows)
-        for column, kind in self._tables.spark_columns(table):
-            if column not in change.columns:  # a key may be left out: it is NULL
-                frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
-        frame = frame.select(*(f"`{column.delta}`" for column in columns))
-        constraint = partitions.constraint(table)
-        routing = Routing("0", (table,), ())
-        if table.partition_key is not None:
-            routing = partitions.routing(table)
-        # Counted, checked and written from the same rows, whatever the query is.
-        rows = frame.selectExpr("*", f"{routing.expression} AS {ROUTE}").persist()
-        try:
-            if constraint is not None:
-                check_partition(rows, constraint, table, columns)
-            return self._insert_routed(rows, routing, partitions)
-        finally:
-            rows.unpersist()
-
-    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: Partitions) -> int:
-        counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
-        check_found(rows, counts, routing, partitions)
-        for number, leaf in enumerate(routing.leaves):
-            if number in counts:
-                part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
-                part.write.format("delta").mode("append").save(leaf.uri)
-        return int(sum(counts.values()))

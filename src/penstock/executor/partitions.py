@@ -2,7 +2,7 @@
 
 In: a partitioned table, the catalog's tables, the columns. Out: an expression that numbers the leaf
 of a row, and conditions that hold for the rows of a partition; both are never NULL. What is done
-with rows that belong nowhere is left to whoever writes.
+with rows that belong nowhere is left to the writer.
 """
 
 from __future__ import annotations

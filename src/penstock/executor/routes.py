@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, ReplicationConflict
-from penstock.executor.constraints import elsewhere, shown
+from penstock.executor.constraints import partition_error, show_values
 from penstock.executor.partitions import Partitions
-from penstock.executor.rows import altered
+from penstock.executor.rows import altered_error
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.columns import Mask
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.routing import Level
@@ -56,7 +56,13 @@ class Route:
         wrong = np.flatnonzero(~self._belong(rows))
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1)
-            raise elsewhere(self.table, shown(row.columns))
+            raise partition_error(self.table, show_values(row.columns))
+
+    def leaves_of(self, rows: pa.RecordBatch) -> Integers | None:
+        """The number of each row's leaf; None: there are no partitions. Raises as ``check``, and
+        ReplicationConflict for a row that belongs nowhere."""
+        self.check(rows)
+        return None if self.routing is None else self.routing.leaves(pa.Table.from_batches([rows]))
 
     def stay(self, rows: pa.RecordBatch, leaf: int) -> Mask:
         """Which rows belong to the leaf of that number."""
@@ -122,7 +128,7 @@ def check_columns(
     others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
     now = tables.columns(table) if table.partition_key else columns_of(opened[0].state)
     if others or now != tuple(known):
-        raise altered(table)
+        raise altered_error(table)
 
 
 def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:

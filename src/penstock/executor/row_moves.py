@@ -24,7 +24,7 @@ from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.constraints import ROUTE, check_found
 from penstock.executor.partitions import Partitions
 from penstock.executor.row_pairs import differ, old_values, pair_schema, paired_columns
-from penstock.executor.rows import Change, delta_table, not_serialized, quoted
+from penstock.executor.rows import Change, delta_table, quoted, serialization_failure
 from penstock.failpoint import BEFORE_ARRIVAL, failpoint
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_moves import Arrivals, arrive, by_table, departure_mark
@@ -58,7 +58,7 @@ class Departures:
     arrivals: Sequence[Arrivals] = ()
 
 
-class LakeMoves:
+class RowMoves:
     """For every session."""
 
     def __init__(self, warehouse: Warehouse, sequencer: Sequencer) -> None:
@@ -140,9 +140,9 @@ def check_not_filled(*, filled: bool) -> None:
 def _half_done(detail: str | None, done: Sequence[str]) -> PenstockError:
     """``done``: tables whose part of the statement is done already, and stays so."""
     if not done:
-        return not_serialized(detail)
+        return serialization_failure(detail)
     named = ", ".join(f'"{name}"' for name in done)
-    return not_serialized(
+    return serialization_failure(
         detail,
         f"The rows of {named} are changed already. Look at what is there, and run the statement "
         "for the other rows.",
@@ -154,7 +154,6 @@ def _depart(leaf: Departures, group: str) -> None:
         leaf.table.stage(written=leaf.stays, deleted=leaf.gone)
         leaf.table.commit(
             app_id=APP_ID,
-            version_marker=leaf.table.version + 1,
             operation=_MOVE if leaf.arrivals else _UPDATE,
             user_metadata={**departure_mark(group, leaf.arrivals), **leaf.pairs},
         )
@@ -256,7 +255,7 @@ class _Job:
                 hint=error.hint,
             ) from None
         if table is None or table.version != self._versions[number]:
-            raise not_serialized(None)
+            raise serialization_failure(None)
         return table
 
     @staticmethod

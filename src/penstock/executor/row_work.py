@@ -1,8 +1,8 @@
 """The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
 
 In: what is computed of the rows, a version of the table, where new rows belong. Out: files and
-positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies anew.
-Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
+positions for a commit with deletion vectors, and the pairs of rows that an UPDATE identifies in
+another way. Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ class LeafWork:
 
     def run(self) -> None:
         """Read, compute and write. Raises PenstockError; nothing is left behind then."""
-        routing = self._route.routing if self._routed else None
+        # Rows that would move are left as they are, or are to go where they belong.
+        routing = self._route.routing if self._routed and not self._stay else None
         to = [destination(table, self._schema) for table in self.opened]
         places = to if routing is not None else [to[self.number]]
         writer = RoutedWriter(places, routing, TARGET_FILE_BYTES)
         try:
             with writer:
-                for new in self._new_rows():
-                    writer.add(new)
+                for new, leaves in self._new_rows():
+                    writer.add(new, leaves)
         except ReplicationConflict as error:
             raise not_of_replication(error) from None
         for at, file in writer.files:
@@ -102,7 +103,6 @@ class LeafWork:
             table.stage(written=self.files.get(self.number, ()), deleted=self.gone)
             table.commit(
                 app_id=APP_ID,
-                version_marker=table.version + 1,
                 operation=self._change.kind.upper(),
                 user_metadata=self.pairs_mark(),
             )
@@ -132,8 +132,8 @@ class LeafWork:
         for file in self._pair_files:
             self.table.storage.remove(f"{pairs_folder(self.table.uri)}/{file.path}")
 
-    def _new_rows(self) -> Iterator[pa.RecordBatch]:
-        """Rows as they become; ``gone`` is known afterwards."""
+    def _new_rows(self) -> Iterator[tuple[pa.RecordBatch, Integers | None]]:
+        """Rows as they become, with their leaves; ``gone`` is known afterwards."""
         updates = bool(self._change.settings)
         columns = self._change.known if updates else _used(self._change)
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
@@ -145,9 +145,14 @@ class LeafWork:
                 self._interrupts.check()
                 meant, rows = self._meant(positions, batch)
                 if updates and rows.num_rows:
-                    meant, old, new = self._moved(meant, rows, self._changed(rows))
-                    self._pair(old, new)
-                    yield new
+                    new = self._changed(rows)
+                    leaves: Integers | None = None
+                    if self._routed and self._stay:
+                        meant, rows, new = self._staying(meant, rows, new)
+                    elif self._routed:
+                        leaves = self._route.leaves_of(new)
+                    self._pair(rows, new, leaves)
+                    yield new, leaves
                 if len(meant):
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
 
@@ -176,25 +181,20 @@ class LeafWork:
                 self._interrupts.check()
                 raise
 
-    def _moved(
+    def _staying(
         self, positions: Integers, old: pa.RecordBatch, new: pa.RecordBatch
     ) -> tuple[Integers, pa.RecordBatch, pa.RecordBatch]:
         """Less the rows that are left as they are, as they would move."""
-        if not self._routed:
-            return positions, old, new
-        if not self._stay:
-            self._route.check(new)
-            return positions, old, new
         stays = self._route.stay(new, self.number)
         mask = pa.array(stays)
         return positions[stays], old.filter(mask), new.filter(mask)
 
-    def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
+    def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch, leaves: Integers | None) -> None:
         """Of rows that stay; those that leave are a delete and an insert."""
         if not self._paired:
             return
-        if self._routed and not self._stay:
-            stays = pa.array(self._route.stay(new, self.number))
+        if leaves is not None:
+            stays = pa.array(leaves == self.number)
             old, new = old.filter(stays), new.filter(stays)
         cells = [
             *(old.column(column.delta) for column in self._paired),

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import arrow_udf
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import LakeTable, Role
 from penstock.errors import PenstockError
@@ -65,7 +65,7 @@ class Change:
 
     @property
     def condition(self) -> str:
-        """What stands behind a table's name."""
+        """What stands after a table's name."""
         return f" WHERE {self.where}" if self.where else ""
 
     def on(self, table: str) -> str:
@@ -170,7 +170,7 @@ class LakeRows:
         try:
             count = _write(f"{folder}/rows.parquet", rows)
             if self._tables.columns(table) != rows.known:
-                raise altered(table)  # Spark would leave NULL where a column has a default
+                raise altered_error(table)  # Spark would leave NULL where a column has a default
             values = ", ".join(
                 f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
                 for number, column in enumerate(rows.columns, 1)
@@ -200,7 +200,7 @@ class LakeRows:
         def computed(node: Node, column: LakeColumn | None) -> Computed:
             output = None if column is None else output_column(column)
             compiled = compile_expression(plan, node, output)
-            tables = self._shipped(compiled, at, role, interrupts)
+            tables = self._ship(compiled, at, role, interrupts)
             type_ = pa.bool_() if column is None else column.type
             names = tuple(name for name, _ in compiled.columns)
             return Computed(
@@ -215,7 +215,7 @@ class LakeRows:
             None if plan.where is None else computed(plan.where, None),
         )
 
-    def _shipped(
+    def _ship(
         self,
         compiled: CompiledExpression,
         at: Position,
@@ -269,19 +269,21 @@ def _write(uri: str, rows: NewRows) -> int:
     return count
 
 
-def altered(table: LakeTable) -> PenstockError:
+def altered_error(table: LakeTable) -> PenstockError:
     """The columns are not those that the rows were made for."""
-    return not_serialized(
+    return serialization_failure(
         f'Columns of table "{table.name}" were added or dropped while its new rows were made.'
     )
 
 
 def outrun(table: LakeTable) -> PenstockError:
     """Other writers were first, again and again."""
-    return not_serialized(f'Others have always committed to table "{table.name}" first.')
+    return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
-def not_serialized(detail: str | None, hint: str = "Run the statement again.") -> PenstockError:
+def serialization_failure(
+    detail: str | None, hint: str = "Run the statement again."
+) -> PenstockError:
     """Other writers were first."""
     return PenstockError(
         "could not serialize access due to concurrent update",

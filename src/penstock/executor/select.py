@@ -22,11 +22,11 @@ from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
-from penstock.sql.query.from_analysis import FindTable
 from penstock.sql.query.parsenodes import SelectStmt
 from penstock.sql.query.primnodes import OutputColumn, Query
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
+from penstock.sql.query.statement import FindTable
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.walsender.lake_columns import output_column
@@ -43,7 +43,7 @@ class LakeSelect:
 
     def describe(self, text: str, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """The columns of a query at ``at``. Raises PenstockError."""
-        return _fields(self._analyzed(text, at, role))
+        return _fields(self._analyze(text, at, role))
 
     def query(
         self,
@@ -54,7 +54,7 @@ class LakeSelect:
         session: SessionValues,
     ) -> Rows:
         """Its rows at ``at``. Raises PenstockError."""
-        query = self._analyzed(text, at, role)
+        query = self._analyze(text, at, role)
         batches = self.batches(compile_query(query, session), at, role, interrupts)
         return Rows(_fields(query), _cells(batches, len(query.columns)))
 
@@ -76,7 +76,7 @@ class LakeSelect:
 
         return columns
 
-    def _analyzed(self, text: str, at: Position, role: Role) -> Query:
+    def _analyze(self, text: str, at: Position, role: Role) -> Query:
         statement = parse_query(text)
         if not isinstance(statement, SelectStmt):
             raise FeatureNotSupported("this statement gives no rows")

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, UndefinedObject
 from penstock.executor.routes import Route, check_columns, route
-from penstock.executor.row_moves import Departures, LakeMoves, check_not_filled
+from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
 from penstock.executor.rows import RowChange, outrun
 from penstock.executor.tables import LakeTables
@@ -37,7 +37,7 @@ class SmallRewrites:
     """For every session."""
 
     def __init__(
-        self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables, moves: LakeMoves
+        self, warehouse: Warehouse, catalog: Catalog, tables: LakeTables, moves: RowMoves
     ) -> None:
         self._warehouse = warehouse
         self._catalog = catalog

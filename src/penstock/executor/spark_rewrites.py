@@ -4,39 +4,88 @@ In: a change whose expressions Spark can name, and its table. Out: one Delta com
 that has rows to change, and the number of rows. What a commit cannot say by its files goes with it:
 which new row was which old one (``row_pairs``). Rows that leave their partition are left to
 ``row_moves``.
+
+Where an UPDATE sets columns of partition keys and has found no row that moves, it is run on the
+rows that stay. A row that another writer has put there since and that would move is younger than
+the statement, which leaves it as it is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.executor.constraints import check_partition
 from penstock.executor.partitions import Partitions
-from penstock.executor.row_moves import LakeMoves
+from penstock.executor.row_moves import RowMoves
 from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.rows import Change, RowChange, delta_table, quoted
 from penstock.executor.small_rewrites import SmallRewrites
-from penstock.executor.staying_rows import staying
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
+from penstock.pipeline.routing import Level
 from penstock.publication.members import Action, Members
 from penstock.publication.rules import check_identity
 from penstock.walsender.lake_columns import LakeColumn, filter_column
 from penstock.walsender.sequencer import Sequencer
 
+
+@contextmanager
+def staying(
+    change: Change,
+    tree: Sequence[LakeTable],
+    columns: Sequence[LakeColumn],
+    session: SparkSession,
+) -> Iterator[Callable[[LakeTable], Change]]:
+    """What is changed of a leaf; the functions of ``session`` are there while inside. ``tree``: all
+    of the topmost table, root first. Raises FeatureNotSupported."""
+    schema = TableSchema(
+        tuple(Column(c.delta, c.name, c.type, c.type_oid, c.typmod) for c in columns), ()
+    )
+    routing, leaves = routing_of(tree, schema)
+    numbers = {leaf.oid: number for number, leaf in enumerate(leaves)}
+    keys = sorted(routing.columns)
+    name = f"penstock_{uuid.uuid4().hex}"
+    session.udf.register(name, arrow_udf(_route_function(anywhere(routing), keys), "bigint"))
+    new = dict(change.tried)
+    leaf_of_new = f"{name}({', '.join(new.get(key, quoted(key)) for key in keys)})"
+    where = f"({change.where}) AND " if change.where else ""
+
+    def of(leaf: LakeTable) -> Change:
+        return replace(change, where=f"{where}{leaf_of_new} = {numbers[leaf.oid]}")
+
+    try:
+        yield of
+    finally:
+        session.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+def _route_function(routing: Level, keys: Sequence[str]) -> Callable[..., pa.Array]:
+    def route(*arguments: pa.Array) -> pa.Array:
+        return pa.array(routing.leaves(pa.table(list(arguments), names=list(keys))), pa.int64())
+
+    return route
+
+
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 """Setting of a session: user metadata of its commits."""
 
 
-class LakeRewrites:
+class Rewrites:
     """For every session."""
 
     def __init__(
@@ -45,7 +94,7 @@ class LakeRewrites:
         self._warehouse = warehouse
         self._catalog = catalog
         self._tables = tables
-        self._moves = LakeMoves(warehouse, sequencer)
+        self._moves = RowMoves(warehouse, sequencer)
         self._small = SmallRewrites(warehouse, catalog, tables, self._moves)
 
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
@@ -68,7 +117,7 @@ class LakeRewrites:
             constraint = partitions.constraint(table)
             for leaf in leaves if constraint is not None else ():
                 check_partition(
-                    self._changed(leaf, change, session), constraint or "", table, columns
+                    self._changed_rows(leaf, change, session), constraint or "", table, columns
                 )
             if table.partition_key is not None:
                 count = self._moves.run(table, change, columns, partitions, session, filled=filled)
@@ -104,10 +153,10 @@ class LakeRewrites:
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
         """Whether there are rows to change; all their new values are computed for it."""
-        rows = self._changed(leaf, change, session)
+        rows = self._changed_rows(leaf, change, session)
         return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
 
-    def _changed(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
+    def _changed_rows(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
         """The rows that are changed, with their new values."""
         settings = dict(change.settings)
         values = ", ".join(
@@ -118,7 +167,7 @@ class LakeRewrites:
 
     def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
         """The change of one table, which keeps all its rows."""
-        columns = self._paired(leaf, change)
+        columns = self._paired_columns(leaf, change)
         if not columns:
             return _run(leaf, change, session, {})
         storage = self._warehouse.storage
@@ -129,7 +178,7 @@ class LakeRewrites:
             self._remove(leaf, files)
             raise
 
-    def _paired(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
+    def _paired_columns(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:
         changed = {name for name, _ in change.settings}
         return paired_columns(leaf, self._tables.columns(leaf), changed)
 

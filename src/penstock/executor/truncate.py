@@ -23,7 +23,7 @@ from penstock.lakehouse.actions import commit_info, lines, now_ms
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
-from penstock.lakehouse.truncate import grouped_mark
+from penstock.lakehouse.user_metadata import grouped_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.walsender.commits import newest_version
 from penstock.walsender.sequencer import Sequencer
@@ -32,7 +32,7 @@ _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _OPERATION: Final = "TRUNCATE"
 
 
-class LakeTruncates:
+class TruncateTables:
     """For every session."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse, sequencer: Sequencer) -> None:
@@ -62,7 +62,6 @@ class LakeTruncates:
             try:
                 table.commit(
                     app_id=APP_ID,
-                    version_marker=table.version + 1,
                     operation=_OPERATION,
                     user_metadata=mark,
                 )

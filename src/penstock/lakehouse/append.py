@@ -6,17 +6,15 @@ In: a table, later files with rows in its columns. Out: one version with them, d
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import CommitConflict, PenstockError, StorageError, UndefinedObject
+from penstock.errors import CommitConflict, PenstockError, UndefinedObject
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.log import entry_uri
-from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.storage import Storage
@@ -93,16 +91,12 @@ class Append:
             return before.version + 1
 
     def _put(self, version: int, lines: Sequence[str]) -> None:
-        """Of an object store, which may do later what seems to have failed, nothing is known."""
         try:
             self._store.put(self.uri, version, lines)
         except CommitConflict:
             raise
-        except BaseException:
-            self._may_be_there = True
-            if self.storage.is_local:
-                with contextlib.suppress(StorageError):
-                    self._may_be_there = self.storage.exists(entry_uri(self.uri, version))
+        except BaseException as error:
+            self._may_be_there = may_be_there(self.storage, self.uri, version, error)
             raise
 
     def _load(self) -> TableState:

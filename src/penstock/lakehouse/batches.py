@@ -23,6 +23,7 @@ BATCH_BYTES: Final = 16 << 20
 _ROWS: Final = 1 << 16
 """At most: more at a time gain nothing."""
 _LOOKED_AT: Final = 256
+"""Rows that are read first where the statistics do not say how wide rows are."""
 _TOO_LARGE: Final = 4
 """Times the wanted size: the rows became wider than those before."""
 
@@ -30,9 +31,9 @@ Wanted = Callable[[int, int], bool]
 """Whether a run of rows, from the first up to the second, has any that are needed."""
 
 
-def slices(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Runs of rows of at most so many bytes, one row at least."""
-    if batch.nbytes <= most_bytes or batch.num_rows < 2:
+    if batch.nbytes <= max_bytes or batch.num_rows < 2:
         if batch.num_rows:
             yield batch
         return
@@ -40,7 +41,7 @@ def slices(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     start = 0
     while start < batch.num_rows:
         before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + most_bytes, "right")))
+        stop = max(start + 1, int(np.searchsorted(ends, before + max_bytes, "right")))
         yield batch.slice(start, stop - start)
         start = stop
 
@@ -50,29 +51,29 @@ def read_batches(
     columns: Sequence[str],
     *,
     wanted: Wanted | None = None,
-    most_bytes: int = BATCH_BYTES,
+    max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(position of the first row, batch), in order, of the row groups that are ``wanted``."""
     start = 0
     for group in range(parquet.metadata.num_row_groups):
         end = start + parquet.metadata.row_group(group).num_rows
         if end > start and (wanted is None or wanted(start, end)):
-            for at, batch in _read_group(parquet, group, columns, most_bytes):
-                for part in slices(batch, most_bytes):
+            for at, batch in _read_group(parquet, group, columns, max_bytes):
+                for part in slices(batch, max_bytes):
                     yield start + at, part
                     at += part.num_rows
         start = end
 
 
 def _read_group(
-    parquet: pq.ParquetFile, group: int, columns: Sequence[str], most_bytes: int
+    parquet: pq.ParquetFile, group: int, columns: Sequence[str], max_bytes: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     rows = parquet.metadata.row_group(group).num_rows
     row_bytes, doubtful = _estimate(parquet.metadata.row_group(group), columns)
-    if doubtful * rows > most_bytes and rows > _LOOKED_AT:
+    if doubtful * rows > max_bytes and rows > _LOOKED_AT:
         first = next(_iterate(parquet, group, columns, _LOOKED_AT))
         row_bytes = max(row_bytes, first.nbytes / _LOOKED_AT)
-    step = int(min(max(1, most_bytes // max(1, row_bytes)), _ROWS))
+    step = int(min(max(1, max_bytes // max(1, row_bytes)), _ROWS))
     done = 0
     while done < rows:
         at = 0
@@ -82,8 +83,8 @@ def _read_group(
                 batch = batch.slice(max(0, done - at))
                 yield done, batch
                 done = end
-                if batch.nbytes > _TOO_LARGE * most_bytes and step > 1:
-                    step = max(1, step * most_bytes // batch.nbytes)
+                if batch.nbytes > _TOO_LARGE * max_bytes and step > 1:
+                    step = max(1, step * max_bytes // batch.nbytes)
                     break  # read on in smaller steps
             at = end
 

@@ -57,6 +57,7 @@ def write_checkpoint(storage: Storage, table_uri: str) -> None:
             table.create_checkpoint()
         except DeltaError as error:
             raise StorageError(f'could not write checkpoint of "{table_uri}": {error}') from error
+    # The content, then what points to it, then the names (law 1).
     for part in list_log(storage, table_uri).checkpoints.get(table.version(), ()):
         storage.sync_file(part)
     storage.sync_file(f"{log_folder(table_uri)}/{_LAST}")

@@ -119,7 +119,7 @@ def of_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
     return rows.filter(pc.equal(rows["subscription_id"], owner.id))
 
 
-def renamed(rows: pa.Table, owner: CutOwner) -> pa.Table:
+def rename_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
     """With the owner's name in its rows."""
     own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
     position = rows.schema.get_field_index("subscription")
@@ -138,7 +138,7 @@ def without_others(rows: pa.Table, owner: CutOwner, living: Sequence[CutOwner]) 
     """Without the rows of others that had the owner's name and are not living; those of the
     living get their own names."""
     for other in living:
-        rows = renamed(rows, other)
+        rows = rename_owner(rows, other)
     return rows.filter(not_of_others(rows, owner))
 
 

@@ -29,7 +29,6 @@ from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.checkpoint import interval_seconds
-from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.cut_rows import (
     SCHEMA,
     Cut,
@@ -40,7 +39,7 @@ from penstock.lakehouse.cut_rows import (
     newest_cuts,
     not_of_others,
     of_owner,
-    renamed,
+    rename_owner,
     rows_of,
     whole_rows,
     with_owners,
@@ -52,6 +51,7 @@ from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.metadata import first_entry
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
@@ -64,7 +64,9 @@ log = logging.getLogger(__name__)
 RETENTION: Final = "interval 10 minutes"
 """How long removed files and old log entries serve readers that have just loaded the table."""
 _TRIES: Final = 100
+"""Races that one commit may lose: all subscriptions put their cuts into this table."""
 _TICK: Final = timedelta(microseconds=1)
+"""What a cut is later than the one before where the clock stands still or has gone back."""
 
 
 class Cuts:
@@ -113,7 +115,7 @@ class Cuts:
             return self._current_state().version
 
     def last(self, owner: CutOwner) -> Cut | None:
-        """The newest cut of a subscription, whoever wrote it; None when there is none."""
+        """The newest cut of a subscription, by any writer; None when there is none."""
         state = load(self._storage, self.uri)
         return None if state is None else self._last(state, owner)
 
@@ -157,7 +159,7 @@ class Cuts:
         """A subscription's cuts get the name that it has now, for who reads them by name."""
         state = load(self._storage, self.uri)
         if state is not None and _has_ids(state):
-            self._rewrite("RENAME CUTS", lambda rows: renamed(rows, owner))
+            self._rewrite("RENAME CUTS", lambda rows: rename_owner(rows, owner))
 
     def adopt(self, owners: Sequence[CutOwner]) -> None:
         """Cuts from before ids were recorded become those of the subscriptions of their names.
@@ -197,6 +199,7 @@ class Cuts:
             try:
                 self._store.put(self.uri, state.version + 1, actions.lines(entry))
             except CommitConflict:
+                # ``change`` is worked out again on what the other writer has left
                 refresh(self._storage, self.uri, state)
                 continue
             except BaseException:
@@ -302,11 +305,15 @@ def _entry(
     )
     removes = [actions.remove(file, now=now, data_change=True) for file in removed]
     adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
-    wider = [] if _has_ids(state) else [{"metaData": {**_given(state), "schemaString": _schema()}}]
+    wider = (
+        []
+        if _has_ids(state)
+        else [{"metaData": {**_metadata_of(state), "schemaString": _schema()}}]
+    )
     return [info, *wider, *removes, *adds]
 
 
-def _given(state: TableState) -> dict[str, Any]:
+def _metadata_of(state: TableState) -> dict[str, Any]:
     return {name: value for name, value in state.metadata.items() if value is not None}
 
 

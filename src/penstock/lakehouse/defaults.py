@@ -26,7 +26,7 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
     oid, typmod = column.type_oid, column.typmod
     try:
         text = coerced_default(column.source, column.default, oid, typmod, now)
-        return stored(text, oid, typmod, column.type)
+        return stored_value(text, oid, typmod, column.type)
     except PenstockError as error:
         raise ValueNotRepresentable(
             error.message,
@@ -35,7 +35,7 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
         ) from None
 
 
-def stored(text: str | None, type_oid: int, typmod: int, kind: pa.DataType) -> pa.Scalar:
+def stored_value(text: str | None, type_oid: int, typmod: int, kind: pa.DataType) -> pa.Scalar:
     """A value in its type's text as a Delta table has it. Raises ValueNotRepresentable."""
     value = None if text is None else pgtypes.find(type_oid).text_value(text.encode(), typmod)
     return pa.scalar(value, kind)

@@ -1,4 +1,4 @@
-"""What a Delta table says of itself, whoever has written it.
+"""What a Delta table says of itself, by any writer.
 
 In: a warehouse and a table's URI. Out: its metadata, and the names of the tables that a warehouse
 holds. Unlike ``DeltaTable`` this also reads tables that we may not write.
@@ -44,14 +44,14 @@ def describe(warehouse: Warehouse, uri: str) -> Description | None:
     """The newest version of a table; None when there is none. Raises StorageError."""
     try:
         state = load(warehouse.storage, uri)
-        return None if state is None else _described(state)
+        return None if state is None else _description(state)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StorageError(
             f'log of table "{uri}" cannot be read: {error!r}', sqlstate="XX001"
         ) from None
 
 
-def _described(state: TableState) -> Description:
+def _description(state: TableState) -> Description:
     fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
     sources = {field["name"]: source_name(field) for field in fields}
     key = state.properties.get(KEY)
@@ -110,7 +110,7 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
 
 
 def _if_readable(warehouse: Warehouse, uri: str) -> Description | None:
-    """None, too, where the table cannot be read: whoever needs it will say so."""
+    """None, too, where the table cannot be read: where it is needed, that is an error."""
     try:
         return describe(warehouse, uri)
     except PenstockError as error:

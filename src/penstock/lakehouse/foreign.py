@@ -194,11 +194,11 @@ def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None
             gone = frozenset()
             right = set() if known is None else {_rows(known)}
             continue
-        removed = _removed(actions)
+        removed = _removed_rows(actions)
         outdated = _replaces(actions) and (
             bool(removed & gone) or (known is not None and not removed <= _rows(known))
         )
-        gone = (gone | removed) - _added(actions)
+        gone = (gone | removed) - _added_rows(actions)
         if known is not None:
             known.apply(version, actions)
         elif version in checkpoints:
@@ -249,7 +249,7 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
 
 def _copied_by_another(actions: Sequence[Mapping[str, Any]], app_id: str | None) -> bool:
     """Whether the copy of another subscription than ``app_id``'s has taken rows away."""
-    if app_id is None or app_id in _markers(actions) or not _removed(actions):
+    if app_id is None or app_id in _markers(actions) or not _removed_rows(actions):
         return False
     return _by_us(actions) and _commit_info(actions).get("operation") == COPY
 
@@ -278,15 +278,15 @@ def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
 
 def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether it is others' and has put files in place of files."""
-    return not _by_us(actions) and bool(_removed(actions)) and any("add" in a for a in actions)
+    return not _by_us(actions) and bool(_removed_rows(actions)) and any("add" in a for a in actions)
 
 
-def _removed(actions: Iterable[Mapping[str, Any]]) -> Rows:
+def _removed_rows(actions: Iterable[Mapping[str, Any]]) -> Rows:
     bodies = (action["remove"] for action in actions if "remove" in action)
     return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
 
 
-def _added(actions: Iterable[Mapping[str, Any]]) -> Rows:
+def _added_rows(actions: Iterable[Mapping[str, Any]]) -> Rows:
     bodies = (action["add"] for action in actions if "add" in action)
     return frozenset((str(b["path"]), unique_id(b.get("deletionVector"))) for b in bodies)
 

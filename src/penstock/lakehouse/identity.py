@@ -78,13 +78,13 @@ def _id_in_entry(storage: Storage, table_uri: str, version: int) -> str | None:
 def _id_in_lines(content: bytes, uri: str) -> str | None:
     for line in content.splitlines():
         if _METADATA in line:
-            body = _parsed(line, uri).get("metaData")
+            body = _parse(line, uri).get("metaData")
             if isinstance(body, dict) and body.get("id"):
                 return str(body["id"])
     return None
 
 
-def _parsed(line: bytes, uri: str) -> dict[str, Any]:
+def _parse(line: bytes, uri: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
+"""Of a decimal in 128 bits, which are what Delta has."""
 
 
 def plain_table(rows: pa.Table) -> pa.Table:
@@ -55,7 +56,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         or tests.is_fixed_size_binary(kind)
     ):
         return pa.binary()
-    if tests.is_decimal(kind) and kind.precision <= _MOST_DIGITS:
+    if tests.is_decimal(kind) and kind.precision <= _MAX_DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
     if (
         tests.is_list(kind)

@@ -1,7 +1,11 @@
 """The log of one table: names of its files, listing it, reading entries (protocol: "File Types").
 
-In: a table's URI. Out: versions, checkpoints, the actions of an entry. Writing is ``log_store``,
-what actions mean is left to ``state`` and ``actions``.
+In: a table's URI. Out: versions, checkpoints, the actions of an entry, the version before a commit
+of ours. Writing is ``log_store``, what actions mean is left to ``state`` and ``actions``.
+
+The version before a commit is asked for of the leaves of a partitioned table, where several tables
+hold one relation's rows, and some have a batch that others have not yet: what the others lack is
+worked out from the state that they had in common.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import StorageError
+from penstock.errors import StateMismatch, StorageError
 from penstock.lakehouse.storage import Storage, is_local, local_path, storage_errors
+from penstock.lsn import INVALID, Lsn
 
 _ENTRY: Final = re.compile(r"^(\d{20})\.json$")
 _V2_CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint\.[0-9A-Fa-f-]{36}\.(?:json|parquet)$")
@@ -103,3 +108,31 @@ def _names(storage: Storage, folder: str) -> Iterator[str]:
         os.scandir(local_path(folder)) as found,
     ):
         yield from (entry.name for entry in found)
+
+
+def common_point(marker: int | None, last_cut: Lsn | None) -> Lsn:
+    """Up to where all leaves are the same: the root's own LSN, and the last cut that it is in."""
+    return Lsn(max(marker or INVALID, last_cut or INVALID))
+
+
+def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker: int) -> int:
+    """The version before the first commit with the marker. Raises StateMismatch where the log does
+    not reach back to it, StorageError."""
+    found = None
+    for version in range(newest, -1, -1):
+        entry = read_entry(storage, uri, version)
+        if entry is None:
+            break
+        ours = {int(a["txn"]["version"]) for a in entry if a.get("txn", {}).get("appId") == app_id}
+        if marker in ours:
+            found = version - 1
+        elif ours or found is not None:
+            break
+    if found is None or found < 0:
+        raise StateMismatch(
+            f'the log of table "{uri}" does not reach back to the last batch',
+            detail=f"The commit of {app_id} at {marker} is not in it any more, and other "
+            "partitions have not got that batch.",
+            alter="REFRESH PUBLICATION",
+        )
+    return found

@@ -60,7 +60,7 @@ class LocalLogStore:
         """Write beside, sync, link to the name, sync the folder.
 
         Raises StorageError (XX001) where the version before is not there any more: after an older
-        copy of the folder was put in its place, an entry behind a gap would be lost to all readers.
+        copy of the folder was put in its place, an entry after a gap would be lost to all readers.
         """
         _check_behind(self.storage, table_uri, version)
         path = Path(local_path(entry_uri(table_uri, version)))
@@ -75,6 +75,8 @@ class LocalLogStore:
             finally:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
+                # before the version is told to anybody: until now a power failure could take its
+                # name
                 fsync_folder(str(path.parent))
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
@@ -166,11 +168,29 @@ class SparkLogStore:
             ) from error
 
     def _delta_log(self, table_uri: str) -> Any:
-        delta: Any = self.spark._jvm.org.apache.spark.sql.delta
+        jvm: Any = self.spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
         return delta.DeltaLog.forTable(self.spark._jsparkSession, table_uri)
 
     def _none(self) -> Any:
-        return self.spark._jvm.scala.Option.empty()
+        jvm: Any = self.spark._jvm
+        return jvm.scala.Option.empty()
+
+
+def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseException) -> bool:
+    """Whether an entry may be in the log, now or later, whose put has raised ``error``.
+
+    Only a local warehouse can say that it is not: an object store may have done what it did not
+    answer, or do it later.
+    """
+    if not storage.is_local:
+        return True
+    if isinstance(error, CommitConflict):
+        return False
+    try:
+        return storage.exists(entry_uri(table_uri, version))
+    except StorageError:
+        return True
 
 
 def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:

@@ -73,7 +73,7 @@ def written_names(text: str) -> list[TableName]:
     if '"' in text:
         found = _QUALIFIED.fullmatch(text)
         if found is not None:
-            return [(_unquoted(found[1]), _unquoted(found[2]))]
+            return [(_unquote(found[1]), _unquote(found[2]))]
     parts = text.split(".")
     return [(".".join(parts[:at]), ".".join(parts[at:])) for at in range(1, len(parts))]
 
@@ -82,5 +82,5 @@ def _readable(name: str) -> str:
     return _UNSAFE_IN_PATHS.sub("_", name)
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part

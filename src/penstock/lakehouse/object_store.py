@@ -215,7 +215,7 @@ def spark_conf(uri: str) -> dict[str, str]:
     """Settings of a session whose tables lie there; empty for places that Spark knows already.
 
     Delta's own log stores for S3 look first and put then, which is safe within one process only;
-    ours puts if absent (``spark_log_store``).
+    ours puts if absent (``session``).
     """
     scheme = scheme_of(uri)
     if scheme in S3_SCHEMES:
@@ -249,7 +249,7 @@ def _azure_conf(account: str) -> dict[str, str]:
     settings = azure_settings(account)
     host = f"{account}.{_AZURE_DOMAIN}"
     if settings.key:
-        conf = {f"fs.azure.account.key.{host}": f"${{env.{_named(_AZURE_KEYS)}}}"}
+        conf = {f"fs.azure.account.key.{host}": f"${{env.{_first_set(_AZURE_KEYS)}}}"}
     elif settings.sas:
         conf = {
             f"fs.azure.account.auth.type.{host}": "SAS",
@@ -273,9 +273,9 @@ def _executor_environment() -> dict[str, str]:
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str:
-    return environment.get(_named(names, environment), "")
+    return environment.get(_first_set(names, environment), "")
 
 
-def _named(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
+def _first_set(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
     """The first of these variables that is set, or the first of all."""
     return next((name for name in names if environment.get(name)), names[0])

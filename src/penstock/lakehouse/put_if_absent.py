@@ -46,9 +46,9 @@ def put_if_absent(uri: str, content: bytes) -> None:
     except AlreadyExistsError:
         raise FileExistsError(uri) from None
     except (PermissionDeniedError, Unauthenticated) as error:
-        raise PermissionError(_told(error)) from None
+        raise PermissionError(_message(error)) from None
     except BaseError as error:
-        raise OSError(_told(error)) from None
+        raise OSError(_message(error)) from None
 
 
 @lru_cache(maxsize=64)
@@ -77,6 +77,6 @@ def _store(root: str) -> S3Store | AzureStore:
     )
 
 
-def _told(error: BaseError) -> str:
+def _message(error: BaseError) -> str:
     """The first line: what follows are the client's own structures."""
     return str(error).partition("\n")[0]

@@ -1,9 +1,9 @@
 """Rows that go from one table to another by two commits, of which there is never one only.
 
 In: files that lie in the table to which rows go, and are in no log entry. Out: the mark of the
-commit that takes the rows out of their table: it names those files, so that whoever finds it can
-finish what its writer did not. The commit that brings the rows in adds files only, so that nothing
-that others commit can keep it from taking place. When to look is left to the sequencer.
+commit that takes the rows out of their table: it names those files, so that anybody who finds it
+can finish what its writer did not. The commit that brings the rows in adds files only, so that
+nothing that others commit can keep it from taking place. When to look is left to the sequencer.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _missing(storage: Storage, uri: str, newest: int, arrivals: Arrivals) -> set
     """The paths of those files that are not in a table's version."""
     paths = {str(body["path"]) for body in arrivals.adds}
     for version in range(arrivals.version + 1, newest + 1):
-        paths.difference_update(_arrived(read_entry(storage, uri, version) or (), arrivals.group))
+        paths.difference_update(
+            _arrived_paths(read_entry(storage, uri, version) or (), arrivals.group)
+        )
     return paths
 
 
@@ -116,7 +118,9 @@ def arrive(storage: Storage, store: LogStore, table_uri: str, arrivals: Arrivals
         if newest is None:
             raise StorageError(f'there is no Delta table at "{table_uri}"', sqlstate="58P01")
         for version in range(looked_at + 1, newest + 1):
-            for path in _arrived(read_entry(storage, table_uri, version) or (), arrivals.group):
+            for path in _arrived_paths(
+                read_entry(storage, table_uri, version) or (), arrivals.group
+            ):
                 missing.pop(path, None)
         if not missing:
             return False
@@ -140,7 +144,7 @@ def _entry(read_version: int, group: str, adds: Iterable[Mapping[str, Any]]) -> 
     return [info, *({"add": dict(body)} for body in adds)]
 
 
-def _arrived(actions: Sequence[Mapping[str, Any]], group: str) -> list[str]:
+def _arrived_paths(actions: Sequence[Mapping[str, Any]], group: str) -> list[str]:
     """Paths of files that a commit has brought for a group."""
     if group_of(actions) != group or user_metadata(actions).get(_ARRIVED) is not True:
         return []

@@ -1,6 +1,6 @@
 """Which new row took the place of which old one, where an UPDATE has changed what identifies them.
 
-In: files with the identities of old and new rows, which whoever ran the UPDATE has written. Out:
+In: files with the identities of old and new rows, which were written with the UPDATE. Out:
 the mark of its commit, in the user metadata, and the files of a marked commit. They lie in
 ``_change_data``, where VACUUM removes what is as old as the data files that the commit removed.
 They are never needed: without them the change is a delete and an insert.

@@ -51,6 +51,7 @@ FOREIGN_TYPES: Final = 1 << 31
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
 _FIRST_NORMAL_OID: Final = 16384
+"""FirstNormalObjectId (transam.h): from here on oids are of types that somebody has created."""
 _FOREIGN_METADATA: Final = (
     "delta.invariants",
     GENERATION,
@@ -173,7 +174,7 @@ class TableSchema:
         _check_not_generated(self, wanted, table)
         own = self.by_source
         columns = [
-            _kept(own[c.source], c) if c.source in own and own[c.source].local else c
+            _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else c
             for c in wanted.columns
         ]
         rest = [
@@ -252,13 +253,13 @@ def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     return int(oid) | (FOREIGN_TYPES if foreign else 0), int(typmod or -1)
 
 
-def altered(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
+def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
     """A table's schema JSON with those of its columns that are kept, and with columns appended;
     what others wrote to the rest (comments) stays."""
     schema = json.loads(schema_json)
     fields = {field["name"]: field for field in schema["fields"]}
     schema["fields"] = [
-        *(_marked(fields[column.name], column) for column in kept),
+        *(_mark_published(fields[column.name], column) for column in kept),
         *(_field(column) for column in added),
     ]
     return json.dumps(schema)
@@ -281,7 +282,7 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
         )
 
 
-def _kept(own: Column, wanted: Column) -> Column:
+def _keep_own_type(own: Column, wanted: Column) -> Column:
     """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
     if own.type == wanted.type:
         wanted = replace(wanted, type_oid=own.type_oid, typmod=own.typmod)
@@ -338,7 +339,7 @@ def _key_text(schema: TableSchema) -> str:
     return f"({', '.join(schema.source_key)})" if schema.key else "none"
 
 
-def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
+def _mark_published(field: dict[str, Any], column: Column) -> dict[str, Any]:
     if column.published:
         field["metadata"][PUBLISHED] = "true"
     return field

@@ -3,25 +3,62 @@
 In: master, memory, extra settings; or a session. Out: a session whose jobs are small and many, with
 Delta's classes, in UTC. In a zone other than UTC Delta verifies all files at each of its commits,
 and timestamps would be shown in another way than at the publisher. Jars are left to ``jars``.
+
+Statements of the port that change tables are run by Delta in Spark. Its own log store for S3 looks
+whether an entry is there and then puts it, which is safe within one process only: it could replace
+an entry of ours, and a JVM that outlives a killed node one of the next. So the session gets one
+that puts if absent (``ConditionalLogStore.java``), compiled by the Janino that every Spark has,
+once for each version of its source, and kept in our cache.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
-from typing import Final
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from penstock import artifacts
 from penstock.errors import ConfigurationError
 from penstock.lakehouse.jars import client_jars, delta_jars
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
-from penstock.lakehouse.spark_log_store import add_log_store
+
+_SOURCE: Final = "ConditionalLogStore.java"
+
+
+def add_log_store(spark: SparkSession) -> None:
+    """Make the class known to the session's JVM. Raises ConfigurationError."""
+    source = resources.files(__package__).joinpath(_SOURCE).read_text("utf-8")
+    sum_of_source = hashlib.sha256(source.encode()).hexdigest()
+    folder = artifacts.cache_home() / f"log-store-{sum_of_source[:16]}"
+    jvm: Any = spark._jvm
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    file = folder / f"{LOG_STORE_CLASS.replace('.', '/')}.class"
+    if not file.is_file():
+        with artifacts.locked(folder):
+            _compile(jvm, loader, source, file)
+    loader.addURL(jvm.java.io.File(str(folder)).toURI().toURL())
+
+
+def _compile(jvm: Any, loader: Any, source: str, file: Path) -> None:
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(source)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole = file.with_name(f"{uuid.uuid4().hex}.tmp")
+    whole.write_bytes(bytes(compiler.getBytecodes()[LOG_STORE_CLASS]))
+    whole.replace(file)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""The state of a table at its newest version, replayed from its log (protocol: "Action
-Reconciliation").
+"""The state of a table at a version, its newest or an older one, replayed from its log (protocol:
+"Action Reconciliation").
 
-In: checkpoints of both kinds and log entries. Out: TableState. We replay the log ourselves because
-nobody else gives all of it at once: delta-rs hides the deletion vectors' descriptors, which a
-remove action must repeat, and Delta's snapshot needs the JVM and half a second. What a table may
+In: checkpoints, classic ones and V2, and log entries. Out: TableState. We replay the log ourselves
+because nobody else gives all of it at once: delta-rs hides the deletion vectors' descriptors, which
+a remove action must repeat, and Delta's snapshot needs the JVM and half a second. What a table may
 have to be read or written is ``protocol``'s.
 """
 

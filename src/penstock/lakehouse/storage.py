@@ -121,6 +121,7 @@ class Storage:
                     sink.write(content)
 
     def _write_local(self, path: Path, content: bytes) -> None:
+        # Content, name, folder: a power failure leaves the old file or the new one, whole.
         temporary = write_temporary(path, content, fsync=self.fsync)
         try:
             temporary.replace(path)
@@ -170,7 +171,7 @@ class Storage:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                log.warning("could not remove file %s: %s", uri, _told(error))
+                log.warning("could not remove file %s: %s", uri, _message(error))
 
     def discard_folder(self, uri: str) -> None:
         """Remove a folder of passing files; a late task may still write there, so it is only logged
@@ -180,7 +181,7 @@ class Storage:
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
                 filesystem.delete_dir(path)
         except OSError as error:
-            log.warning("could not remove directory %s: %s", uri, _told(error))
+            log.warning("could not remove directory %s: %s", uri, _message(error))
 
     def remove_folder(self, uri: str) -> None:
         """Remove a folder with everything in it; no effect when it is gone."""
@@ -219,6 +220,7 @@ def fsync_folder(path: str) -> None:
 
 def write_temporary(path: Path, content: bytes, *, fsync: bool) -> Path:
     """Write ``content`` under a hidden name beside ``path``; removed again when that fails."""
+    # Hidden from readers of a table; what a killed process leaves is removed by ``checkpoint``.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(content)
@@ -285,7 +287,7 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         hint = _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
-        told = _told(error)
+        told = _message(error)
         reason = os.strerror(number) if number else told
         cause = error if told == str(error) else None  # it would be logged with its secret
         raise StorageError(
@@ -293,5 +295,5 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         ) from cause
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return object_store.without_secrets(str(error))

@@ -2,13 +2,12 @@
 
 In: files that tasks wrote, positions that they found. Out: versions of the table, each with its
 transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid while nobody
-else commits; whoever loses the race gets CommitConflict and loads again. Which rows change is left
-to ``pipeline``.
+else commits; the one that loses the race gets CommitConflict and loads again. Which rows change is
+left to ``pipeline``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -19,26 +18,23 @@ from penstock.errors import (
     CommitConflict,
     DuplicateObject,
     StateMismatch,
-    StorageError,
     UndefinedObject,
 )
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action
-from penstock.lakehouse.creation import first_entry
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
-from penstock.lakehouse.log import entry_uri, list_log, log_folder
-from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.metadata_change import changed_metadata
-from penstock.lakehouse.rewind import version_before
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
+from penstock.lakehouse.log_store import LogStore, may_be_there
+from penstock.lakehouse.metadata import change_metadata, first_entry
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import MARK
+from penstock.lakehouse.user_metadata import MARK
 
 RETENTION: Final = "interval 2 days"
 """How long old log entries and removed files of new tables serve readers of old cuts. A table with
@@ -296,13 +292,15 @@ class DeltaTable:
         self,
         *,
         app_id: str,
-        version_marker: int,
+        version_marker: int | None = None,
         operation: str,
         extra_markers: Mapping[str, int] | None = None,
         user_metadata: Mapping[str, object] | None = None,
         data_change: bool = True,
     ) -> int:
         """Put the next version with everything staged and the marker; returns its number.
+
+        ``version_marker``: an LSN; by default the version, as a marker of an app must only grow.
 
         Durable on return. Raises CommitConflict when another writer was first (load again), and
         StorageError. ``data_change=False``: rows were only moved (compaction).
@@ -314,7 +312,8 @@ class DeltaTable:
             )
         self._check_current()
         now = actions.now_ms()
-        markers = {app_id: version_marker, **(extra_markers or {})}
+        marker = self.version + 1 if version_marker is None else version_marker
+        markers = {app_id: marker, **(extra_markers or {})}
         emptied = self._staging.emptied
         vectors = VectorFile()
         described = self._staging.describe(vectors)
@@ -358,13 +357,7 @@ class DeltaTable:
         try:
             self._store.put(self.uri, version, actions.lines(entry))
         except BaseException as error:
-            # a put that seems to have failed may have taken effect; in an object store it may even
-            # arrive later, so that only a local one can say that it has not
-            self._unknown = True
-            if self.storage.is_local:
-                lost = isinstance(error, CommitConflict)
-                with contextlib.suppress(StorageError):
-                    self._unknown = not lost and self.storage.exists(entry_uri(self.uri, version))
+            self._unknown = may_be_there(self.storage, self.uri, version, error)
             if not vectors.empty and not self._unknown:
                 self.storage.remove(f"{self.uri}/{vectors.name}")
             raise
@@ -397,4 +390,4 @@ class DeltaTable:
         kept = sum(column.name not in dropped for column in self._schema.columns)
         told = {UNFILLED: self.unfilled, DROPPED: self.dropped}
         before = None if self._replaced else kept
-        return changed_metadata(self._state, self._staged_schema, told, before)
+        return change_metadata(self._state, self._staged_schema, told, before)

@@ -3,8 +3,8 @@
 In: a table's log. Out: the files whose rows went, the files whose rows came, and those that say
 which of them are one row, as far as a writer has told it. A row that was only
 moved (OPTIMIZE, REORG: actions without data change) is in neither; one that was copied while a
-file was rewritten, or that came and went in between, is in both, equal in all its columns: whoever
-reads the rows cancels equal ones. Reading is left to ``pipeline``.
+file was rewritten, or that came and went in between, is in both, equal in all its columns: equal
+rows are cancelled when they are read. Reading is left to ``pipeline``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.row_pairs import PairFile, pair_files
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import emptied_with, is_truncate
+from penstock.lakehouse.user_metadata import emptied_with, is_truncate
 
 _UPDATE: Final = "UPDATE"
 """commitInfo.operation of Spark's and delta-rs' UPDATE."""
@@ -122,7 +122,7 @@ def _commit(
     bodies = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind)]
     if not truncates and not any(body.get("dataChange", True) for _, body in bodies):
         _rewritten(walk, [state.files[body["path"]] for kind, body in bodies if kind == "add"])
-        _moved(walk, {body["path"] for kind, body in bodies if kind == "remove"})
+        _mark_copied(walk, {body["path"] for kind, body in bodies if kind == "remove"})
         return
     walk.operations.add(_operation(actions))
     if truncates and not old.keys() & state.files.keys():
@@ -151,7 +151,7 @@ def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
             walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
-def _moved(walk: _Walk, paths: set[str]) -> None:
+def _mark_copied(walk: _Walk, paths: set[str]) -> None:
     """Rows that came in this range are in other files now; those that are gone must still cancel
     them, so the files in which they came are kept as they are."""
     for path in paths & set(walk.added):

@@ -1,14 +1,16 @@
 """What the node says of its commits in their user metadata, a JSON object.
 
-In: a commit's actions. Out: what is ours of it. Others write there what they like, so whatever is
-no object with a name of ours in it says nothing. What the names mean is left to those who write
-them (``truncate``, ``row_pairs``, ``row_moves``).
+In: a commit's actions. Out: what is ours of it: whether it was a TRUNCATE, which is published as
+such and not as deletes of its rows, and what commits of one transaction have in common. Others
+write there what they like, so whatever is no object with a name of ours in it says nothing. Spark
+takes it from ``spark.databricks.delta.commitInfo.userMetadata``. What ``row_pairs`` and
+``row_moves`` write there is theirs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 _OURS: Final = "penstock."
@@ -19,7 +21,7 @@ _GROUP: Final = "penstock.transaction"
 def user_metadata(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """What is ours of a commit's user metadata; empty where nothing is."""
     for action in actions:
-        found = _parsed((action.get("commitInfo") or {}).get("userMetadata"))
+        found = _parse((action.get("commitInfo") or {}).get("userMetadata"))
         if found:
             return found
     return {}
@@ -36,7 +38,7 @@ def group_of(actions: Sequence[Mapping[str, Any]]) -> str | None:
     return group if isinstance(group, str) else None
 
 
-def _parsed(text: Any) -> Mapping[str, Any]:
+def _parse(text: Any) -> Mapping[str, Any]:
     if not isinstance(text, str) or _OURS not in text:
         return {}
     try:
@@ -44,3 +46,30 @@ def _parsed(text: Any) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+_TRUNCATE: Final = "penstock.truncate"
+_RELATIONS: Final = "penstock.relations"
+MARK: Final[Mapping[str, object]] = {_TRUNCATE: True}
+"""User metadata of a commit that removes every row that was there before it."""
+
+
+def grouped_mark(group: str, relations: Iterable[int]) -> Mapping[str, object]:
+    """The mark of one of several tables that are emptied together, as one transaction.
+
+    ``relations``: oids of all of them, partitioned ones among them.
+    """
+    return {**MARK, **group_mark(group), _RELATIONS: sorted(relations)}
+
+
+def emptied_with(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Oids of the relations that the same TRUNCATE emptied, as far as the mark tells them."""
+    found = user_metadata(actions).get(_RELATIONS)
+    if not isinstance(found, list):
+        return frozenset()
+    return frozenset(oid for oid in found if isinstance(oid, int))
+
+
+def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit is marked."""
+    return user_metadata(actions).get(_TRUNCATE) is True

@@ -16,6 +16,7 @@ from penstock.commands.result import CommandResult
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.serving import DATABASE_OID, ServingNode
+from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
@@ -25,7 +26,7 @@ from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
 
 _OWNER: Final = "penstock"
-"""Whoever may write the node's folder is its superuser."""
+"""Who may write the node's folder is its superuser."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
     16: lambda text: text == "t",  # bool
     **dict.fromkeys((20, 21, 23, 26, 28), int),  # int8, int2, int4, oid, xid
@@ -33,7 +34,7 @@ _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
 }
 
 
-class CatalogQueries:
+class NodeQueries:
     """Answers without a session."""
 
     def __init__(
@@ -42,6 +43,7 @@ class CatalogQueries:
         warehouse: Warehouse,
         parameters: Parameters,
         serving: ServingNode | None,
+        connections: Connections,
     ) -> None:
         """``serving``: the publishing half, where this process runs it."""
         sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
@@ -54,6 +56,7 @@ class CatalogQueries:
             DATABASE_OID,
             sequencer.troubles,
             Sessions() if serving is None else serving.sessions,
+            connections,
         )
         self._parameters = parameters
 

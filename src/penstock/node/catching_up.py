@@ -1,12 +1,16 @@
-"""How far a subscription is on its way to a position (``penstock run --until-caught-up``).
+"""How far a subscription is on its way to a position (``Node.wait_for``, ``penstock run
+--until-caught-up``).
 
-In: what ``Node`` knows of it. Out: a value that says so in a line, whether or not it got there.
+In: what ``Node`` knows of it. Out: a value that says so in a line, whether or not it got there; or
+the error that stopped it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.errors import PenstockError
 from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
 from penstock.node.status import SubscriptionStatus
@@ -27,7 +31,7 @@ class CaughtUp:
 
     @property
     def reached(self) -> bool:
-        """Whether a cut at or behind the position holds every table that is not parked."""
+        """Whether a cut at or after the position holds every table that is not parked."""
         return self.cut is not None and self.cut >= self.wanted and not self.waiting
 
     def text(self) -> str:
@@ -49,3 +53,19 @@ def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> Caugh
         waiting=tuple(table.name for table in status.tables if not (table.ready or table.parked)),
         parked=tuple(table.name for table in status.tables if table.parked),
     )
+
+
+def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:
+    """Whether the cuts of a subscription hold every table that is not parked."""
+    return all(t.ready or t.parked for s in statuses if s.name == name for t in s.tables)
+
+
+def check_not_stopped(statuses: Iterable[SubscriptionStatus], name: str) -> None:
+    """Raises the error that has stopped a subscription: it will not get any further."""
+    for status in statuses:
+        if status.name == name and status.stopped:
+            raise PenstockError(
+                f'subscription "{name}" has stopped: {status.error}',
+                detail=status.error_detail,
+                hint=status.error_hint,
+            )

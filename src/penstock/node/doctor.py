@@ -163,19 +163,19 @@ def _packages() -> list[Finding]:
     optional = [
         _package(name, wanted, f"pip install '{name}{wanted.specifier()}'")
         for name, wanted in versions.OPTIONAL_PACKAGES.items()
-        if _installed(name)
+        if _installed_version(name)
     ]
     return needed + optional
 
 
 def _package(name: str, wanted: Range, remedy: str) -> Finding:
-    found = _installed(name)
+    found = _installed_version(name)
     if found is None:
         return Finding(name, "not installed", wanted.text(), "fail", remedy)
     return _compare(name, found, parse_version(found), wanted, remedy)
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

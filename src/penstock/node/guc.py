@@ -140,7 +140,7 @@ class Parameters:
     metrics_port: int = number(0, 0, _MAX_PORT)
     """Where Prometheus scrapes /metrics; 0: nowhere."""
     metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
-    """The address of it. Whoever reaches it reads it: there is no login."""
+    """The address of it. Everybody who reaches it reads it: there is no login."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 

@@ -29,7 +29,6 @@ from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
     NotInPrerequisiteState,
-    PenstockError,
     UndefinedObject,
 )
 from penstock.lakehouse.cuts import Cut, CutOwner
@@ -37,9 +36,9 @@ from penstock.lakehouse.session import build_session, check_session
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
-from penstock.node.catalog_queries import CatalogQueries
-from penstock.node.catching_up import CaughtUp, caught_up
-from penstock.node.lockfile import LockFile, running_pid
+from penstock.node.catalog_queries import NodeQueries
+from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
+from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
@@ -47,7 +46,7 @@ from penstock.node.serving import ServingNode
 from penstock.node.session_commands import compile_filter
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
-from penstock.node.warehouse_owner import take_warehouse
+from penstock.pg_catalog.connections import Connections
 from penstock.relation import TableName
 from penstock.sql import Query, parse_script
 from penstock.sql.statements import Statement
@@ -80,6 +79,7 @@ class Node:
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse(None)
+        self._connections = Connections()
 
     @classmethod
     def init(
@@ -132,7 +132,9 @@ class Node:
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
         if isinstance(statement, Query):
-            catalogs = CatalogQueries(self._catalog, self._warehouse, self.parameters, self.serving)
+            catalogs = NodeQueries(
+                self._catalog, self._warehouse, self.parameters, self.serving, self._connections
+            )
             if catalogs.answers(text):
                 return catalogs.query(text)
         scope = Scope(
@@ -186,7 +188,7 @@ class Node:
             shared = (self.parameters, self.spark, self._warehouse, self._catalog, sessions)
             self._running = RunningNode(self.folder, *shared)
             if self.parameters.port:
-                self.serving = ServingNode(self.folder, *shared)
+                self.serving = ServingNode(self.folder, *shared, self._connections)
                 self.serving.start()
                 undo.callback(self.serving.stop)
                 self._running.ended = self.serving.stop
@@ -224,6 +226,7 @@ class Node:
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""
         self.stop()
+        self._connections.close()
         self._catalog.close()
         if self._built_spark is not None:
             # A signal to the whole process group (systemd, a terminal) has ended the JVM already.
@@ -253,7 +256,7 @@ class Node:
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
     ) -> Cut:
-        """Wait until the last cut is at or behind ``lsn``; the cut.
+        """Wait until the last cut is at or after ``lsn``; the cut.
 
         Works beside the process that runs the node too. Raises the error that has stopped the
         subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
@@ -263,7 +266,7 @@ class Node:
         deadline = time.monotonic() + timeout
         while True:
             cut = self.cut(name)
-            if cut is not None and cut.lsn >= wanted and self._all_ready(name):
+            if cut is not None and cut.lsn >= wanted and all_ready(self.status(), name):
                 return cut
             self._raise_if_stopped(name)
             if time.monotonic() >= deadline:
@@ -304,16 +307,7 @@ class Node:
     def _raise_if_stopped(self, name: str) -> None:
         if self._running is not None:
             self._running.check()
-        for status in self.status():
-            if status.name == name and status.stopped:
-                raise PenstockError(
-                    f'subscription "{name}" has stopped: {status.error}',
-                    detail=status.error_detail,
-                    hint=status.error_hint,
-                )
-
-    def _all_ready(self, name: str) -> bool:
-        return all(t.ready or t.parked for s in self.status() if s.name == name for t in s.tables)
+        check_not_stopped(self.status(), name)
 
     # Reading
 

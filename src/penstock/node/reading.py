@@ -61,7 +61,7 @@ def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
     if pinned is None:
         raise UndefinedObject(
             f'table "{qualified(*table)}" is not in the cut at {cut.lsn}',
-            detail="Tables in it: " + ", ".join(map(_written, sorted(cut.tables))) + ".",
+            detail="Tables in it: " + ", ".join(map(_write_name, sorted(cut.tables))) + ".",
             hint="Names with capital letters or other characters are written in quotes.",
             sqlstate="42P01",
         )
@@ -122,6 +122,6 @@ def register_views(
     return names
 
 
-def _written(table: TableName) -> str:
+def _write_name(table: TableName) -> str:
     """As ``named`` reads it."""
     return ".".join(map(quote_identifier, table))

@@ -1,7 +1,8 @@
 """A node that runs: the launcher's loop and the reports about its workers.
 
 In: parameters, a session, a warehouse, a catalog. Out: threads that keep workers in step with the
-catalog and write their numbers down about once a second, until ``stop``.
+catalog and write their numbers down about once a second, until ``stop``. Each room declares its
+own options; here they are made of the node's parameters.
 """
 
 from __future__ import annotations
@@ -25,12 +26,48 @@ from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.reports import Reports
 from penstock.node.shown_workers import ShownWorkers
-from penstock.node.worker_options import copy_options, stream_options
+from penstock.pipeline.apply import ApplyOptions
+from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
+from penstock.pipeline.snapshot import CopyOptions
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
+from penstock.subscription.streaming import StreamOptions
+from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
+
+
+def copy_options(parameters: Parameters) -> CopyOptions:
+    """For the initial copy."""
+    return CopyOptions(unit_bytes=parameters.copy_unit_size)
+
+
+def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
+    """For the stream and the upkeep beside it."""
+    return StreamOptions(
+        apply=ApplyOptions(),
+        upkeep=UpkeepOptions(
+            compact=CompactOptions(
+                small_files=parameters.compact_small_files,
+                dead_ratio=parameters.compact_dead_ratio,
+                batch_bytes=max(1, parameters.maintenance_work_mem // 4),
+            ),
+            checkpoint_commits=parameters.checkpoint_commits,
+            cuts_kept=parameters.cuts_kept,
+        ),
+        spool_folder=spool,
+        piece_bytes=parameters.logical_decoding_work_mem,
+        piece_frames=parameters.apply_batch_rows,
+        queue_bytes=parameters.apply_queue_mem,
+        batch_delay=parameters.apply_batch_delay,
+        batch_idle=parameters.apply_batch_idle,
+        backlog_delay=parameters.apply_backlog_delay,
+        backlog_threshold=parameters.backlog_copy_threshold,
+        status_interval=parameters.wal_receiver_status_interval,
+        receiver_timeout=parameters.wal_receiver_timeout,
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +75,10 @@ _LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks at the catalog's change counter."""
 
 _STEP_INTERVAL: Final = 5.0
+"""Seconds after which the launcher looks even where the catalog's change counter stands still."""
 _REPORT_INTERVAL: Final = 1.0
+"""Seconds between two writings of the workers' numbers; so long it waits, too, after a failed
+look."""
 _LONGEST_CONNECT: Final = 15.0
 """Seconds that the node's stop waits for a publisher that does not answer; more than libpq takes by
 default (``DEFAULT_CONNECT_TIMEOUT_S``)."""

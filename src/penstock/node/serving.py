@@ -25,8 +25,9 @@ from penstock.executor.lake import SparkLake
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
+from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
-from penstock.pipeline.job_groups import JobGroups
+from penstock.pipeline.job import JobGroups
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding import Decoding
@@ -38,6 +39,7 @@ from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
 DATABASE_OID: Final = 16384
+"""The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
 
 
 class ServingNode:
@@ -51,9 +53,12 @@ class ServingNode:
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
+        connections: Connections,
     ) -> None:
-        """``sessions``: where they are shown, beside workers. Raises ConfigurationError: rules,
+        """``sessions``: where they are shown, beside workers; ``connections``: for catalog
+        queries. Raises ConfigurationError: rules,
         certificate or version make no sense."""
+        self._connections = connections
         self._catalog = catalog
         self._parameters = parameters
         self._warehouse = warehouse
@@ -130,6 +135,7 @@ class ServingNode:
                 DATABASE_OID,
                 self.sequencer.troubles,
                 self.sessions,
+                self._connections,
             ),
             lake=lake,
             jobs=JobGroups(spark),

@@ -1,7 +1,7 @@
-"""Commands from the port: ``walsender`` and ``commands`` joined.
+"""Commands from the port: ``backend`` and ``commands`` joined.
 
-In: a parsed statement and the role that sent it. Out: its command tag and notices, in the words
-of the walsender. What a statement does is left to ``commands``.
+In: a parsed statement and the role that sent it. Out: its command tag and notices. What a
+statement does is left to ``commands``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.commands.scope import CurrentRole, Scope, TableColumn
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.publisher import connect_publisher
-from penstock.protocol.answers import CommandOutcome, Notice
+from penstock.protocol.answers import CommandOutcome
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.sql import Statement
 from penstock.walsender.sequencer import Sequencer
@@ -51,10 +51,7 @@ class SessionCommands:
         result = execute(statement, self._catalog, connect, scope)
         # Tables that have become known are followed from here on.
         self._sequencer.step(discover=True)
-        notices = tuple(
-            Notice(n.severity, n.message, n.detail, n.hint, n.sqlstate) for n in result.notices
-        )
-        return CommandOutcome(result.tag, notices)
+        return CommandOutcome(result.tag, result.notices)
 
 
 def compile_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:

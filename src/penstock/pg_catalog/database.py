@@ -32,6 +32,7 @@ from penstock.pg_catalog.definitions import (
     is_internal,
     view_text,
 )
+from penstock.pg_catalog.definitions import types as pg_types
 from penstock.pg_catalog.functions import (
     PythonFunction,
     existing_publication,
@@ -44,13 +45,16 @@ from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
-from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
-from penstock.sql.catalog_types import catalog_type
-from penstock.sql.duckdb_dialect import Translation, translate
+from penstock.pg_catalog.translation import Translation, translate
+from penstock.sql.to_duckdb.catalog_functions import TableFunction
+from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
+from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
 
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
+_INT2_ARRAY: Final = 1005
+_RECORD: Final = 2249
 _VIEWS: Final = frozenset(
     [
         "pg_aios",
@@ -76,8 +80,6 @@ _SUPERUSERS: Final = _VIEWS | frozenset(
     ]
 )
 """What is not readable by PUBLIC (REVOKE in system_views.sql)."""
-
-_CONNECTIONS: Final = Connections()
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class CatalogDatabase:
     """The catalogs of one snapshot, for one session; threads wait for one another.
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
-    ``more_in_from``: those of them that give rows.
+    ``more_in_from``: those of them that give rows. ``connections``: where DuckDB's are kept.
     """
 
     def __init__(
@@ -127,7 +129,9 @@ class CatalogDatabase:
         session: SessionFacts,
         more: Mapping[str, PythonFunction] = MappingProxyType({}),
         more_in_from: Mapping[str, TableFunction] = MappingProxyType({}),
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections or Connections()
         snapshot = with_parents_columns(snapshot)
         self._snapshot = snapshot
         self._session = session
@@ -152,8 +156,7 @@ class CatalogDatabase:
 
     def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
         """Type oids of ``$1``, ``$2`` ... of a SELECT."""
-        found = [catalog_type(kind).oid for kind in self._translate(sql, said).parameters]
-        return tuple((said[n] if n < len(said) else 0) or oid for n, oid in enumerate(found))
+        return self._translate(sql, said).parameters
 
     def query(
         self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
@@ -167,12 +170,15 @@ class CatalogDatabase:
                 sqlstate="08P01",
             )
         values = [
-            parameter_value(value, kind)
-            for value, kind in zip(parameters, translation.parameters, strict=True)
+            parameter_value(value, pg_types()[oid].typname)
+            for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
             rows = self._run(translation, values)
-        kinds = [column.type for column in translation.columns]
+        kinds = [
+            INT2_FROM_0 if zero and column.type == _INT2_ARRAY else pg_types()[column.type].typname
+            for column, zero in zip(translation.columns, translation.from_zero, strict=True)
+        ]
         return _fields(translation), [
             # DuckDB has a column where PostgreSQL's SELECT has none.
             [
@@ -188,7 +194,7 @@ class CatalogDatabase:
         if connection is None:
             return
         if self._reusable:
-            _CONNECTIONS.give_back(connection, set(map(_held_name, self._registered)))
+            self._connections.give_back(connection, set(map(_held_name, self._registered)))
         else:
             connection.close()
 
@@ -222,7 +228,7 @@ class CatalogDatabase:
     def _run(self, translation: Translation, values: list[Any]) -> list[tuple[Any, ...]]:
         self._reusable = False
         if self._connection is None:
-            self._connection = _CONNECTIONS.take()
+            self._connection = self._connections.take()
             for name, function in self._internal.items():
                 self._register(name, function)
         for table in sorted(translation.tables - self._loaded):
@@ -333,6 +339,11 @@ def _callable(
 
 def _fields(translation: Translation) -> tuple[Field, ...]:
     return tuple(
-        Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
+        Field(
+            column.name,
+            column.type,
+            pg_types()[column.type].typlen,
+            -1 if column.type == _RECORD else column.typmod,
+        )
         for column in translation.columns
     )

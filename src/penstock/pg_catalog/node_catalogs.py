@@ -14,6 +14,7 @@ from penstock import pg_catalog
 from penstock.catalog import Catalog, Sequenced
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog import CatalogDatabase, CatalogTable
+from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.relations import relation_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
@@ -49,7 +50,10 @@ class NodeCatalogs:
         database_oid: int,
         troubles: Troubles,
         sessions: Sessions,
+        connections: Connections | None = None,
     ) -> None:
+        """``connections``: of the node; None: kept here."""
+        self._connections = connections or Connections()
         self._catalog = catalog
         self._troubles = troubles
         self._columns = TableColumns(warehouse, troubles)
@@ -97,7 +101,9 @@ class NodeCatalogs:
         slots = SlotFunctions(self._slots, facts, self._database_oid)
         signals = SignalFunctions(self._sessions, self._catalog, facts)
         more = {**slots.functions(), **signals.functions()}
-        return CatalogDatabase(self._snapshot(facts), facts, more, slots.table_functions())
+        return CatalogDatabase(
+            self._snapshot(facts), facts, more, slots.table_functions(), self._connections
+        )
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()

@@ -16,7 +16,7 @@ from penstock.pg_catalog.relations import (
     is_partitioned,
     replica_identity_index,
 )
-from penstock.sql.expression_text import without_parentheses
+from penstock.sql.query.parse_expression import without_parentheses
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024

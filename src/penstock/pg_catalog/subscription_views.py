@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from penstock.catalog import Subscription, SubscriptionRel, SubscriptionStatistics
-from penstock.catalog.recorded_error import RecordedError
+from penstock.catalog import RecordedError, Subscription, SubscriptionRel, SubscriptionStatistics
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 

@@ -47,6 +47,8 @@ Done = Located | Candidates | Written
 """Of a task, what is no error."""
 
 _ITEM_SECONDS: Final = 0.01
+"""What a task costs before it reads its first byte, about; with the next two it decides how work is
+packed, and whether there is a job at all."""
 _SECONDS_PER_ROW: Final = 2e-8
 """Of a file to be searched, and of the keys looked for."""
 _SECONDS_PER_BYTE: Final = 2e-9
@@ -54,12 +56,12 @@ _SECONDS_PER_BYTE: Final = 2e-9
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """``least_slice_bytes``, ``most_slice_bytes``: Arrow data that one write task takes; in between
+    """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
     a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
     job."""
 
-    least_slice_bytes: int = 24 << 20
-    most_slice_bytes: int = 256 << 20
+    min_slice_bytes: int = 24 << 20
+    max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
 
 
@@ -256,7 +258,7 @@ def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]
     if not rows.num_rows:
         return []
     size = rows.nbytes
-    count = max(min(cores, size // options.least_slice_bytes), -(-size // options.most_slice_bytes))
+    count = max(min(cores, size // options.min_slice_bytes), -(-size // options.max_slice_bytes))
     step = -(-rows.num_rows // max(count, 1))
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 

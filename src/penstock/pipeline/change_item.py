@@ -1,16 +1,21 @@
-"""What a task is told of the changes of one table.
+"""What a task is told of the changes of one table, and rows that an earlier job has stored for it.
 
 In: how a table is published, parts of files whose rows went or came. Out: frozen values that cross
-to the executors. What is done with them is ``change_rows``.
+to the executors; record batches of the files that ``change_shares`` has written to the staging
+area. What is done with them is ``change_rows``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import pyarrow as pa
+
+from penstock.errors import StorageError
 from penstock.lakehouse.row_pairs import PairFile
+from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.relation import Relation, ReplicaIdentity
@@ -30,7 +35,7 @@ class PublishedTable:
 
     ``relation``: as the subscriber sees it, columns in the order of the tuples. ``name``: with the
     schema. ``columns``: every column of the table. ``key``: what old and new rows are paired by, ()
-    for nothing. ``identity``: the replica identity's columns; None: there is none. ``covered``:
+    for nothing. ``columns``: the replica identity's columns; None: there is none. ``covered``:
     they are all published. ``filters``: DuckDB's SQL by operation, None or missing: all rows.
     ``published``: operations that are published.
     """
@@ -94,3 +99,20 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
 def quoted(name: str) -> str:
     """An identifier of DuckDB."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def read_stored(
+    storage: Storage, rows: StoredRows, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """A share's rows of one file. Raises StorageError."""
+    with storage_errors("read file", rows.uri):
+        filesystem, path = resolve(rows.uri)
+        with filesystem.open_input_file(path) as source:
+            if source.size() != rows.size:
+                raise StorageError(
+                    f'file "{rows.uri}" has {source.size()} bytes, {rows.size} were written',
+                    sqlstate="XX001",
+                )
+            reader = pa.ipc.open_file(source)
+            for run in rows.runs:
+                yield reader.get_batch(run).select(list(columns))

@@ -21,6 +21,7 @@ from penstock.pipeline.change_item import (
     StoredRows,
     needed_columns,
     quoted,
+    read_stored,
 )
 from penstock.pipeline.change_pairs import (
     PAIR,
@@ -30,9 +31,8 @@ from penstock.pipeline.change_pairs import (
     paired_rows,
     take_whole_rows,
 )
-from penstock.pipeline.change_stored import read_stored
+from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import read_into
-from penstock.pipeline.identity import signs
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 
 MATCHES: Final = '"penstock: row matches"'
@@ -63,7 +63,7 @@ def load(
     count = _Count(None if item.divided else share_bytes)
     schema = pa.schema([(column.name, column.type) for column in columns])
     for name, files in (("all_went", item.removed), ("all_came", item.added)):
-        read_into(duck, name, schema, count.of(_scanned(storage, item, files, columns)))
+        read_into(duck, name, schema, count.of(_scan(storage, item, files, columns)))
     row = ", ".join(quoted(column.name) for column in columns)
     compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
     told = load_pairs(storage, item, duck, count.of)
@@ -106,7 +106,7 @@ class _Count:
             yield batch
 
 
-def _scanned(
+def _scan(
     storage: Storage,
     item: ChangeItem,
     files: Sequence[ScanFile | StoredRows],

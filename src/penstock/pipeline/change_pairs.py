@@ -1,4 +1,4 @@
-"""Old and new rows of one change as pairs: by their key, and as whoever changed them has told it.
+"""Old and new rows of one change as pairs: by their key, and as the writer has told it.
 
 In: the tables ``went`` and ``came`` of DuckDB, files of pairs (``lakehouse.row_pairs``). Out: a
 condition that joins the two. Pairs that were told are believed as far as the rows are there, and as
@@ -21,8 +21,13 @@ from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.change_item import ChangeItem, StoredRows, needed_columns, quoted
-from penstock.pipeline.change_stored import read_stored
+from penstock.pipeline.change_item import (
+    ChangeItem,
+    StoredRows,
+    needed_columns,
+    quoted,
+    read_stored,
+)
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn
 
@@ -164,7 +169,7 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
     """``told``: there is a table ``pairs``, whose old rows get their new keys here."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
     same = _same("o", key, "n", key)
-    if not told or not _moved(item, duck):
+    if not told or not _load_moved(item, duck):
         return Pairing(same)
     new = (f"coalesce(p.{new}, o.{name}) AS {new}" for name, new in zip(key, news, strict=True))
     duck.execute(
@@ -174,7 +179,7 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
     return Pairing(_same("o", news, "n", key), f"NOT ({same})")
 
 
-def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
+def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
     """Table ``moved``: the pairs that can be sent as updates, in any order."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
 
@@ -191,7 +196,8 @@ def _moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
 
 def _one_to_one(olds: Sequence[str], news: Sequence[str]) -> str:
-    """Of pairs: no other one has the old key, nor the new one. Whoever tells of two may err."""
+    """Of pairs: no other one has the old key, nor the new one. A writer that tells of two may
+    err."""
     once = (f"count(*) OVER (PARTITION BY {', '.join(names)}) = 1" for names in (olds, news))
     return f"QUALIFY {' AND '.join(once)}"
 

@@ -35,8 +35,8 @@ _ARROW_BYTES: Final = 8
 """Of a byte of Parquet, about; only the number of buckets hangs on it."""
 _ROW: Final = "penstock: row"
 """Column: the number of a row."""
-_LEAST_BUCKETS: Final = 1 << 6
-_MOST_BUCKETS: Final = 1 << 12
+_MIN_BUCKETS: Final = 1 << 6
+_MAX_BUCKETS: Final = 1 << 12
 
 
 class Side(IntEnum):
@@ -78,7 +78,7 @@ def divide_items(
     """
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
-    buckets = int(min(max(_LEAST_BUCKETS, shares * _BUCKETS_PER_SHARE), _MOST_BUCKETS))
+    buckets = int(min(max(_MIN_BUCKETS, shares * _BUCKETS_PER_SHARE), _MAX_BUCKETS))
     pairs = item.pairs if item.table.key else ()  # of rows without a key both keys are the row
     table = replace(item.table, columns=needed_columns(item))
     without = replace(item, table=table, removed=(), added=(), pairs=pairs)
@@ -155,7 +155,7 @@ def _divide(work: DivideItem) -> Divided:
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             with pa.ipc.new_file(target, schema, options=options) as writer:
-                for held in _held(_batches(work, told=told)):
+                for held in _tables_of(_batches(work, told=told)):
                     for bucket, rows in _by_bucket(held, work, told=told):
                         runs.append((bucket, len(runs), rows.nbytes))
                         writer.write_batch(rows)
@@ -171,7 +171,7 @@ def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
         yield from lone_pairs(work.storage, work.item, connection())
 
 
-def _held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -191,7 +191,8 @@ def _by_bucket(
     duck.register("rows_to_divide", rows.append_column(_ROW, pa.array(np.arange(rows.num_rows))))
     try:
         found = duck.execute(
-            f"SELECT (hash({_hashed(rows, work, told=told)}) % {work.buckets})::INTEGER AS bucket "
+            f"SELECT (hash({_share_key(rows, work, told=told)}) % {work.buckets})::INTEGER "
+            "AS bucket "
             f'{_from(work, told=told)} ORDER BY r."{_ROW}"'
         ).fetchnumpy()
     finally:
@@ -205,7 +206,7 @@ def _by_bucket(
         yield int(bucket[start]), ordered.slice(start, stop - start)
 
 
-def _hashed(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
+def _share_key(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
     """What decides on the share of a row."""
     names = work.item.table.key or rows.column_names
     if work.side is Side.PAIRS:

@@ -1,6 +1,6 @@
-"""Small work on numpy and Arrow columns that tasks and driver share.
+"""Columns of numpy, Arrow and DuckDB: small work that tasks and driver share.
 
-In and out: arrays. Imports nothing of ours, so that an executor starts fast.
+In and out: arrays, expressions. Imports nothing of ours, so that an executor starts fast.
 """
 
 from __future__ import annotations
@@ -31,3 +31,14 @@ def rank(ordered: Integers) -> Integers:
 
 def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
     return array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
+
+
+def signs(columns: Iterable[tuple[str, pa.DataType]]) -> list[str]:
+    """Expressions over the columns, given as SQL and type, to be compared besides them."""
+    found = []
+    for column, kind in columns:
+        if pa.types.is_floating(kind):
+            found.append(f"({column} = 0 and signbit({column}))")
+        elif pa.types.is_list(kind) and pa.types.is_floating(kind.value_type):
+            found.append(f"list_transform({column}, lambda e: e = 0 and signbit(e))")
+    return found

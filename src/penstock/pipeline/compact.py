@@ -38,7 +38,7 @@ class CompactOptions:
 
     ``small_files``: so many files of less than ``small_bytes`` of live rows are merged.
     ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
-    ``most_bytes``: of files in one run, so that the next batch does not wait for long.
+    ``max_bytes``: of files in one run, so that the next batch does not wait for long.
     ``batch_bytes``: Arrow data that a task reads at a time.
     """
 
@@ -46,7 +46,7 @@ class CompactOptions:
     small_bytes: int = 16 << 20
     dead_ratio: float = 0.3
     target_file_bytes: int = TARGET_FILE_BYTES
-    most_bytes: int = 512 << 20
+    max_bytes: int = 512 << 20
     batch_bytes: int = BATCH_BYTES
 
 
@@ -56,7 +56,7 @@ def needs_compaction(table: DeltaTable, options: CompactOptions) -> bool:
 
 
 def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list[DataFile]:
-    """The files that are due, in the order of the table, up to ``most_bytes`` but at least one.
+    """The files that are due, in the order of the table, up to ``max_bytes`` but at least one.
 
     Dead rows do not make a small file due: it would be rewritten with every batch that touches it.
     """
@@ -71,7 +71,7 @@ def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list
     chosen: list[DataFile] = []
     size = 0
     for file in due:
-        if chosen and size + file.size > options.most_bytes:
+        if chosen and size + file.size > options.max_bytes:
             break
         chosen.append(file)
         size += file.size

@@ -94,7 +94,7 @@ class CopyItem:
 
 
 @dataclass(frozen=True)
-class CopiedFile:
+class EncodedFile:
     """What a task has made: CopyData messages in a file of the staging area.
 
     ``portions``: (rows, bytes) of those that are handed out together.
@@ -188,16 +188,16 @@ def _read(
         ]
         for wave in waves(files)
     )
-    yield from _copied(spark, storage, items, folder)
+    yield from _messages_of_waves(spark, storage, items, folder)
 
 
-def _copied(
+def _messages_of_waves(
     spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
     """One wave is made while what the one before has made is sent."""
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
-        running: Future[list[CopiedFile]] | None = None
+        running: Future[list[EncodedFile]] | None = None
         try:
             while (wave := next(waves, None)) is not None or running is not None:
                 waiting = time.monotonic()
@@ -218,10 +218,10 @@ def _copied(
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
-def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]:
+def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[EncodedFile]:
     work = [(float(item.size), item) for item in wave]
     results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES)
-    made: list[CopiedFile] = []
+    made: list[EncodedFile] = []
     for result in results:
         if isinstance(result, Failed):
             raise result.error
@@ -229,7 +229,7 @@ def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[CopiedFile]
     return made
 
 
-def _portions(storage: Storage, file: CopiedFile) -> Iterator[tuple[int, bytes]]:
+def _portions(storage: Storage, file: EncodedFile) -> Iterator[tuple[int, bytes]]:
     with storage_errors("read file", file.uri):
         filesystem, path = resolve(file.uri)
         with filesystem.open_input_file(path) as source:
@@ -253,7 +253,7 @@ def _rest(source: pa.NativeFile, size: int) -> bytes:
         raise ConnectionFailure(f"could not read a row to its end: {told}") from None
 
 
-def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:
+def run_copy(item: CopyItem) -> Iterator[EncodedFile | Failed]:
     """In a task; an expected error comes back as a value."""
     try:
         yield _copy(item)
@@ -261,7 +261,7 @@ def run_copy(item: CopyItem) -> Iterator[CopiedFile | Failed]:
         yield Failed(0, error)
 
 
-def _copy(item: CopyItem) -> CopiedFile:
+def _copy(item: CopyItem) -> EncodedFile:
     """The file's name is this attempt's own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
@@ -271,11 +271,11 @@ def _copy(item: CopyItem) -> CopiedFile:
         filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
             for batch in scan(item.storage, item.table_uri, item.file, scanned):
-                for rows in _parts(_filtered(batch, item.predicate)):
-                    messages = _encoded(rows, item)
+                for rows in _parts(_filter_rows(batch, item.predicate)):
+                    messages = _encode(rows, item)
                     target.write(messages)
                     portions.append((rows.num_rows, len(messages)))
-    return CopiedFile(uri, tuple(portions))
+    return EncodedFile(uri, tuple(portions))
 
 
 def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
@@ -284,7 +284,7 @@ def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
         yield from slices(part, _PORTION)
 
 
-def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
+def _filter_rows(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | pa.Table:
     if predicate is None:
         return batch
     duck = connection()
@@ -299,7 +299,7 @@ def _filtered(batch: pa.RecordBatch, predicate: str | None) -> pa.RecordBatch | 
         duck.unregister("rows_to_filter")
 
 
-def _encoded(rows: pa.RecordBatch, item: CopyItem) -> bytes:
+def _encode(rows: pa.RecordBatch, item: CopyItem) -> bytes:
     sent = [column for column in item.columns if column.sent]
     if item.encoding is Encoding.ARROW:
         return _stream(rows.select([column.scanned.name for column in sent]))

@@ -25,7 +25,7 @@ _VALUE_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
-class Share:
+class CopyShare:
     """Rows of a file of the table with number ``table``; ``size``: bytes, estimated."""
 
     table: int
@@ -33,23 +33,23 @@ class Share:
     size: int
 
 
-def waves(files: Iterable[tuple[int, ScanFile, int]]) -> Iterator[list[Share]]:
+def waves(files: Iterable[tuple[int, ScanFile, int]]) -> Iterator[list[CopyShare]]:
     """``files``: number of the table, file, columns that are sent."""
-    most = room = _FIRST_WAVE_BYTES
-    wave: list[Share] = []
+    limit = room = _FIRST_WAVE_BYTES
+    wave: list[CopyShare] = []
     for table, file, columns in files:
         row_size = max(file.size // max(1, file.rows), _VALUE_BYTES * columns, 1)
         start = None if file.rows == 0 else 0
         while start is not None:
-            rows = max(1, min(room, _share_bytes(most)) // row_size)
+            rows = max(1, min(room, _share_bytes(limit)) // row_size)
             share = _share(file, start, rows)
-            wave.append(Share(table, share, _size(share, row_size)))
+            wave.append(CopyShare(table, share, _size(share, row_size)))
             start = share.stop
             room -= wave[-1].size
             if room < row_size:
                 yield wave
-                most = min(2 * most, _WAVE_BYTES)
-                room, wave = most, []
+                limit = min(2 * limit, _WAVE_BYTES)
+                room, wave = limit, []
     if wave:
         yield wave
 

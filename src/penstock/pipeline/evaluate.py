@@ -102,7 +102,7 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
     return kept
 
 
-def told_error(text: str) -> PenstockError | None:
+def error_in_text(text: str) -> PenstockError | None:
     """The error of an evaluation that an exception of Spark's tells of."""
     found = _RETOLD.search(text)
     return None if found is None else PenstockError(found[2], sqlstate=found[1])

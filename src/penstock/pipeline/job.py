@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, or none where the work is small.
+"""The one Spark job of a batch, or none where the work is small; jobs that are cancelled together.
 
 In: items of work, each with its estimated cost. Out: their results, in no order. Items are packed
 into as many partitions as the cluster works on side by side, because a task costs more than most
@@ -9,12 +9,16 @@ process, by the same functions: most transactions change a few rows.
 
 Spark may run a task twice, after an error or beside a slow one, and takes the result of one of the
 attempts: what an item writes has a name that is made in the task, and is known by its result only.
+
+Jobs that one statement of a session runs are a group: a cancelled one's jobs fail, those that it
+has not begun too.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -62,8 +66,10 @@ def run_job(
         work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
         answers: list[Answer] = work.collect()
     finally:
-        context.setJobDescription(None)
-    return [result for answer in checked(answers, len(items), name) for result in answer.results]
+        context.setJobDescription(None)  # type: ignore[arg-type]
+    return [
+        result for answer in check_answers(answers, len(items), name) for result in answer.results
+    ]
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def run_task(
             yield Answer(number, tuple(run(item)))
 
 
-def checked(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
+def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[Answer]:
     """The answers, when they are complete. Raises PenstockError."""
     numbers = [answer.item for answer in answers]
     if sorted(numbers) != list(range(items)):
@@ -103,3 +109,28 @@ def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ..
         packed[number].append(item)
         heapq.heappush(loads, (load + cost, number))
     return [tuple(part) for part in packed if part]
+
+
+_GROUP: Final = "spark.jobGroup.id"
+
+
+class JobGroups:
+    """Of one Spark session; threads may share it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+
+    @contextmanager
+    def group(self, name: str) -> Iterator[None]:
+        """Jobs that this thread runs inside belong to the group."""
+        self._context.setJobGroup(name, "penstock: statement")
+        try:
+            yield
+        finally:
+            self._context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+            self._context.setJobDescription(None)  # type: ignore[arg-type]
+
+    def interrupt(self, name: str) -> None:
+        """Cancel the group, from any thread."""
+        scala = self._context._jsc.sc()  # Python's cancelJobGroup lets the next job run
+        scala.cancelJobGroupAndFutureJobs(name)

@@ -1,7 +1,7 @@
 """What changes do to keys: DuckDB groups events by key, of any type.
 
 In: a run of changes and their key columns. Out: per distinct key its first and last event and the
-balance, and all events with their key's number for whoever follows single rows. An event is an
+balance, and all events with their key's number, to follow single rows. An event is an
 integer, a change's position * 4 + what the change does to the key: REMOVE, TOUCH or CREATE. A
 change of the key itself is two events: REMOVE of the old key, CREATE of the new one.
 """

@@ -22,9 +22,8 @@ from penstock.errors import StorageError
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import is_local, local_path
-from penstock.pipeline.columns import Integers, rank
+from penstock.pipeline.columns import Integers, rank, signs
 from penstock.pipeline.duck import connection
-from penstock.pipeline.identity import signs
 from penstock.pipeline.payload import Payload
 
 _POSITION: Final = "file_row_number"

@@ -16,9 +16,8 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation
 from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.changes import DELETE, INSERT, Changes
-from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.columns import Integers, Mask, signs
 from penstock.pipeline.duck import connection
-from penstock.pipeline.identity import signs
 from penstock.pipeline.net_change import NetChange, Skipped
 
 

@@ -48,7 +48,7 @@ def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> 
     Raises FeatureNotSupported for columns that values are not compared of here.
     """
     key = _key(table, columns)
-    within = _bound(bound, [columns.by_source[c.name] for c in key])
+    within = _convert_bound(bound, [columns.by_source[c.name] for c in key])
     return Level(table.name, key, ((within, 0),), 1)
 
 
@@ -79,7 +79,7 @@ def routing_of(tree: Sequence[LakeTable], root: TableSchema) -> tuple[Level, tup
                 default = below(child)
             else:
                 partitions.append(
-                    (_bound(bound, [root.by_source[c.name] for c in key]), below(child))
+                    (_convert_bound(bound, [root.by_source[c.name] for c in key]), below(child))
                 )
         return Level(table.name, key, tuple(partitions), default)
 
@@ -117,7 +117,7 @@ def _key(table: LakeTable, root: TableSchema) -> tuple[KeyColumn, ...]:
     return tuple(found)
 
 
-def _bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
+def _convert_bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
     match bound.strategy:
         case Strategy.HASH:
             return HashBound(bound.modulus, bound.remainder)

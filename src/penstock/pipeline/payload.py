@@ -27,6 +27,7 @@ from penstock.lakehouse.storage import (
 )
 
 INLINE_BYTES: Final = 1 << 20
+"""What is smaller goes with the task, the rest by a file in the staging area."""
 _STAGING: Final = "_penstock/staging"
 
 

@@ -1,9 +1,10 @@
-"""Changes of Delta tables as messages of pgoutput: one Spark job a bundle, more where it is large.
+"""Changes of Delta tables as messages of pgoutput: one Spark job for a wave of tables, two more for
+a table that is too large for a task, none where there is little.
 
 In: for each table of a transaction, which rows came and went, and how the table is published. Out:
-encoded messages in order: table by table, deletes before updates before inserts. Executors read the
-rows, cancel equal ones, pair old and new ones by key, filter and encode them; what is large comes
-back through the staging area. The row work itself is ``change_rows``.
+encoded messages in order: table by table, deletes before updates before inserts. Tasks read the
+rows, cancel equal ones, pair old and new ones, filter and encode them; what is large comes back
+through the staging area. The row work itself is ``change_rows``.
 
 Memory: of many files only so many are worked on that the staging area holds a bounded part of the
 messages, and the driver a few megabytes of them. A table whose rows went and came is one piece,

@@ -75,11 +75,11 @@ def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
             held = [n for n in item.schema.names if n in there and n not in item.constants]
             # without any of them, some column tells how many rows there are
             for start, batch in read_batches(
-                parquet, held or there[:1], most_bytes=item.batch_bytes
+                parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield from _filled(_conform(_without(batch, here), item), item.generated)
+                yield from _fill_generated(_conform(_without(batch, here), item), item.generated)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
@@ -96,7 +96,9 @@ def _conform(batch: pa.RecordBatch, item: RewriteItem) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=item.schema)
 
 
-def _filled(batch: pa.RecordBatch, generated: GeneratedColumns | None) -> Iterator[pa.RecordBatch]:
+def _fill_generated(
+    batch: pa.RecordBatch, generated: GeneratedColumns | None
+) -> Iterator[pa.RecordBatch]:
     if generated is None:
         yield batch
     else:

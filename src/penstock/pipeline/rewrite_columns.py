@@ -1,11 +1,11 @@
 """Files rewritten because the columns of their table change: one new file for each old one.
 
 In: tables whose new columns are staged, and what all rows hold in the added ones. Out: files with
-the same rows, staged with them. A dropped column leaves the files, so that no column of its name,
-whoever adds it, shows what it held; an added one holds its default, or what it is made of, in the
-rows that are there.
-Older versions keep their files until VACUUM. The work is done before anything is locked: what was
-rewritten is kept by file, and whoever loses a race rewrites what has come since.
+the same rows, staged with them. A dropped column leaves the files, so that no column of its name
+that is added later shows what it held; an added one holds its default, or what it is made of, in
+the rows that are there. Older versions keep their files until VACUUM. The work is done before
+anything is locked: what was rewritten is kept by file, and after a lost race only what has come
+since is rewritten.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter, WrittenFile
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.routing import Level, by_leaf
 from penstock.pipeline.write import Destination
 
@@ -52,13 +53,16 @@ class RoutedWriter:
         """The finished files with the numbers of their destinations."""
         return [(at, file) for at, writer in self._writers.items() for file in writer.files]
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Raises ReplicationConflict (23514) for a row without a partition, StorageError."""
-        if self._routing is None:
-            self._write(0, pa.Table.from_batches([rows]))
-            return
+    def add(self, rows: pa.RecordBatch, leaves: Integers | None = None) -> None:
+        """``leaves``: of each row, where they are known. Raises ReplicationConflict (23514) for a
+        row without a partition, StorageError."""
         table = pa.Table.from_batches([rows])
-        for at, positions in by_leaf(self._routing.leaves(table)).items():
+        if self._routing is None:
+            self._write(0, table)
+            return
+        if leaves is None:
+            leaves = self._routing.leaves(table)
+        for at, positions in by_leaf(leaves).items():
             self._write(at, table.take(pa.array(positions)))
         while sum(writer.held_bytes for writer in self._writers.values()) > ROW_GROUP_BYTES:
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()

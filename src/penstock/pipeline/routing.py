@@ -3,7 +3,8 @@
 In: rows as Arrow, a ``Level``: a partitioned table with the bounds of its partitions, which may be
 levels themselves. Out: for each row the number of its leaf, or an error with PostgreSQL's words.
 Runs in the driver and in tasks. Values compare as in PostgreSQL: NaN is the greatest number, 0 is
--0, text is bytes (collation C). What may be a partition key is left to whoever makes the levels.
+-0, text is bytes (collation C). What may be a partition key is left to the one that makes the
+levels.
 """
 
 from __future__ import annotations

@@ -123,12 +123,12 @@ def _scan(
             if file.stop is not None and start >= file.stop:
                 return
             if end > file.start:
-                kept = _kept(gone, only, start, end, file)
+                kept = _kept_rows(gone, only, start, end, file)
                 positions = np.arange(start, end)
                 if kept is not None:
                     batch, positions = batch.filter(pa.array(kept)), positions[kept]
                 if batch.num_rows:
-                    yield positions, _named(batch, file, columns)
+                    yield positions, _rename_columns(batch, file, columns)
 
 
 def _positions(
@@ -139,7 +139,7 @@ def _positions(
     return deletion_vectors.read(storage, table_uri, dict(descriptor))
 
 
-def _kept(
+def _kept_rows(
     gone: BitMap, only: BitMap | None, start: int, end: int, file: ScanFile
 ) -> np.ndarray | None:
     """A mask of the rows from ``start`` to ``end``; None: all of them."""
@@ -155,7 +155,9 @@ def _kept(
     return mask
 
 
-def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn]) -> pa.RecordBatch:
+def _rename_columns(
+    batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn]
+) -> pa.RecordBatch:
     names = set(batch.schema.names)
     values = file.partition_values or {}
     arrays = []
@@ -165,7 +167,7 @@ def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn])
             arrays.append(_constant(values[column.delta], column.type, batch.num_rows))
         elif column.delta in names:
             array = batch.column(column.delta)
-            arrays.append(array if array.type == column.type else _converted(array, column))
+            arrays.append(array if array.type == column.type else _convert(array, column))
         else:
             arrays.append(pa.nulls(batch.num_rows, column.type))
     schema = pa.schema([pa.field(column.name, column.type) for column in columns])
@@ -174,7 +176,7 @@ def _named(batch: pa.RecordBatch, file: ScanFile, columns: Sequence[ScanColumn])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _converted(array: pa.Array, column: ScanColumn) -> pa.Array:
+def _convert(array: pa.Array, column: ScanColumn) -> pa.Array:
     """A file's column as the table has it now: types widen, and writers have their own layouts."""
     if _class(array.type) == _class(column.type) or pa.types.is_null(array.type):
         with contextlib.suppress(pa.ArrowException):

@@ -11,9 +11,10 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from pyspark import AccumulatorParam
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
@@ -24,9 +25,9 @@ _ENDED: Final = object()
 """There will be no more results."""
 
 
-class _Arrivals:
-    """AccumulatorParam. An accumulator is the way by which results of finished tasks reach
-    the driver at once, out of one job of all tasks. In executors it only collects."""
+class _Arrivals(AccumulatorParam[list[Result]]):
+    """The way by which results of finished tasks reach the driver at once, out of one job of all
+    tasks. In executors it only collects."""
 
     def __init__(self, deliver: Callable[[Result], None] | None = None) -> None:
         self._deliver = deliver
@@ -159,9 +160,10 @@ class CopyJob:
             self._arrived.put(error)
 
     def _run_wave(self, tasks: Sequence[CopyTask]) -> list[Result]:
-        arrivals = self._context.accumulator([], _Arrivals(self._deliver))
+        none: list[Result] = []
+        arrivals = self._context.accumulator(none, _Arrivals(self._deliver))
 
-        def run(partition: Iterator[CopyTask]) -> Iterator[Result]:
+        def run(partition: Iterable[CopyTask]) -> Iterator[Result]:
             for result in copy_units(partition):
                 arrivals.add([result])
                 yield result

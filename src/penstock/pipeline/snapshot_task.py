@@ -47,8 +47,9 @@ from penstock.walreceiver.snapshot_holder import lost_snapshot
 _BATCH_BYTES: Final = StatementOptions.BATCH_SIZE_HINT_BYTES.value
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
-"""The driver's session has locked the table (``walreceiver.table_locks``), but whoever waits to
-change the table stands before us in the queue, and waits for that session, which waits for us."""
+"""The driver's session has locked the table (``walreceiver.table_locks``), but a session that waits
+to change the table stands before us in the queue, and waits for that session, which waits for
+us."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LET_IT_PASS: Final = (
@@ -123,7 +124,7 @@ def copy_unit(task: CopyTask) -> Result:
     except PenstockError as error:
         return CopyFailed(task.number, error)
     except Exception as error:
-        return CopyFailed(task.number, _unexpected(error, task))
+        return CopyFailed(task.number, _unexpected_error(error, task))
 
 
 def _copy(task: CopyTask) -> list[CopiedFile]:
@@ -133,7 +134,7 @@ def _copy(task: CopyTask) -> list[CopiedFile]:
         for query in task.queries:
             for batch in _read(cursor, query, task):
                 sent += batch.num_rows
-                writer.add(_converted(batch, task))
+                writer.add(_convert(batch, task))
     try:
         _check(writer.files, sent, task)
     except BaseException:
@@ -174,7 +175,7 @@ def _session(task: CopyTask) -> Iterator[Any]:
     try:
         connection = dbapi.connect(task.conninfo, autocommit=True)
     except adbc_driver_manager.Error as error:
-        raise _named(connect_failure(_libpq_text(error)), task) from None
+        raise _name_table(connect_failure(_libpq_text(error)), task) from None
     with closing(connection), closing(connection.cursor()) as cursor:
         with _server_errors(task):
             cursor.execute(SESSION_SETTINGS)
@@ -205,7 +206,7 @@ def _read(cursor: Any, query: str, task: CopyTask) -> Iterator[pa.RecordBatch]:
         raise _stream_error(error, cursor, task) from None
 
 
-def _converted(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
+def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     """ADBC's batch in the target's types and names, without generated values."""
     published = {
         attribute.name: _column(batch.column(position), attribute, task)
@@ -302,12 +303,12 @@ def _libpq_text(error: Any) -> str:
     return re.split(r"\s*(Query was:|\. SQLSTATE:)", text)[0].strip()
 
 
-def _named(error: ConnectionFailure, task: CopyTask) -> ConnectionFailure:
+def _name_table(error: ConnectionFailure, task: CopyTask) -> ConnectionFailure:
     error.detail = f'Table "{task.table}".'
     return error
 
 
-def _unexpected(error: Exception, task: CopyTask) -> PenstockError:
+def _unexpected_error(error: Exception, task: CopyTask) -> PenstockError:
     return PenstockError(
         f'initial copy of table "{task.table}" failed: {type(error).__name__}: {error}'
     )

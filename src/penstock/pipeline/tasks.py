@@ -104,7 +104,7 @@ def _run(item: Item) -> Iterator[Result]:
     if not len(hits.probe):
         return
     found = _bitmap(hits.probe)
-    repeated = BitMap() if len(found) == len(hits.probe) else _repeated(hits.probe)
+    repeated = BitMap() if len(found) == len(hits.probe) else _repeated_numbers(hits.probe)
     goes = _bitmap(hits.position[hits.probe < item.wanted])
     yield Located(
         where.work,
@@ -123,7 +123,7 @@ def _bitmap(numbers: Integers) -> BitMap:
     return BitMap(numbers.astype("uint32"))
 
 
-def _repeated(probe: Integers) -> BitMap:
+def _repeated_numbers(probe: Integers) -> BitMap:
     seen, twice = BitMap(), BitMap()
     for number in probe.tolist():
         (twice if number in seen else seen).add(number)

@@ -41,9 +41,9 @@ def positions_to_delete(
         found |= here
     wanted = BitMap(range(net.removed.num_rows))
     if exist := found - wanted:
-        raise key_exists(table, _numbered(net.absent, exist, net.removed.num_rows))
+        raise key_exists(table, _with_numbers(net.absent, exist, net.removed.num_rows))
     findings = [
-        (what, _numbered(net.removed, numbers))
+        (what, _with_numbers(net.removed, numbers))
         for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))
         if numbers
     ]
@@ -71,7 +71,7 @@ def missing_rows(
     return lacking if lacking.any() else None
 
 
-def _numbered(keys: pa.Table, numbers: BitMap, offset: int = 0) -> pa.Table:
+def _with_numbers(keys: pa.Table, numbers: BitMap, offset: int = 0) -> pa.Table:
     return keys.take(pa.array(np.array(numbers, np.int64) - offset))
 
 

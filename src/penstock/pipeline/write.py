@@ -101,12 +101,12 @@ def complete(completion: Completion, table_uri: str, path: str, hits: Hits) -> I
         destination, here = completion.destinations[part], to == part
         with open_parquet(table_uri, path) as parquet:
             writer = FileWriter(destination.storage, destination.table_uri, destination.schema)
-            found = _completed(completion, rows, parquet, position[here], index[here])
+            found = _complete(completion, rows, parquet, position[here], index[here])
             files = writer.write(destination.of(each) for each in found)
         yield Completed(part, files, int(here.sum()))
 
 
-def _completed(
+def _complete(
     completion: Completion,
     rows: pa.Table,
     parquet: pq.ParquetFile,

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import arrow_udf, col, collect_list, struct
+from pyspark.sql.functions import (  # type: ignore[attr-defined]
+    arrow_udf,
+    col,
+    collect_list,
+    struct,
+)
 
 from penstock.lakehouse.files import FileWriter, WrittenFile
 from penstock.lakehouse.storage import Storage

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.errors import report
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.frontend_messages import FrontendMessage
 
@@ -43,6 +44,10 @@ class Notice:
     detail: str | None = None
     hint: str | None = None
     sqlstate: str = "00000"
+
+    def report(self) -> str:
+        """The notice as psql prints it."""
+        return report(self.severity, self.message, self.detail, self.hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,17 +44,6 @@ def encode_frontend(message: m.FrontendMessage, encoding: ClientEncoding = UTF8)
     return _encode(message, encoding)
 
 
-def encode_password(payload: bytes) -> bytes:
-    """PasswordMessage, SASLInitialResponse or SASLResponse around its payload."""
-    return frame(b"p", payload)
-
-
-def sasl_initial_payload(mechanism: str, data: bytes | None) -> bytes:
-    """The payload of SASLInitialResponse."""
-    size = -1 if data is None else len(data)
-    return _string(mechanism, UTF8) + struct.pack("!i", size) + (data or b"")
-
-
 @singledispatch
 def _encode(message: object, encoding: ClientEncoding) -> bytes:
     raise TypeError(f"not a frontend message: {type(message).__name__}")

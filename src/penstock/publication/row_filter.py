@@ -16,7 +16,6 @@ from penstock.relation import AttGenerated
 from penstock.sql.coercion import to_boolean
 from penstock.sql.deparse import deparse
 from penstock.sql.expression_analysis import ExpressionAnalysis
-from penstock.sql.expression_grammar import parse_expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
     ArrayCoerceExpr,
@@ -30,6 +29,7 @@ from penstock.sql.primnodes import (
     substituted,
 )
 from penstock.sql.query.generated_column import analyze_generation
+from penstock.sql.query.parse_expression import parse_expression
 from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
 from penstock.sql.volatility import calls_mutable_function

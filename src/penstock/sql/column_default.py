@@ -9,7 +9,6 @@ definition.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -18,9 +17,10 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.array_literals import join_array, split_array
 from penstock.sql.coercion import element, to_target
 from penstock.sql.default_grammar import BOOLEANS, NOW, default_text
+from penstock.sql.expression_analysis import number
 from penstock.sql.fitting import fitted, rounded
 from penstock.sql.json_literals import read_json, read_jsonb
-from penstock.sql.literals import canonical
+from penstock.sql.literals import REG_TYPES, canonical
 from penstock.sql.primnodes import (
     UNKNOWN,
     ArrayCoerceExpr,
@@ -42,7 +42,6 @@ _STRINGS: Final = frozenset({_TEXT, _BPCHAR, _VARCHAR})
 _BITS: Final = {_INT2: 16, _INT4: 32, _INT8: 64}
 _OIDS: Final = 1 << 32
 _WORDS: Final = {"t": "true", "f": "false"}
-_INTEGER: Final = re.compile(r"-?(?:0[xXoObB][0-9a-fA-F_]+|[0-9_]+)")
 _READERS: Final[dict[int, Callable[[str], str]]] = {114: read_json, 3802: read_jsonb}
 """Types whose constants no expression has, but a default may be."""
 
@@ -71,6 +70,8 @@ def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime
     reader = _READERS.get(type_oid)
     if reader is not None and given.type == UNKNOWN:
         return Const(type_oid, reader(given.text or ""))
+    if type_oid in REG_TYPES:
+        raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
     found = to_target(given, type_oid, typmod, "a", Form.IMPLICIT)
     if found is None:
         raise PenstockError(
@@ -91,17 +92,12 @@ def _constant(default: str, now: datetime | None) -> Const:
         return Const(_TIMESTAMPTZ, text)
     if default in BOOLEANS:
         return Const(_BOOL, text)
-    number = canonical(text, _NUMERIC)
-    if _INTEGER.fullmatch(text):
-        for type_oid in (_INT4, _INT8):
-            if _in_range(number, type_oid):
-                return Const(type_oid, number)
-    return Const(_NUMERIC, number)
+    return number(text.replace("_", ""))
 
 
-def _in_range(number: str, type_oid: int) -> bool:
+def _in_range(whole: str, type_oid: int) -> bool:
     half = 1 << _BITS[type_oid] - 1
-    return -half <= int(number) < half
+    return -half <= int(whole) < half
 
 
 def _value(node: Node) -> str | None:
@@ -138,10 +134,10 @@ def _array(node: ArrayCoerceExpr) -> str | None:
 def _converted(text: str, source: int, target: int) -> str:
     """A cast by a function, of the types that constants have."""
     if target in _BITS:
-        number = rounded(text, 0)
-        if not _in_range(number, target):
+        whole = rounded(text, 0)
+        if not _in_range(whole, target):
             raise PenstockError(f"{type_name(target)} out of range", sqlstate="22003")
-        return number
+        return whole
     if target in (_NUMERIC, _FLOAT4, _FLOAT8):
         return canonical(text, target)
     if source == _BOOL and target in _STRINGS:

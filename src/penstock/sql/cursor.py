@@ -155,6 +155,10 @@ class Cursor:
         self.expect_symbol(")")
         return self._text[start:end]
 
+    def source_text(self) -> str:
+        """What comes from here on, of this statement and others."""
+        return self._text[self.token.start :]
+
     def rest_of_text(self) -> str:
         """Consume everything up to the statement's end; its source text."""
         start = self.token.start

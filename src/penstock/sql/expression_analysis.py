@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import singledispatchmethod
-from typing import ClassVar, Final
+from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import (
     array_of,
     coerce,
@@ -35,12 +35,12 @@ from penstock.sql.expressions import (
     CollateClause,
     ColumnRef,
     ConstKind,
+    Default,
     Expression,
     FuncCall,
     Indirection,
     ParamRef,
     SqlValueFunction,
-    SubLink,
     TypeCast,
     TypeName,
 )
@@ -68,6 +68,7 @@ from penstock.sql.primnodes import (
     Var,
     typmod_of,
 )
+from penstock.sql.query.parsenodes import ASubLink, SubLinkKind
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import named_type, types
 from penstock.sql.typmods import typmod_in
@@ -100,7 +101,7 @@ BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 class ExpressionAnalysis:
     """Resolves names and types. ``columns``: name to (type oid, typmod)."""
 
-    clause: ClassVar[str] = "WHERE"
+    clause: str = "WHERE"
     """Where the expression stands, as messages name it."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
@@ -135,15 +136,13 @@ class ExpressionAnalysis:
     @transform.register
     def _const(self, raw: AConst) -> Node:
         match raw.kind:
-            case ConstKind.INTEGER:
-                return Const(INT4, raw.value)
             case ConstKind.BOOLEAN:
                 return Const(BOOL, raw.value[0])
             case ConstKind.STRING:
                 return Const(UNKNOWN, raw.value)
             case ConstKind.NULL:
                 return Const(UNKNOWN, None)
-        return _large_number(raw.value)
+        return number(raw.value)
 
     @transform.register
     def _operator(self, raw: AExpr) -> Node:
@@ -197,6 +196,8 @@ class ExpressionAnalysis:
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:
+        if raw.variadic:
+            raise FeatureNotSupported("VARIADIC is not supported in expressions")
         arguments = [self.transform(argument) for argument in raw.arguments]
         return call(raw, arguments, self.clause)
 
@@ -278,8 +279,13 @@ class ExpressionAnalysis:
         raise FeatureNotSupported("rows are not supported in expressions")
 
     @transform.register
-    def _sublink(self, raw: SubLink) -> Node:
-        return OtherNode(BOOL if raw.boolean else UNKNOWN, "subquery")
+    def _sublink(self, raw: ASubLink) -> Node:
+        tests = (SubLinkKind.EXISTS, SubLinkKind.ANY, SubLinkKind.ALL)
+        return OtherNode(BOOL if raw.kind in tests else UNKNOWN, "subquery")
+
+    @transform.register
+    def _default(self, raw: Default) -> Node:
+        raise SqlSyntaxError("DEFAULT is not allowed in this context")
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:
@@ -288,13 +294,19 @@ class ExpressionAnalysis:
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:
         node = self.transform(raw.argument)
+        if raw.field:
+            raise PenstockError(
+                f"column notation .{raw.field} applied to type {type_name(node.type)}, which is"
+                " not a composite type",
+                sqlstate="42809",
+            )
         if not element(node.type):
             raise PenstockError(
                 f"cannot subscript type {type_name(node.type)} because it does not support"
                 " subscripting",
                 sqlstate="42804",
             )
-        return OtherNode(element(node.type), "subscript")
+        return OtherNode(node.type if raw.slice else element(node.type), "subscript")
 
 
 def find_type(name: TypeName) -> tuple[int, int]:
@@ -308,8 +320,8 @@ def find_type(name: TypeName) -> tuple[int, int]:
     return (type_.array if name.array else type_.oid), typmod
 
 
-def _large_number(text: str) -> Const:
-    """make_const: what looks like a float may be a bigint."""
+def number(text: str) -> Const:
+    """make_const: of the least type that holds it, integer, bigint or numeric."""
     digits = text[1:] if text[:1] == "-" else text
     if digits.isdigit() or digits[:2].lower() in ("0x", "0o", "0b"):
         value = int(text, 0 if not digits.isdigit() else 10)

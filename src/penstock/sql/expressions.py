@@ -1,8 +1,8 @@
 """Value expressions as they were written: raw parse trees (parsenodes.h).
 
-In: what the grammar found. Out: frozen nodes with PostgreSQL's names, nothing looked up: a name
-may be a column or not, a literal has no type yet. ``expression_analysis`` makes typed trees of
-them (``primnodes``).
+In: what PostgreSQL's grammar found (``query.raw_expressions``). Out: frozen nodes with PostgreSQL's
+names, nothing looked up: a name may be a column or not, a literal has no type yet.
+``expression_analysis`` makes typed trees of them (``primnodes``).
 """
 
 from __future__ import annotations
@@ -135,19 +135,42 @@ class CollateClause(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class FuncCall(Expression):
-    """``name(arguments)``. ``sql_syntax``: written with words of its own, as EXTRACT(x FROM y).
+class SortBy:
+    """``nulls_first`` None: as the direction has it."""
 
-    ``window``: with OVER. ``star``: ``count(*)``. ``decorated``: DISTINCT, ORDER BY, FILTER,
-    VARIADIC or named arguments, which only aggregates and polymorphic functions have.
-    """
+    expression: Expression
+    descending: bool = False
+    nulls_first: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDef:
+    """``name``: of WINDOW, or of OVER name; ``refname``: in OVER (name ...); ``frame``: bits of
+    FRAMEOPTION (parsenodes.h)."""
+
+    name: str | None
+    refname: str | None
+    partition: tuple[Expression, ...]
+    order: tuple[SortBy, ...]
+    frame: int
+    start: Expression | None
+    end: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
+class FuncCall(Expression):
+    """``name(arguments)``. ``sql_syntax``: written with words of its own, as EXTRACT(x FROM y);
+    ``star``: ``count(*)``. The rest is what only aggregates and window functions have."""
 
     name: tuple[str, ...]
     arguments: tuple[Expression, ...]
     sql_syntax: bool = False
     star: bool = False
-    window: bool = False
-    decorated: bool = False
+    distinct: bool = False
+    order: tuple[SortBy, ...] = ()
+    filter: Expression | None = None
+    over: WindowDef | None = None
+    variadic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +212,31 @@ class ARow(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class SubLink(Expression):
-    """A subquery, not looked into. ``boolean``: EXISTS, IN or ANY."""
+class SqlValueFunction(Expression):
+    """CURRENT_USER, CURRENT_DATE and the like. ``typmod``: the digits of CURRENT_TIME(3), or -1."""
 
-    boolean: bool = True
+    name: str
+    typmod: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class SqlValueFunction(Expression):
-    """CURRENT_USER, CURRENT_DATE and the like."""
+class Subscript:
+    """``[index]``"""
 
-    name: str
+    index: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Indirection(Expression):
-    """``argument[...]``, ``(argument).field``: subscripts and fields."""
+    """``argument[...]``, ``(argument).field``. ``slice``: a subscript has a colon; ``field``: the
+    first of them, "" where there are subscripts only; ``steps``: all of them, but for slices."""
 
     argument: Expression
+    slice: bool = False
+    field: str = ""
+    steps: tuple[Subscript | str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Default(Expression):
+    """DEFAULT in place of a value."""

@@ -1,14 +1,15 @@
 """Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
 
-In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion where the name is a type's.
-Aggregates, window functions and functions that return sets are refused.
+In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion where the name is a type's;
+of any call the function that it means. Where aggregates may be is left to ``query``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import PenstockError
 from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.candidates import find_function
 from penstock.sql.coercion import Path, coerce, pathway
@@ -18,39 +19,74 @@ from penstock.sql.primnodes import UNKNOWN, Const, Form, FuncExpr, Node
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import named_type
 
+FUNCTION, AGGREGATE, WINDOW = "f", "a", "w"
 _HINT: Final = (
     "No function matches the given name and argument types. "
     "You might need to add explicit type casts."
 )
 
 
-def call(raw: FuncCall, arguments: list[Node], clause: str = "WHERE") -> Node:
-    """The typed call. ``clause``: where it stands. Raises 42883, 42725, 42803, 42P20, 0A000."""
-    if len(raw.name) > 1:
-        raise PenstockError(f'schema "{raw.name[0]}" does not exist', sqlstate="3F000")
-    (name,) = raw.name
-    if raw.window:
-        raise PenstockError(f"window functions are not allowed in {clause}", sqlstate="42P20")
-    kinds = {function.kind for function in functions_by_name().get(name, ())}
-    if raw.star or raw.decorated:
-        _refuse_decorated(raw, kinds, clause)
-    wanted = [argument.type for argument in arguments]
-    exact = _exact(name, wanted)
-    if exact is None and len(arguments) == 1:
+def call(
+    raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE", *, sets: bool = False
+) -> Node:
+    """The typed call of a plain function. ``clause``: where it stands, in which there are no
+    aggregates; ``sets``: it may return them. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
+    name = function_name(raw)
+    if len(arguments) == 1 and _exact(name, [arguments[0].type]) is None:
         coercion = _as_coercion(name, arguments[0])
         if coercion is not None:
+            _check_decorations(raw, name, FUNCTION)
             return coercion
-    found = find_function(name, wanted)
+    function, nodes, result = found_function(raw, arguments)
+    if function.kind in (AGGREGATE, WINDOW):
+        raise not_allowed(raw, clause)
+    if function.returns_set and not sets:
+        raise PenstockError(
+            f"set-returning functions are not allowed in {clause}", sqlstate="0A000"
+        )
+    form = Form.SQL if raw.sql_syntax else Form.CALL
+    return FuncExpr(result, function.oid, name, nodes, form)
+
+
+def function_name(raw: FuncCall) -> str:
+    """Without a schema, which pg_catalog alone would be. Raises PenstockError (3F000)."""
+    if len(raw.name) > 1:
+        raise PenstockError(f'schema "{raw.name[0]}" does not exist', sqlstate="3F000")
+    return raw.name[0]
+
+
+def found_function(
+    raw: FuncCall, arguments: Sequence[Node]
+) -> tuple[Function, tuple[Node, ...], int]:
+    """The function of any kind, its coerced arguments, its result (func_get_detail). Raises
+    PenstockError (42883, 42725, 42809)."""
+    name = function_name(raw)
+    wanted = [argument.type for argument in arguments]
+    found = find_function(name, wanted, variadic=raw.variadic)
     if found is None:
         shown = ", ".join(type_name(oid) for oid in wanted)
         raise PenstockError(
             f"function {name}({shown}) does not exist", hint=_HINT, sqlstate="42883"
         )
     function = functions()[found.row.oid]
-    _refuse_kind(function, clause)
-    nodes, result = coerced(tuple(arguments), found.arguments, function.result)
-    form = Form.SQL if raw.sql_syntax else Form.CALL
-    return FuncExpr(result, function.oid, name, nodes, form)
+    _check_decorations(raw, name, function.kind)
+    if function.kind == AGGREGATE and not arguments and not raw.star:
+        raise PenstockError(
+            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
+        )
+    return function, *coerced(tuple(arguments), found.arguments, function.result)
+
+
+def not_allowed(raw: FuncCall, clause: str) -> PenstockError:
+    """An aggregate or window function where none may be."""
+    if raw.over is None:
+        return PenstockError(f"aggregate functions are not allowed in {clause}", sqlstate="42803")
+    return PenstockError(f"window functions are not allowed in {clause}", sqlstate="42P20")
+
+
+def kinds(name: str) -> frozenset[str]:
+    """Which kinds of functions have a name (prokind)."""
+    return frozenset(function.kind for function in functions_by_name().get(name, ()))
 
 
 def _exact(name: str, wanted: list[int]) -> Function | None:
@@ -72,29 +108,18 @@ def _as_coercion(name: str, argument: Node) -> Node | None:
     return None
 
 
-def _no_aggregates(clause: str) -> PenstockError:
-    return PenstockError(f"aggregate functions are not allowed in {clause}", sqlstate="42803")
-
-
-def _refuse_decorated(raw: FuncCall, kinds: set[str], clause: str) -> None:
-    if "a" in kinds:
-        raise _no_aggregates(clause)
-    if raw.star:
-        raise PenstockError(
-            f"{raw.name[-1]}(*) specified, but {raw.name[-1]} is not an aggregate function",
-            sqlstate="42809",
-        )
-    raise FeatureNotSupported("DISTINCT, VARIADIC and FILTER are not supported in expressions")
-
-
-def _refuse_kind(function: Function, clause: str) -> None:
-    if function.kind == "a":
-        raise _no_aggregates(clause)
-    if function.kind == "w":
-        raise PenstockError(
-            f"window function {function.name} requires an OVER clause", sqlstate="42809"
-        )
-    if function.returns_set:
-        raise PenstockError(
-            f"set-returning functions are not allowed in {clause}", sqlstate="0A000"
-        )
+def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
+    """What only aggregates and window functions have."""
+    if kind == WINDOW and raw.over is None:
+        raise PenstockError(f"window function {name} requires an OVER clause", sqlstate="42809")
+    if kind in (AGGREGATE, WINDOW):
+        return
+    for given, word, what in (
+        (raw.star, f"{name}(*)", "an aggregate function"),
+        (raw.distinct, "DISTINCT", "an aggregate function"),
+        (raw.order, "ORDER BY", "an aggregate function"),
+        (raw.filter, "FILTER", "an aggregate function"),
+        (raw.over, "OVER", "a window function nor an aggregate function"),
+    ):
+        if given:
+            raise PenstockError(f"{word} specified, but {name} is not {what}", sqlstate="42809")

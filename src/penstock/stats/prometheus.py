@@ -23,11 +23,11 @@ from penstock.stats.report import (
 )
 
 _Field = tuple[str, str, str]
-"""Name behind the prefix, attribute of the report, help. Names with _total are counters."""
+"""Name after the prefix, attribute of the report, help. Names with _total are counters."""
 
 _SLOT: Final[Sequence[_Field]] = (
     ("active", "active", "Whether a client streams from the slot."),
-    ("lost", "lost", "Whether the slot is invalid and its subscriber must be copied anew."),
+    ("lost", "lost", "Whether the slot is invalid and its subscriber must be copied again."),
     ("confirmed_flush_lsn", "confirmed_flush_lsn", "Position that the client has confirmed."),
     ("lag_bytes", "lag_bytes", "From the confirmed position to the end of the node's log."),
     ("waiting_transactions", "waiting_transactions", "Transactions that are not confirmed."),
@@ -43,7 +43,7 @@ _SENDER: Final[Sequence[_Field]] = (
     ("lag_seconds", "lag_seconds", "Age of the first transaction that is not flushed; 0: none."),
 )
 _SUBSCRIPTION: Final[Sequence[_Field]] = (
-    ("enabled", "enabled", "Whether the subscription shall run."),
+    ("enabled", "enabled", "Whether the subscription is to run."),
     ("stopped", "stopped", "Whether an error has stopped it for good."),
     ("received_lsn", "received_lsn", "The publisher's position up to which was received."),
     ("cut_lsn", "cut_lsn", "The publisher's position of the last cut: durable and acknowledged."),

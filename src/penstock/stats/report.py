@@ -1,6 +1,6 @@
 """A node at one moment, in numbers.
 
-In: what the node puts together. Out: frozen values for whoever shows them. LSNs are positions in
+In: what the node puts together. Out: frozen values for views and metrics. LSNs are positions in
 bytes; of the node's own log for slots and walsenders, of the publisher's for subscriptions. Ages
 and lags are seconds; None: not known.
 """

@@ -2,7 +2,7 @@
 
 In: what the node has recorded, what the server answers, what the last cut and the tables' logs
 hold; all of them values. Out: nothing, or the error that says which of them is another one or went
-back, and the way on. Pure; ``publisher_state`` asks the server and ``worker`` calls, once at each
+back, and the way on. Pure; ``witness`` asks the server and ``worker`` calls, once at each
 connection, before anything is created, streamed or acknowledged.
 
 What holds when nothing is wrong, after any crash of either side:

@@ -36,7 +36,7 @@ from penstock.subscription.timing import Phases
 log = logging.getLogger(__name__)
 
 _COMMITS_AT_ONCE: Final = 8
-_MOST_RACES: Final = 10
+_MAX_RACES: Final = 10
 _OPERATION: Final = "REPLICATION"
 
 
@@ -106,7 +106,7 @@ class Applier:
         """
         relations = dict(self._decoder.relations)
         self._phases = Phases()
-        for _ in range(_MOST_RACES):
+        for _ in range(_MAX_RACES):
             try:
                 rows = self._stage_and_commit(batch)
                 break
@@ -114,11 +114,12 @@ class Applier:
                 return None
             except CommitConflict as conflict:
                 log.info("%s: working the batch again", conflict.message)
+                # the batch has the Relation messages that were decoded since; they come again
                 self._decoder.relations = dict(relations)
         else:
             raise CommitConflict(
                 f'others have committed to the tables of subscription "{self._subscription}" '
-                f"{_MOST_RACES} times in a row",
+                f"{_MAX_RACES} times in a row",
                 hint="Let one writer at a time commit to a replicated table.",
             )
         failpoint(BEFORE_CUT)

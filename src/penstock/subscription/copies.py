@@ -4,7 +4,7 @@ In: rows of pg_subscription_rel in state i and d. Out: rounds of ``tablesync`` o
 own; a table whose copy fails keeps its error in the status and is copied again after
 ``wal_retrieve_retry_interval``, as the apply worker of PostgreSQL starts a tablesync worker again.
 Neither the stream nor other tables wait for it, and whatever the error is, it stops nothing: with
-the cause its error goes.
+the cause its error goes. Where the publisher's role lacks a right, the hint is the GRANT.
 
 All methods are called by the apply worker's thread.
 """
@@ -27,8 +27,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
-from penstock.subscription.rights import NO_RIGHT, missing_right
-from penstock.subscription.shown import Shown
+from penstock.sql.quoting import quote_identifier
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,
@@ -36,8 +35,26 @@ from penstock.subscription.tablesync import (
     recover,
     run_round,
 )
-from penstock.subscription.worker_status import WorkerStatus
+from penstock.subscription.worker_status import Shown, WorkerStatus
 from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+
+NO_RIGHT: Final = "42501"
+
+
+def missing_right(rel: SubscriptionRel, conninfo: str) -> str:
+    """GRANTs for the table, and for those that its owner makes later: default privileges are those
+    of the role that creates a table, so they are set for that one."""
+    user = ConnInfo.parse(conninfo).parameters.get("user")
+    role = "<the role of the connection>" if user is None else quote_identifier(user)
+    schema, table = quote_identifier(rel.schema), quote_identifier(rel.table)
+    return (
+        f"On the publisher: GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON TABLE "
+        f"{schema}.{table} TO {role}; the copy is tried again by itself. For tables to come, once "
+        "for each role that creates some: ALTER DEFAULT PRIVILEGES FOR ROLE <that role> IN SCHEMA "
+        f"{schema} GRANT SELECT ON TABLES TO {role};"
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +109,7 @@ class Copies:
         self._alone = False
         """One table a round: something that no table was named for has ended a round of several."""
         self.began_at: Lsn | None = None
-        """The last cut as a round began, whose tables the stream does not know yet. Nothing behind
+        """The last cut as a round began, whose tables the stream does not know yet. Nothing after
         it may be acknowledged."""
 
     @property
@@ -106,7 +123,7 @@ class Copies:
         self._settle()
         if self._round is None:
             # Before any streaming: a copy that was committed has its point in the past, and
-            # nothing behind that point may be acknowledged.
+            # nothing after that point may be acknowledged.
             self._recover()
             self.began_at = None
             self._finished = False

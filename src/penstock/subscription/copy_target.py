@@ -4,6 +4,12 @@ In: what the publisher says of a table, its row of pg_subscription_rel, the ware
 Delta table, and those of its partitions where it is partitioned on the node, prepared so that one
 commit of each replaces what an earlier copy has left. Rows that are not the subscription's own are
 never replaced. When a copy is made, and what is committed with it, is ``tablesync``'s.
+
+Several subscriptions may fill one table, as shards of it. Each applies its own changes, but a copy
+takes the place of all rows: those of another publisher would be gone, and nobody sends them again.
+So a copy replaces a table only where no other subscription, of this node or another one, dropped or
+not, has ever committed to it since this subscription's last copy. What that costs: nothing where
+one subscription alone has markers; else the log since the last copy.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.catalog import LakeTable
+from penstock.catalog.pg_subscription import is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
 from penstock.lakehouse.schema import TableSchema
@@ -23,8 +30,42 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import check_columns, check_key, open_leaf
-from penstock.subscription.shards import check_alone
 from penstock.walreceiver.table_info import PublishedTable
+
+_WAYS_ON: Final = (
+    "Move the table at {uri} away: the copy makes a new one, with rows of this subscription alone. "
+    "Or keep all rows as they are: take the table out of the publication, and into it again, each "
+    "time with the statement that follows."
+)
+_KEEP_ROWS: Final = "REFRESH PUBLICATION WITH (copy_data = false)"
+
+
+def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> None:
+    """Raises NotInPrerequisiteState where a copy for ``app_id`` would take rows that another
+    subscription may have in the table. ``name_of``: a subscription's name by its app id."""
+    others = {other for other in table.app_ids if is_app_id(other)} - {app_id}
+    if not others or not table.rows:
+        return
+    found = sorted(map(_named(name_of), table.filled_by(app_id, others)))
+    if found:
+        raise NotInPrerequisiteState(
+            f'target table "{table.name}" is filled by another subscription too',
+            detail=f"It holds changes of {', '.join(found)}. The copy would take the place of all "
+            "rows, and nobody sends the others again.",
+            hint=_WAYS_ON.format(uri=table.uri),
+            alter=_KEEP_ROWS,
+        )
+
+
+def _named(name_of: Callable[[str], str | None]) -> Callable[[str], str]:
+    def named(app_id: str) -> str:
+        name = name_of(app_id)
+        if name is None:
+            return f"a subscription that was dropped, or is another node's ({app_id})"
+        return f'subscription "{name}"'
+
+    return named
+
 
 log = logging.getLogger(__name__)
 

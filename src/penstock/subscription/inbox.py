@@ -52,7 +52,7 @@ class Piece:
         return MessageChunk.from_copy_data(self.spooled.load() if self.spooled else self.frames)
 
     def cut_after(self, commit: int) -> Piece:
-        """Split off the frames behind a Commit, of which this is the position."""
+        """Split off the frames after a Commit, of which this is the position."""
         end = commit + 1
         rest = Piece(self.frames[end:], [at - end for at in self.commits if at > commit])
         rest.size = sum(map(len, rest.frames))
@@ -138,6 +138,8 @@ class Inbox:
         with self._changed:
             if self._gathering:
                 return False
+            # Without a finished transaction nothing could be taken: what arrives goes on, and is
+            # spilled.
             return self._in_memory >= self._memory_bytes and self._transactions > 0
 
     def gather(self, on: bool) -> None:
@@ -248,6 +250,7 @@ class Inbox:
         """Move sealed pieces of the transaction that is still arriving to disk."""
         if self._in_memory < self._memory_bytes:
             return
+        # From the newest one back to the last Commit: all those are of one transaction.
         for piece in reversed(self._sealed):
             if piece.commits:
                 break
@@ -260,6 +263,7 @@ class Inbox:
         if not rest.frames:
             return
         follower = self._sealed[0] if self._sealed else self._open
+        # what is on disk stays there; the rest is a piece of its own in front of it
         if follower.spooled is not None:
             self._sealed.appendleft(rest)
             return

@@ -63,8 +63,8 @@ def flush_lsn(
 ) -> Lsn:
     """The LSN to acknowledge: the last cut (law 1), held back for tables that are joining.
 
-    A table copied at X needs every change behind X until it is part of the cuts, and a copy that
-    runs will have a point behind the cut at which it began; the slot must not pass either.
+    A table copied at X needs every change after X until it is part of the cuts, and a copy that
+    runs will have a point after the cut at which it began; the slot must not pass either.
     """
     if last_cut is None:
         return INVALID

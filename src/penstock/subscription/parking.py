@@ -3,7 +3,7 @@
 In: a table of a subscription, and the error of its own. Out: with ``stop`` the error is raised
 again, with the table's name and all ways on: it ends the session. With ``park`` the table leaves
 the open tables, and with them the cuts and what holds back the acknowledged LSN; the others go on.
-That it is parked is in the catalog before any cut can pass it by: whoever opens the tables next
+That it is parked is in the catalog before any cut can pass it by: the next to open the tables
 leaves it out too. REFRESH PUBLICATION copies it again, and so it does with a table whose error has
 stopped the subscription. Errors bring hints that say how to mend the cause, if it can be mended;
 what comes next is said here.
@@ -92,7 +92,7 @@ class Parking:
         if self._subscription.on_table_error != "park":
             self._stops_by(rel)
             raise _with_ways_on(rel, error, begun)
-        found = _parked(error, begun)
+        found = _parking_error(error, begun)
         self._record(rel, found)
         log.error(
             'table "%s" of subscription "%s" is parked, the others go on; because of:\n%s',
@@ -109,7 +109,7 @@ def is_own(error: PenstockError) -> bool:
     return isinstance(error, OWN_ERRORS)
 
 
-def _parked(error: PenstockError, begun: str) -> PenstockError:
+def _parking_error(error: PenstockError, begun: str) -> PenstockError:
     mended = None if isinstance(error, _MENDED_BY_A_COPY) else error.hint
     return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=begun)))
 

@@ -87,7 +87,7 @@ class Receiver:
             self._stopping.wait(_POLL)
             return
         frames = self._stream.receive(_POLL if self._inbox.empty() else self._idle)
-        # Read before the frames are handed over: whoever sees this position afterwards finds every
+        # Read before the frames are handed over: a reader of this position finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
         if frames:

@@ -62,7 +62,7 @@ class _Seen:
 def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[Share]:
     """One for each target with new changes; one with an error for each that cannot take them.
 
-    ``open_end``: end LSN of the transaction behind the chunk's last commit.
+    ``open_end``: end LSN of the transaction after the chunk's last commit.
     """
     for oid, seen in _by_relation(decoded).items():
         target, error = targets.of(oid), None
@@ -81,13 +81,13 @@ def shares(decoded: DecodedChunk, targets: Targets, open_end: Lsn) -> Iterator[S
 def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> PenstockError | None:
     for relation in seen.definitions(first):
         if relation.table_name != target.rel.table_name:
-            return _renamed(targets, target, relation)
+            return _rename_error(targets, target, relation)
     unreadable = (u.error for u in seen.unreadable if int(u.sequence[-1]) >= first)
     return next(unreadable, None)
 
 
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
-    """The first message of the first transaction that ended behind ``marker``.
+    """The first message of the first transaction that ended after ``marker``.
 
     Transactions come in the order of their commits, so everything before is in the table already.
     """
@@ -136,7 +136,7 @@ def _namesake(
     return None, None
 
 
-def _renamed(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
+def _rename_error(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
     name = target.rel.qualified_name
     error = RelationChanged(
         f'logical replication target relation "{relation.qualified_name}" does not exist',

@@ -71,7 +71,7 @@ class Decision:
 STOP: Final = Decision(Verdict.STOP)
 
 
-def most_tries(error: BaseException) -> int | None:
+def max_tries(error: BaseException) -> int | None:
     """How many times in a row an error is tried again; None for ever, 0 never."""
     match error:
         case AuthenticationFailure():
@@ -106,8 +106,8 @@ def decide(
     pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back to a
     restarted server at once.
     """
-    most = most_tries(error)
-    if most is not None and failures > most:
+    limit = max_tries(error)
+    if limit is not None and failures > limit:
         return STOP
     pause = min(longest_pause, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     jitter = random.random() if draw is None else draw

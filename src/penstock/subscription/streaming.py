@@ -43,6 +43,8 @@ _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox at most: a bound of the latency."""
 
 _PROTO_VERSION: Final = 1
+"""The lowest: what later ones add is streaming of transactions that have not committed, and
+two-phase commit, and neither has an effect here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ class Streaming:
         self._status.applied(
             batch.end_lsn, batch.commit_time / 1e6, batch.transactions, applied, self._targets
         )
+        # last: neither readers nor the publisher wait for it
         self._upkeep.after_cut()
 
     def _idle_cut(self, position: Lsn, stream: ChangeSource) -> None:

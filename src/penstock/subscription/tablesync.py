@@ -137,7 +137,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         # The locks' session, and those that copy, take the holder's snapshot: there is no other.
         work.check_connection(publisher.connection)
         publisher.connection.interrupt = work.check
-        sources = _prepared(work, _lockable(work, locks, rels), publisher)
+        sources = _prepare(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return
         snapshot_name, point = holder.open(work.check)
@@ -201,7 +201,7 @@ def _lockable(
     return [rel for rel in rels if (rel.schema, rel.table) not in refused]
 
 
-def _prepared(
+def _prepare(
     work: CopyRound, rels: Sequence[SubscriptionRel], publisher: Publisher
 ) -> list[tuple[SubscriptionRel, CopySource]]:
     """Tables with targets that take their rows."""
@@ -262,7 +262,7 @@ def recover(
     """Record copies that were committed before a crash, but not yet as state f.
 
     Where the table cannot be read, nobody knows; it is copied again, as a new membership: the
-    others need not wait, and what is acknowledged meanwhile cannot be behind a point of its own.
+    others need not wait, and what is acknowledged meanwhile cannot be after a point of its own.
     """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:

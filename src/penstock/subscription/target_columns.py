@@ -15,7 +15,7 @@ from penstock.relation import Relation
 from penstock.sql.quoting import quote_identifier, type_text
 
 
-def exchanged(
+def exchange_error(
     rel: SubscriptionRel, before: Relation | None, relation: Relation
 ) -> RelationChanged | None:
     """PostgreSQL never moves a column: where the order of names is another one, columns have

@@ -24,8 +24,7 @@ from penstock.errors import (
     StateMismatch,
 )
 from penstock.lakehouse.cuts import CutTable
-from penstock.lakehouse.log import log_folder
-from penstock.lakehouse.rewind import common_point
+from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -34,7 +33,7 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
-from penstock.subscription.target_columns import check_dropped, exchanged, unfilled_warning
+from penstock.subscription.target_columns import check_dropped, exchange_error, unfilled_warning
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
@@ -138,7 +137,7 @@ class Targets:
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
-        ``last_cut``: as the session begins; whoever makes cuts keeps it up to date.
+        ``last_cut``: as the session begins; kept up to date by the one that makes cuts.
         ``unanswered``: the worker's; None where there is one session only."""
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
@@ -194,11 +193,11 @@ class Targets:
         )
         self._open_partitions(target)
         if rel.relid is not None:
-            self._bound(target, rel.relid)
+            self._bind(target, rel.relid)
         self._by_name[rel.table_name] = target
         return target
 
-    def _bound(self, target: Target, relid: int) -> None:
+    def _bind(self, target: Target, relid: int) -> None:
         """One relation has one target: REFRESH finds out which of two it is."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
@@ -218,7 +217,7 @@ class Targets:
 
     def bind(self, target: Target, relid: int) -> None:
         """Bind a target of an older state store to a relation."""
-        self._bound(target, relid)
+        self._bind(target, relid)
         self._bindings.bind(target.rel, relid, None)
         target.rel = replace(target.rel, relid=relid)
 
@@ -379,7 +378,7 @@ class Targets:
         return names
 
     def _check_order(self, target: Target, relation: Relation) -> None:
-        error = exchanged(target.rel, target.followed, relation)
+        error = exchange_error(target.rel, target.followed, relation)
         if error is not None:
             self.record_conflict(target, error)
             raise error

@@ -44,7 +44,7 @@ class Unanswered:
         if not waiting:
             return
         if marker not in waiting:
-            table.commit(app_id=_APP_ID, version_marker=table.version + 1, operation=_OPERATION)
+            table.commit(app_id=_APP_ID, operation=_OPERATION)
         self._commits.difference_update({(table.id, lsn) for lsn in waiting})
 
     def has(self, table: DeltaTable, marker: int) -> bool:

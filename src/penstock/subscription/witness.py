@@ -1,9 +1,10 @@
 """Looks at whether publisher, slot, cuts and tables belong together, once a session.
 
-In: a session on the publisher, then the open tables. Out: the last cut, and the errors of
-``agreement``, those of one table to whoever parks it; the publisher's identity is recorded when it
-is first seen and after a promotion.
-What it costs: three queries, the cuts table's log, one small file, no Spark job.
+In: a session on the publisher, then the open tables. Out: what the publisher says about itself and
+the slot, the last cut, and the errors of ``agreement``, those of one table to be parked by the
+caller; the publisher's identity is recorded when it is first seen and after a promotion.
+What it costs: three queries, a fourth when the timeline has changed, the cuts table's log, one
+small file, no Spark job.
 """
 
 from __future__ import annotations
@@ -28,10 +29,36 @@ from penstock.subscription.agreement import (
     check_slot,
     check_table,
 )
-from penstock.subscription.publisher_state import publisher_state, server_identity
 from penstock.subscription.targets import Target, Targets
 from penstock.walreceiver.connection import Connection
-from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.publisher import Publisher, database, identify_system
+from penstock.walreceiver.slots import MISSING
+
+
+def publisher_state(
+    publisher: Publisher, slot: str | None, known: PublisherIdentity | None
+) -> PublisherState:
+    """Ask. Raises ConnectionFailure, PublisherError."""
+    # The slot first: it can only move up, and never beyond a position that is read later.
+    found = None if slot is None else publisher.slot_state(slot)
+    system = publisher.identify_system()
+    database_oid, in_recovery = publisher.database()
+    changed = known is not None and known.timeline != system.timeline
+    return PublisherState(
+        identity=PublisherIdentity(system.system_id, system.timeline, database_oid),
+        position=system.xlogpos,
+        in_recovery=in_recovery,
+        forks=publisher.timeline_history(system.timeline) if changed else {},
+        confirmed=None if found is None else found.confirmed_flush_lsn,
+        wal_status=MISSING if found is None else found.wal_status,
+    )
+
+
+def server_identity(connection: Connection) -> PublisherIdentity:
+    """Which server a connection has led to. Raises ConnectionFailure, PublisherError."""
+    system, (database_oid, _) = identify_system(connection), database(connection)
+    return PublisherIdentity(system.system_id, system.timeline, database_oid)
+
 
 log = logging.getLogger(__name__)
 

@@ -31,12 +31,11 @@ from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.shown import Shown
 from penstock.subscription.streaming import Streaming, StreamOptions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
-from penstock.subscription.worker_status import WorkerStatus
+from penstock.subscription.worker_status import Shown, WorkerStatus
 from penstock.walreceiver.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -231,6 +230,7 @@ class ApplyWorker:
 
     def _session(self) -> None:
         """Connect, bring the tables in, stream until something about them changes."""
+        # Before the tables are read: what changes from now on ends the session.
         self._changed.clear()
         self._stopped_by = None
         self.status.state = _CONNECTING

@@ -1,14 +1,16 @@
 """What a worker tells about itself while it runs (pg_stat_subscription, backend_status.c).
 
 In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
-about once a second. Numbers only; nothing is decided upon them.
+about once a second. Numbers only; nothing is decided upon them. As a session of pg_stat_activity a
+worker is shown by a ``Shown``, a Protocol that ``node`` fulfils.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -16,6 +18,7 @@ from penstock.catalog.pg_stat_subscription import STREAMING
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyProgress
+from penstock.relation import TableName
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
@@ -267,3 +270,17 @@ def _fields(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PenstockError):
         return {"error": error.message, "error_detail": error.detail, "error_hint": error.hint}
     return {**_NO_ERROR, "error": str(error)}
+
+
+class Shown(Protocol):
+    """One subscription's. Each context is a worker of PostgreSQL, from its start to its end, and
+    yields the pid that stands for it; ``end`` makes it end, from any thread."""
+
+    def apply(
+        self, status: WorkerStatus, end: Callable[[], None]
+    ) -> AbstractContextManager[int]: ...
+
+    def copies(
+        self, tables: Sequence[TableName], end: Callable[[], None]
+    ) -> AbstractContextManager[int]:
+        """Tables that are copied together."""

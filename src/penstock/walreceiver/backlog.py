@@ -7,7 +7,7 @@ whose result is copied sends 8 kB at a time.
 
 The function consumes what it returns, so it works on a temporary copy of the slot that ends with
 the connection. Windows bound what it holds at once, as it decodes a window to its end before it
-sends the first row. The subscription's own slot moves behind the cuts only (law 1).
+sends the first row. The subscription's own slot follows the cuts only (law 1).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Backlog:
         """Nothing is due: the publisher waits until its rows are read."""
 
     def wake(self) -> None:
-        """End a wait behind the end early; from any thread."""
+        """End a wait at the end early; from any thread."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class Backlog:
 def open_backlog(
     connection: Connection, slot: str, start: Lsn, options: PgoutputOptions, *, threshold: int
 ) -> Backlog | None:
-    """What waits in ``slot`` behind ``start``; None, and the connection closed, unless it is
+    """What waits in ``slot`` after ``start``; None, and the connection closed, unless it is
     more than ``threshold`` bytes of WAL and the publisher lets us copy the slot.
     """
     try:

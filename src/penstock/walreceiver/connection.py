@@ -48,7 +48,7 @@ class Connection:
         self.pgconn.nonblocking = 1
         self.interrupt: Callable[[], None] | None = None
         """Asked while a command runs; what it raises cancels the command on the publisher, closes
-        the session and goes to whoever waits."""
+        the session and goes to the one that waits."""
 
     @classmethod
     def connect(
@@ -133,7 +133,7 @@ class Connection:
                 pass
 
     def next_result(self, deadline: float | None = None) -> PGresult | None:
-        """The command's next result, None behind the last; waits until ``deadline`` (monotonic)."""
+        """The command's next result, None after the last; waits until ``deadline`` (monotonic)."""
         while self.pgconn.is_busy():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:

@@ -62,13 +62,13 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """A value in ``options``, where a backslash keeps a blank (pg_split_opts)."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
 SESSION_OPTIONS: Final = " ".join(
-    f"-c {name}={_escaped(value)}" for name, value in SETTINGS.items() if name not in _NEWER
+    f"-c {name}={_escape(value)}" for name, value in SETTINGS.items() if name not in _NEWER
 )
 """In the start-up packet, so that they hold for the first command already: the ADBC driver looks
 types up by names as it connects, and a time limit may be shorter than a command."""

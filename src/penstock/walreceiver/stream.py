@@ -177,10 +177,6 @@ class ReplicationStream:
             self._feedback.listens(time.monotonic())
         self._send_due(time.monotonic())
 
-    def send_status(self, write: Lsn, flush: Lsn, apply: Lsn, reply_requested: bool) -> None:
-        """Send a standby status update as given; a failure is reported by ``receive``."""
-        self._send(Status(write, flush, apply, reply_requested))
-
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the stream in order: CopyDone both ways, then two command completions.
 

@@ -4,8 +4,8 @@ In: published tables, and the snapshot at which they will be read. Out: a transa
 locks, and for each table that cannot be copied now, why. A snapshot protects rows, not files: what
 rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of blocks to another
 between two of our reads, or gives them an age at which the snapshot does not see them; TRUNCATE and
-DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. Whoever has waited for
-it for some seconds is let pass, and the table's copy begins again later.
+DETACH take them away. All of these need a lock that ACCESS SHARE keeps out. A session that has
+waited for it for some seconds is let pass, and the table's copy begins again later.
 
 The snapshot comes first, the locks after it. Making the slot waits for every transaction that
 writes, and one that wants to change a locked table counts as such before it waits for the lock:
@@ -42,8 +42,8 @@ _PATIENCE: Final = "1s"
 """How long a round waits for a lock, once; the table is tried again with the next."""
 
 _POLITENESS_S: Final = 3.0
-"""How long somebody else waits for a table before its copy is given up. Whoever reads the table
-waits behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
+"""How long somebody else waits for a table before its copy is given up. Readers of the table
+wait behind them, so it cannot be long; a careful migration gives up sooner, and comes again."""
 
 _WAITED_FOR: Final = (
     "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
@@ -146,7 +146,7 @@ class TableLocks:
         seen, current = _state(self._connection, locked), _state(now, locked)
         for name in locked:
             if not (self._before[name] == seen.get(name) == current.get(name)):
-                failed[name] = _changed(name)
+                failed[name] = _change_error(name)
         self._held = [name for name in tables if name not in failed]
         return failed
 
@@ -172,7 +172,7 @@ class TableLocks:
             self._connection.query("BEGIN TRANSACTION READ ONLY")
             passing.update(self._lock(staying))
         self._held = [name for name in staying if name not in passing]
-        return {name: _waited_for(name) for name in passing}
+        return {name: _queue_error(name) for name in passing}
 
     def check(self) -> None:
         """Raises ConnectionFailure when the session is gone, and the locks with it."""
@@ -205,7 +205,7 @@ class TableLocks:
         if not tables:
             return {}
         self._connection.query(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
-        if self._tried(f"LOCK TABLE {', '.join(map(self._target, tables))} IN ACCESS SHARE MODE"):
+        if self._try(f"LOCK TABLE {', '.join(map(self._target, tables))} IN ACCESS SHARE MODE"):
             return {}
         failed: dict[Name, PenstockError] = {}
         for name in tables:
@@ -214,10 +214,10 @@ class TableLocks:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                failed[name] = _refused(name, error)
+                failed[name] = _lock_error(name, error)
         return failed
 
-    def _tried(self, command: str) -> bool:
+    def _try(self, command: str) -> bool:
         with contextlib.suppress(PublisherError, UndefinedObject):
             self._in_savepoint(command)
             return True
@@ -229,14 +229,14 @@ class TableLocks:
         except PublisherError as error:
             if error.sqlstate != _NO_RIGHT:
                 raise
-            # LOCK TABLE wants the right on the whole table. Whoever may read some columns only
+            # LOCK TABLE wants the right on the whole table. A role that may read some columns only
             # locks it by reading; where that is not allowed either, the copy will say so.
             self._lock_by_reading(name)
 
     def _lock_by_reading(self, name: Name) -> None:
         rows = self._connection.query(
             "SELECT a.attname FROM pg_catalog.pg_attribute a"
-            f" WHERE a.attrelid = {quote_literal(_qualified(name))}::pg_catalog.regclass"
+            f" WHERE a.attrelid = {quote_literal(_quote_name(name))}::pg_catalog.regclass"
             " AND a.attnum > 0 AND NOT a.attisdropped"
             " AND pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT') LIMIT 1"
         )
@@ -257,7 +257,7 @@ class TableLocks:
     def _target(self, name: Name) -> str:
         """A partitioned table with its partitions, any other without what inherits from it."""
         kind, _ = self._before[name]
-        return ("" if kind == "p" else "ONLY ") + _qualified(name)
+        return ("" if kind == "p" else "ONLY ") + _quote_name(name)
 
 
 def _state(connection: Connection, tables: Iterable[Name]) -> dict[Name, tuple[str, str]]:
@@ -266,11 +266,11 @@ def _state(connection: Connection, tables: Iterable[Name]) -> dict[Name, tuple[s
     return {(str(s), str(t)): (str(kind), str(digest)) for s, t, kind, digest in rows}
 
 
-def _qualified(name: Name) -> str:
+def _quote_name(name: Name) -> str:
     return f"{quote_identifier(name[0])}.{quote_identifier(name[1])}"
 
 
-def _refused(name: Name, error: PenstockError) -> PenstockError:
+def _lock_error(name: Name, error: PenstockError) -> PenstockError:
     table = f"{name[0]}.{name[1]}"
     message = f'could not lock table "{table}" for its initial copy: {error.message}'
     if error.sqlstate != _LOCK_NOT_AVAILABLE:
@@ -281,12 +281,12 @@ def _refused(name: Name, error: PenstockError) -> PenstockError:
         "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
         hint="The copy is tried again by itself. To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
-        f" WHERE relation = {quote_literal(_qualified(name))}::regclass;",
+        f" WHERE relation = {quote_literal(_quote_name(name))}::regclass;",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
 
-def _waited_for(name: Name) -> PenstockError:
+def _queue_error(name: Name) -> PenstockError:
     return ObjectInUse(
         f'the initial copy of table "{qualified(*name)}" makes way',
         detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
@@ -296,7 +296,7 @@ def _waited_for(name: Name) -> PenstockError:
     )
 
 
-def _changed(name: Name) -> PenstockError:
+def _change_error(name: Name) -> PenstockError:
     return NotInPrerequisiteState(
         f'table "{name[0]}.{name[1]}" was changed while its initial copy began',
         detail="It was rewritten, truncated, or given other columns, partitions or publications, "

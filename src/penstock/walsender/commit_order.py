@@ -1,4 +1,4 @@
-"""In which order commits that were found together go into the log.
+"""In which order, and with which times, commits that were found together go into the log.
 
 In: what two looks at every table found. Out: transactions in order. Tables are looked at one after
 the other, so the first look may find a commit and miss one that came before it, in a table that it
@@ -7,19 +7,52 @@ second one found may have been preceded likewise: where it is later than everyth
 one found, it is left for the next time.
 
 Between tables the times that the writers wrote decide, and nothing else can: clocks of several
-writers may disagree, and a writer's clock may have gone back. Within a table the log decides.
+writers may disagree, and a writer's clock may have gone back. Within a table the log decides. What
+a subscription wrote between two cuts has the time of its publisher instead.
+
+Moves of rows between tables that were stopped in between go on first: the commits that they lack
+are put into the logs of the tables that the rows go to. Where a table cannot be written now, what
+has left for it waits, and so does what comes after it in the tables that it has left: nobody is
+told that rows have gone before they have come.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.catalog import Member
-from penstock.lakehouse.row_moves import Arrivals
+from penstock.catalog import CatalogTransaction, LakeTable, Member
+from penstock.lakehouse.row_moves import Arrivals, arrive
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.walsender.troubles import Troubles
+
+
+class CommitTimes:
+    """Of one log, for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._latest: int | None = None
+
+    def next(self, t: CatalogTransaction, moment: int) -> int:
+        """Microseconds since the Unix epoch for the transaction that is appended next."""
+        if self._latest is None:
+            self._latest = min(t.transactions.latest_commit_time(), now())
+        self._latest = max(self._latest, min(moment, now()))
+        return self._latest
+
+    def look_again(self) -> None:
+        """Another process has written to the log: what it gave out counts as well."""
+        self._latest = None
+
+
+def now() -> int:
+    """Microseconds since the Unix epoch."""
+    return time.time_ns() // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +149,43 @@ def _by_relation(members: Iterable[Member]) -> tuple[Member, ...]:
         first = whole.get(member.relation, member)
         whole[member.relation] = replace(member, from_version=first.from_version)
     return tuple(whole.values())
+
+
+log = logging.getLogger(__name__)
+
+
+def finish_moves(
+    warehouse: Warehouse,
+    tables: Mapping[int, LakeTable],
+    found: Sequence[Found],
+    troubles: Troubles,
+) -> tuple[bool, list[Found]]:
+    """Whether anything was put, and what of ``found`` is whole. ``tables``: by oid."""
+    arrived = False
+    unfinished: set[str | None] = set()
+    for item in found:
+        for arrivals in item.arrivals:
+            table = tables.get(arrivals.relation)
+            if table is None or table.uri is None:
+                log.error("rows were moved to a table that was dropped (%d)", arrivals.relation)
+                continue
+            here = False
+            with troubles.kept("moved rows", table.qualified_name):
+                put = arrive(warehouse.storage, warehouse.store, table.uri, arrivals)
+                arrived, here = arrived or put, True
+            if not here:
+                unfinished.add(arrivals.group)
+    return arrived, _whole(found, unfinished)
+
+
+def _whole(found: Sequence[Found], unfinished: Collection[str | None]) -> list[Found]:
+    """Without what belongs to an unfinished group, and what comes after it in its tables."""
+    waiting: set[int] = set()
+    whole: list[Found] = []
+    for item in found:
+        relations = {member.relation for member in item.members}
+        if relations & waiting or (item.group is not None and item.group in unfinished):
+            waiting |= relations
+        else:
+            whole.append(item)
+    return whole

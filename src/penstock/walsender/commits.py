@@ -16,11 +16,12 @@ from penstock.errors import StorageError
 from penstock.lakehouse.log import list_log, read_entry
 from penstock.lakehouse.row_moves import Arrivals, arrivals_of
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.truncate import is_truncate
-from penstock.lakehouse.user_metadata import group_of
+from penstock.lakehouse.user_metadata import group_of, is_truncate
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
+"""Of WAL for each file of a commit, besides the bytes that it adds: lags in bytes mean
+something."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; what is later, or before 1970, is no time of a commit."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")

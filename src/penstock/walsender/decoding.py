@@ -330,7 +330,7 @@ def _removed(error: VersionGone) -> RequiredChangesRemoved:
     return RequiredChangesRemoved(
         "can no longer get changes from this replication slot",
         detail=f"{error.message}: log retention or VACUUM has removed it.",
-        hint="Drop the slot and the subscription and subscribe anew: the table is copied again. "
+        hint="Drop the slot and the subscription and subscribe again: the table is copied again. "
         "Keep logs and files longer by delta.logRetentionDuration and "
         "delta.deletedFileRetentionDuration.",
     )

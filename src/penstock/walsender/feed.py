@@ -89,7 +89,7 @@ class ChangeSource(Protocol):
         """In the order of sending: each transaction from Begun to Ended, without pieces where
         nothing of it is published. The work is done before the first item comes.
 
-        Raises PenstockError, behind the end of the last transaction that can be sent. Close it.
+        Raises PenstockError, after the end of the last transaction that can be sent. Close it.
         """
 
 
@@ -165,11 +165,6 @@ class Feed:
         """Everything before it has been put into the queue."""
         return self._at
 
-    @property
-    def drained(self) -> bool:
-        """Whether nothing waits in the queue."""
-        return self._items.empty()
-
     def close(self) -> None:
         """End the thread; what it is at is given up."""
         self._stopping.set()
@@ -203,6 +198,7 @@ class Feed:
                     self._sequencer.wait(self._at, _WAIT_S, self._stopping)
                     self._bundle_bytes = _FIRST_BUNDLE_BYTES
         finally:
+            # Nobody takes these: closing them removes what waits in the staging area.
             if coming is not None and _succeeded(coming):
                 coming.result().rest.close()
 

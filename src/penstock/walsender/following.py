@@ -21,13 +21,12 @@ from penstock.catalog import (
     Sequenced,
     Subscription,
 )
-from penstock.catalog.dependency import delete_table
 from penstock.errors import StorageError
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.publication.members import Members
-from penstock.walsender.commit_times import CommitTimes, now
+from penstock.walsender.commit_order import CommitTimes, now
 from penstock.walsender.cut_commits import CutCommits, owners
 from penstock.walsender.own_commits import Owners
 from penstock.walsender.table_logs import TableLogs
@@ -86,7 +85,7 @@ class Following:
     def _check_log(self, table: LakeTable, at: Sequenced) -> None:
         newest = self.logs.newest(table)
         if not self.logs.same(table, at):
-            self._replaced(table, at)
+            self._replace(table, at)
         elif newest > at.version and not self.logs.has_entry(table, at.version + 1):
             self._gap(table, at, newest)
         elif at.table_id is None:
@@ -95,7 +94,7 @@ class Following:
                 if _still(t, table, at):
                     t.transactions.advance(table.oid, at.version, found)
 
-    def _replaced(self, table: LakeTable, at: Sequenced) -> None:
+    def _replace(self, table: LakeTable, at: Sequenced) -> None:
         """There is another log in the place of the one that was followed."""
         newest = self.logs.newest(table)
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
@@ -110,8 +109,9 @@ class Following:
         )
         with self._catalog.write() as t:
             if t.tables.find_oid(table.oid) is not None:
+                # the place in the log before the table goes: afterwards no publication has it
                 self._append_lost(t, table, at, at)
-                delete_table(t, table)
+                t.delete_table(table)
         self.logs.forget(table.oid)
         self.has_changed = True
 
@@ -157,7 +157,7 @@ class Following:
             if self.logs.seen(table):
                 with self._troubles.kept("log", table.qualified_name):
                     if not self.logs.same(table, followed.at[table.oid]):
-                        self._replaced(table, followed.at[table.oid])
+                        self._replace(table, followed.at[table.oid])
                         known.pop((table.schema, table.name), None)
         there = {CUTS_NAME, *(table.qualified_name for table in known.values())}
         for schema, name in table_names(self._warehouse):
@@ -209,7 +209,7 @@ class Following:
         with self._troubles.kept("log", table.qualified_name):
             if self.logs.goes_on(table, at, upto):
                 return True
-            self._replaced(table, at)
+            self._replace(table, at)
         return False
 
 

@@ -41,7 +41,8 @@ def as_then(table: LakeTable, version: int, state: TableState) -> LakeTable:
     """The table as it was when a version was committed. ``state``: that version.
 
     Where it had no identity then, or one by columns that it did not have, as only other writers can
-    bring about, the identity of now counts, if it had its columns: whoever is told so sets one.
+    bring about, the identity of now counts, if it had its columns: the error that says so asks for
+    one.
     """
     then = table.at(version)
     if then is table:

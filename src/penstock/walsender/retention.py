@@ -72,7 +72,7 @@ class Retention:
 
     def _warn(self, name: str, oldest: LakeTransaction, age: float) -> None:
         for member in oldest.members:
-            for name_of_property, kept in self._kept(member.uri).items():
+            for name_of_property, kept in self._retentions(member.uri).items():
                 if age <= kept / 2:
                     continue
                 log.warning(
@@ -87,7 +87,7 @@ class Retention:
                 self._warned[name] = oldest.end
                 return
 
-    def _kept(self, uri: str) -> Mapping[str, float]:
+    def _retentions(self, uri: str) -> Mapping[str, float]:
         """Seconds by property."""
         try:
             state = load(self._warehouse.storage, uri)

@@ -62,7 +62,7 @@ class Senders:
             return _sum(self._ended.get(slot, Totals()), states)
 
     def forget(self, slot: str) -> None:
-        """A slot of that name is made anew."""
+        """A slot of that name is made again."""
         with self._lock:
             self._ended.pop(slot, None)
 

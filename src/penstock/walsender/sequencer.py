@@ -28,17 +28,23 @@ from penstock.catalog import Catalog, Member
 from penstock.failpoint import AFTER_SEQUENCE, BEFORE_SEQUENCE, failpoint
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.walsender.commit_order import Found, follows, in_order, together
-from penstock.walsender.commit_times import CommitTimes
+from penstock.walsender.commit_order import (
+    CommitTimes,
+    Found,
+    finish_moves,
+    follows,
+    in_order,
+    together,
+)
 from penstock.walsender.cut_commits import CutCommits, transaction
 from penstock.walsender.following import CUTS_NAME, Followed, Following
-from penstock.walsender.moves import finish_moves
 from penstock.walsender.own_commits import CutMember, Owned, OwnedTable, origin_of, walk
 from penstock.walsender.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
+"""Seconds between two listings of the warehouse; creating a slot and statements list it at once."""
 _TRIES: Final = 10
 """Looks in one step that another process was quicker than; the rest is left to the next step."""
 _CUTS: Final = -1
@@ -93,6 +99,7 @@ class Sequencer:
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
                     break  # else commits of others come after the cut, and maybe further cuts
         with self._catalog.read() as t:
+            # asked, not counted: another process may have appended
             end = t.transactions.end()
         with self._grown:
             if end > self._end:
@@ -112,7 +119,7 @@ class Sequencer:
             return Position(t.transactions.end(), t.transactions.versions())
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
-        """Wait until the log reaches behind ``beyond``; whether it does. ``stopping``: set before
+        """Wait until the log reaches beyond ``beyond``; whether it does. ``stopping``: set before
         ``wake``, it ends the wait."""
 
         def over() -> bool:
@@ -142,8 +149,8 @@ class Sequencer:
             self._following.check_logs()
 
     def _found_whole(self) -> list[Found]:
-        """What there is. Whoever moves rows between tables commits all of it in one go, under our
-        lock: what lacks its second commit was stopped, and is finished here."""
+        """What there is. A session that moves rows between tables commits all of it in one go,
+        under our lock: what lacks its second commit was stopped, and is finished here."""
         while True:
             found = self._find()
             if not any(item.arrivals for item in found):
@@ -157,9 +164,10 @@ class Sequencer:
     def _find(self) -> list[Found]:
         followed = self._following.followed()
         by_oid = {table.oid: table for table in followed.tables}
+        # The first of the two looks that ``commit_order`` needs; the second one is below.
         first = self._look(followed, {})
         own = {oid: found for oid, found in first.items() if found}
-        owned = self._owned(followed)
+        owned = self._owned_tables(followed)
         self._mixed = any(table.mixed is not None for table in owned.tables)
         cuts = list(self._between_cuts(followed, owned))
         moments = {m.relation: found.moment for found in cuts for m in found.members}
@@ -216,7 +224,7 @@ class Sequencer:
             found[table.oid] = commits
         return found
 
-    def _owned(self, followed: Followed) -> Owned:
+    def _owned_tables(self, followed: Followed) -> Owned:
         """Tables that subscriptions maintain, with what others have committed to them."""
         subscriptions = {subscription.oid: subscription for subscription in followed.subscriptions}
         found: list[OwnedTable] = []
@@ -267,6 +275,8 @@ class Sequencer:
         """Whether it was done: else another process has put commits of these tables into the log
         meanwhile, and what there is has to be found again."""
         with self._catalog.write() as t:
+            # Compared inside the write transaction, of which there is one at a time: two processes
+            # cannot both append a commit.
             sequenced = t.transactions.sequenced()
             if not follows(found, {oid: at.version for oid, at in sequenced.items()}):
                 self._times.look_again()
@@ -281,6 +291,8 @@ class Sequencer:
                 ids |= {member.relation: member.table_id for member in members}
                 if not members:
                     continue
+                # OPTIMIZE and the like: nothing is sent, and the next commit starts from that
+                # version.
                 if not item.changes:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)

@@ -2,7 +2,7 @@
 
 In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
 live here and end with their session. What a slot has confirmed is in the catalog before its client
-is relied upon.
+is relied upon. Also who may use slots.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from penstock.catalog import Catalog, Slot
 from penstock.errors import (
     DuplicateObject,
+    InsufficientPrivilege,
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
@@ -31,6 +32,7 @@ _VALID: Final = re.compile(r"[a-z0-9_]+")
 _NAME_SIZE: Final = 63  # NAMEDATALEN - 1, bytes
 _PLUGINS: Final = ("pgoutput",)
 _RETRY_S: Final = 0.05
+"""Seconds between two questions whether a session that waits for a slot was cancelled."""
 
 
 WAL_REMOVED: Final = "wal_removed"
@@ -56,19 +58,20 @@ class Slots:
         catalog: Catalog,
         sequencer: Sequencer,
         max_replication_slots: int,
-        begin_anew: Callable[[str], None] = lambda name: None,
+        begin_again: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """``begin_anew``: told the name of a slot that is made, for whoever counts by name."""
-        self._begin_anew = begin_anew
+        """``begin_again``: told the name of a slot that is made, for counts by name."""
+        self._begin_again = begin_again
         self._catalog = catalog
         self._sequencer = sequencer
-        self._most = max_replication_slots
+        self._max_slots = max_replication_slots
         self._lock = threading.Condition()
         self._active: dict[str, int] = {}
         self._temporary: dict[str, tuple[int, Slot]] = {}
 
     def all(self) -> tuple[SlotState, ...]:
         """Every slot, sorted by name."""
+        # the lock of slots before a transaction of the catalog, here and everywhere below
         with self._lock, self._catalog.read() as t:
             slots = t.slots.all()
             temporary = tuple(self._temporary.values())
@@ -122,12 +125,12 @@ class Slots:
                     failover=failover,
                     inactive_since=time.time(),
                 )
-                t.slots.create(slot, self._most - len(self._temporary))
+                t.slots.create(slot, self._max_slots - len(self._temporary))
                 if temporary:
                     t.slots.delete(name)
             if temporary:
                 self._temporary[name] = pid, slot
-            self._begin_anew(name)
+            self._begin_again(name)
         return position
 
     @contextmanager
@@ -209,6 +212,7 @@ class Slots:
         with self._lock:
             while True:
                 self._get(name)
+                # who does not wait, or no more, is told by ``_acquire`` who holds it
                 if self._active.get(name) is None or not wait or cancelled():
                     break
                 self._lock.wait(_RETRY_S)
@@ -271,10 +275,27 @@ def _check_usable(slot: Slot, version: int) -> None:
         raise NotInPrerequisiteState(
             f'can no longer access replication slot "{slot.name}"',
             detail=f'This replication slot has been invalidated due to "{reason}".',
-            hint="Drop the slot and the subscription, and subscribe anew: the table is copied "
+            hint="Drop the slot and the subscription, and subscribe again: the table is copied "
             "again.",
         )
     raise NotInPrerequisiteState(
         f'cannot read from logical replication slot "{slot.name}"',
         detail="This slot has been invalidated because it exceeded the maximum reserved size.",
+    )
+
+
+_ONLY_WITH_DETAIL_SINCE = 16
+
+
+def check_replication(*, superuser: bool, replication: bool, version: int) -> None:
+    """CheckSlotPermissions. Raises InsufficientPrivilege."""
+    if superuser or replication:
+        return
+    if version < _ONLY_WITH_DETAIL_SINCE:
+        raise InsufficientPrivilege(
+            "must be superuser or replication role to use replication slots"
+        )
+    raise InsufficientPrivilege(
+        "permission denied to use replication slots",
+        detail="Only roles with the REPLICATION attribute may use replication slots.",
     )

@@ -45,7 +45,7 @@ _TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
 
 _BLOCK_BYTES: Final = 16 << 20
-"""A block of a streamed transaction ends behind so many bytes."""
+"""A block of a streamed transaction ends after so many bytes."""
 
 log = logging.getLogger(__name__)
 
@@ -264,6 +264,7 @@ class Stream:
         silent = time.monotonic() - self._heard
         if silent >= self._timeout_s:
             raise ConnectionFailure("terminating walsender process due to replication timeout")
+        # WalSndKeepaliveIfNecessary: a client that is silent for half of the time is asked once.
         if silent >= self._timeout_s / 2 and not self._asked:
             self._asked = True
             self._keepalive(reply_requested=True)

@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.builtin import Function, functions, functions_by_name
-from penstock.sql.candidates import find_function
-from penstock.sql.operator_analysis import coerced
+from penstock.sql.builtin import functions
+from penstock.sql.expressions import FuncCall, WindowDef
+from penstock.sql.function_analysis import AGGREGATE, found_function
 from penstock.sql.primnodes import Const, Node, children
-from penstock.sql.query.parsenodes import Call, WindowDef
 from penstock.sql.query.primnodes import Aggref, Frame, SortKey, WindowFunc
-from penstock.sql.quoting import type_name
 
-AGGREGATE, WINDOW = "a", "w"
 # FRAMEOPTION_* of parsenodes.h
 _NONDEFAULT, _RANGE, _ROWS, _GROUPS = 0x1, 0x2, 0x4, 0x8
 _STARTS: Final = {
@@ -35,80 +32,23 @@ _ENDS: Final = {
 _EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
 
 
-def kinds(name: str) -> frozenset[str]:
-    """Which kinds of functions have a name: f, a, w, p."""
-    return frozenset(function.kind for function in functions_by_name().get(name, ()))
-
-
 def aggregate(
-    raw: Call,
+    raw: FuncCall,
     arguments: tuple[Node, ...],
     order: tuple[SortKey, ...],
     filter_: Node | None,
 ) -> Aggref:
     """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
-    (name,) = raw.call.name
-    function, nodes, result = _found(raw, name, arguments)
+    function, nodes, result = found_function(raw, arguments)
     nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
     if function.kind == AGGREGATE and nested:
         raise PenstockError("aggregate function calls cannot be nested", sqlstate="42803")
-    if function.kind != AGGREGATE:
-        _refuse_decorations(raw, name, function)
     if raw.distinct and any(key.node not in nodes for key in order):
         raise PenstockError(
             "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
             sqlstate="42P10",
         )
-    return Aggref(result, function.oid, name, nodes, raw.distinct, order, filter_)
-
-
-def _found(
-    raw: Call, name: str, arguments: tuple[Node, ...]
-) -> tuple[Function, tuple[Node, ...], int]:
-    found = find_function(name, [argument.type for argument in arguments])
-    if found is None:
-        shown = "*" if raw.call.star else ", ".join(type_name(node.type) for node in arguments)
-        raise PenstockError(f"function {name}({shown}) does not exist", sqlstate="42883")
-    function = functions()[found.row.oid]
-    if not arguments and not raw.call.star and function.kind == AGGREGATE:
-        raise PenstockError(
-            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
-        )
-    nodes, result = coerced(arguments, found.arguments, function.result)
-    return function, nodes, result
-
-
-def _refuse_decorations(raw: Call, name: str, function: Function) -> None:
-    """Of what is no aggregate."""
-    if function.kind == WINDOW and raw.over is None:
-        raise PenstockError(f"window function {name} requires an OVER clause", sqlstate="42809")
-    if function.kind != WINDOW and raw.over is not None:
-        raise PenstockError(
-            f"OVER specified, but {name} is not a window function nor an aggregate function",
-            sqlstate="42809",
-        )
-    for given, word in (
-        (raw.call.star, "(*)"),
-        (raw.distinct, "DISTINCT"),
-        (bool(raw.order), "ORDER BY"),
-        (raw.filter is not None, "FILTER"),
-    ):
-        if given:
-            raise PenstockError(
-                f"{name}(*) specified, but {name} is not an aggregate function"
-                if word == "(*)"
-                else f"{word} specified, but {name} is not an aggregate function",
-                sqlstate="42809",
-            )
-
-
-def check_plain(raw: Call) -> None:
-    """A call of a function that is neither. Raises PenstockError (42809)."""
-    name = raw.call.name[-1]
-    if raw.call.star:
-        raise PenstockError(f"function {name}() does not exist", sqlstate="42883")
-    for function in functions_by_name().get(name, ()):
-        _refuse_decorations(raw, name, function)
+    return Aggref(result, function.oid, function.name, nodes, raw.distinct, order, filter_)
 
 
 def window(
@@ -123,6 +63,8 @@ def window(
         raise FeatureNotSupported("DISTINCT is not implemented for window functions")
     if function.order:
         raise FeatureNotSupported("aggregate ORDER BY is not implemented for window functions")
+    if function.filter is not None and functions()[function.oid].kind != AGGREGATE:
+        raise FeatureNotSupported("FILTER is not implemented for non-aggregate window functions")
     if any(_has_window(node) for node in (*function.arguments, *partition)):
         raise PenstockError("window function calls cannot be nested", sqlstate="42P20")
     frame = _frame(definition, offsets)

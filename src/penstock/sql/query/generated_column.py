@@ -1,28 +1,31 @@
-"""Generated columns: what may stand in GENERATED ALWAYS AS (...) (heap.c, cookDefault).
+"""Generated columns: what may stand in GENERATED ALWAYS AS (...) (heap.c, cookDefault), and rows
+that a statement writes (rewriteHandler.c, nodeModifyTable.c).
 
-In: the text of an expression, as written or as stored, and the columns of its table. Out: a typed
-expression with the type of its column, or PostgreSQL's error.
+In: the text of an expression, as written or as stored, and the columns of its table; what INSERT
+and UPDATE give to them. Out: a typed expression with the type of its column; the same values with
+generated columns made of the new ones; or PostgreSQL's error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.coercion import to_target
 from penstock.sql.expression_analysis import SYSTEM_COLUMNS, ExpressionAnalysis
-from penstock.sql.expression_grammar import parse_expression
-from penstock.sql.expressions import ColumnRef, Expression, SubLink
+from penstock.sql.expressions import ColumnRef, Default, Expression
 from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import Form, Node, Var, children, substituted
-from penstock.sql.query.primnodes import OutputColumn, TableScan
+from penstock.sql.primnodes import Const, Form, Node, Var, children, column_names, substituted
+from penstock.sql.query.parse_expression import parse_expression
+from penstock.sql.query.parsenodes import ASubLink, InsertStmt, SelectStmt, UpdateStmt
+from penstock.sql.query.primnodes import OutputColumn, Query, SubqueryScan, TableScan
 from penstock.sql.quoting import type_name
 from penstock.sql.volatility import contains_mutable
 
 _INVALID_OBJECT_DEFINITION = "42P17"
 _INVALID_COLUMN_REFERENCE = "42P10"
 _DATATYPE_MISMATCH = "42804"
+_GENERATED_ALWAYS = "428C9"
 
 
 def analyze_generation(column: OutputColumn, columns: Sequence[OutputColumn], table: str) -> Node:
@@ -66,7 +69,7 @@ def expanded(scan: TableScan) -> tuple[Node, ...]:
 class _Generation(ExpressionAnalysis):
     """EXPR_KIND_GENERATED_COLUMN"""
 
-    clause: ClassVar[str] = "column generation expressions"
+    clause: str = "column generation expressions"
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         super().__init__(columns, table)
@@ -76,7 +79,7 @@ class _Generation(ExpressionAnalysis):
     def transform(self, raw: Expression) -> Node:
         """The typed tree of a raw one. Raises PenstockError."""
         match raw:
-            case SubLink():
+            case ASubLink():
                 raise FeatureNotSupported("cannot use subquery in column generation expression")
             case ColumnRef((*_, name)) if name in SYSTEM_COLUMNS and name not in self._names:
                 raise PenstockError(
@@ -102,3 +105,75 @@ def _check_not_nested(node: Node, generated: set[str]) -> None:
         )
     for child in children(node):
         _check_not_nested(child, generated)
+
+
+def is_values_list(raw: SelectStmt) -> bool:
+    """Whether it is VALUES alone, in which the word DEFAULT may stand."""
+    return bool(raw.values) and not (raw.order or raw.limit or raw.offset)
+
+
+def check_inserted(raw: InsertStmt, written: Sequence[OutputColumn]) -> None:
+    """rewriteTargetListIU: generated columns are given by the word DEFAULT only. Raises 428C9.
+
+    ``written``: the columns that the statement gives values to, in its order.
+    """
+    assert raw.query is not None
+    rows = raw.query.values if is_values_list(raw.query) else ()
+    for position, column in enumerate(written):
+        by_default = rows and all(isinstance(row[position], Default) for row in rows)
+        if column.generation is not None and not by_default:
+            message = f'cannot insert a non-DEFAULT value into column "{column.name}"'
+            raise _not_by_default(message, column)
+
+
+def check_updated(raw: UpdateStmt, known: Mapping[str, OutputColumn]) -> None:
+    """The same for SET. ``known``: the table's columns by name."""
+    for target in raw.targets:
+        column = known[target.name or ""]
+        if column.generation is not None and not isinstance(target.value, Default):
+            raise _not_by_default(f'column "{column.name}" can only be updated to DEFAULT', column)
+
+
+def _not_by_default(message: str, column: OutputColumn) -> PenstockError:
+    return PenstockError(
+        message,
+        detail=f'Column "{column.name}" is a generated column.',
+        sqlstate=_GENERATED_ALWAYS,
+    )
+
+
+def with_generated_rows(
+    written: Sequence[str], rows: SubqueryScan, target: Sequence[OutputColumn], table: str
+) -> Query | None:
+    """Rows with all generated columns of the table; None where it has none.
+
+    ``written``: names of the columns that ``rows`` has; the others are NULL.
+    """
+    made = [column for column in target if column.generation is not None]
+    if not made:
+        return None
+    given = dict(zip(written, rows.variables(), strict=True))
+    values: dict[str, Node] = {c.name: Const(c.type, None) for c in target}
+    values |= given
+    kept = [c for c in target if c.name in given and c.generation is None]
+    targets = [
+        *(values[column.name] for column in kept),
+        *(substituted(analyze_generation(column, target, table), values) for column in made),
+    ]
+    return Query((*kept, *made), tuple(targets), (rows,))
+
+
+def with_generated_settings(
+    settings: Mapping[str, Node], scan: TableScan, table: str
+) -> dict[str, Node]:
+    """New values by column; generated ones of which a column is set, or which are set to DEFAULT,
+    are made of the new values."""
+    old = zip((column.name for column in scan.columns), scan.variables(), strict=True)
+    values: dict[str, Node] = {**dict(old), **settings}
+    found = dict(settings)
+    for column in scan.columns:
+        if column.generation is not None:
+            node = analyze_generation(column, scan.columns, table)
+            if column.name in settings or column_names(node) & settings.keys():
+                found[column.name] = substituted(node, values)
+    return found

@@ -8,6 +8,7 @@ the Protobuf that postgast's own functions give: Protobuf's readers end at 100 l
 from __future__ import annotations
 
 import json
+import re
 from ctypes import c_char_p
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import postgast
 from postgast import native
 from postgast.pg_query_pb2 import Token
 
-from penstock.errors import PenstockError, SqlSyntaxError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.lexer import near
 from penstock.sql.nesting import limited_depth
 
 _MAX_CHAIN: Final = 2_000
@@ -27,6 +29,18 @@ _SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Tok
 """What they separate lies in one list; so do all operands of AND and OR."""
 _LEFT_DEEP: Final = frozenset({Token.JOIN, Token.UNION, Token.INTERSECT, Token.EXCEPT})
 _MEMORY: Final = "memory exhausted"
+_LEXER: Final = "core_yylex"
+_E_ESCAPES: Final = r"Unicode escapes must be \uXXXX or \UXXXXXXXX."
+_U_ESCAPES: Final = r"Unicode escapes must be \XXXX or \+XXXXXX."
+_OTHER_STATES: Final = {
+    "invalid byte sequence for encoding": "22021",
+    "precision for type float": "22023",
+    "frame start": "42P20",
+    "frame end": "42P20",
+    "frame starting": "42P20",
+}
+"""Errors of scan.l and gram.y that are no 42601."""
+_NEAR: Final = re.compile(r'(?<= at or near ").*(?="\Z)', re.DOTALL)
 
 _library: Final = native.lib
 _library.pg_query_parse.argtypes = [c_char_p]
@@ -44,7 +58,8 @@ def parse_tree(text: str) -> list[dict[str, Any]]:
     result = _library.pg_query_parse(text.encode())
     try:
         if result.error:
-            raise _error(result.error.contents.message.decode())
+            error = result.error.contents
+            raise _error(error.message.decode(), error.funcname.decode())
         with limited_depth():
             tree: dict[str, Any] = json.loads(result.parse_tree)
     finally:
@@ -52,8 +67,20 @@ def parse_tree(text: str) -> list[dict[str, Any]]:
     return [statement["stmt"] for statement in tree.get("stmts", [])]
 
 
-def _error(message: str) -> PenstockError:
-    return _too_deep() if message.startswith(_MEMORY) else SqlSyntaxError(message)
+def _error(message: str, function: str) -> PenstockError:
+    """libpg_query gives neither SQLSTATE nor HINT; a password may not be shown (law 9)."""
+    if message.startswith(_MEMORY):
+        return _too_deep()
+    if message == "invalid Unicode escape":
+        if function == _LEXER:
+            return PenstockError(message, hint=_E_ESCAPES, sqlstate="22025")
+        return SqlSyntaxError(message, hint=_U_ESCAPES)
+    for beginning, sqlstate in _OTHER_STATES.items():
+        if message.startswith(beginning):
+            return PenstockError(message, sqlstate=sqlstate)
+    if message.endswith("not yet implemented"):
+        return FeatureNotSupported(message)
+    return SqlSyntaxError(_NEAR.sub(lambda found: near(found[0]), message))
 
 
 def _too_deep() -> PenstockError:
@@ -80,7 +107,9 @@ def _check_depth(text: str) -> None:
 
 
 def _tokens(text: str) -> list[int]:
+    """None of a text with a token that cannot be read: no tree comes of it, and the parser says
+    what is wrong, which may be something before."""
     try:
         return [token.token for token in postgast.scan(text).tokens]
-    except postgast.PgQueryError as error:
-        raise _error(error.message) from None
+    except postgast.PgQueryError:
+        return []

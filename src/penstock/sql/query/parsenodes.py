@@ -1,7 +1,7 @@
 """Queries and changes of rows as they were written: raw parse trees (parsenodes.h).
 
 In: what ``raw_statements`` and ``raw_expressions`` read. Out: frozen nodes with PostgreSQL's names;
-nothing is looked up. Expressions are those of ``penstock.sql.expressions``, and these.
+nothing is looked up. Expressions are those of ``penstock.sql.expressions``, and subqueries.
 """
 
 from __future__ import annotations
@@ -9,47 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.sql.expressions import Expression, FuncCall
+from penstock.sql.expressions import Expression, SortBy, WindowDef
 from penstock.sql.object_names import RangeVar
-
-
-@dataclass(frozen=True, slots=True)
-class SortBy:
-    """``nulls_first`` None: as the direction has it."""
-
-    expression: Expression
-    descending: bool = False
-    nulls_first: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WindowDef:
-    """``name``: of WINDOW, or of OVER name; ``refname``: in OVER (name ...); ``frame``: bits of
-    FRAMEOPTION (parsenodes.h)."""
-
-    name: str | None
-    refname: str | None
-    partition: tuple[Expression, ...]
-    order: tuple[SortBy, ...]
-    frame: int
-    start: Expression | None
-    end: Expression | None
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Expression):
-    """A function call with what only aggregates and window functions have."""
-
-    call: FuncCall
-    distinct: bool = False
-    order: tuple[SortBy, ...] = ()
-    filter: Expression | None = None
-    over: WindowDef | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Default(Expression):
-    """DEFAULT in place of a value."""
 
 
 class SubLinkKind(Enum):
@@ -63,7 +24,7 @@ class SubLinkKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySubLink(Expression):
+class ASubLink(Expression):
     """A subquery in an expression; ``test operator ANY (query)``."""
 
     kind: SubLinkKind
@@ -114,10 +75,11 @@ class RangeSubselect:
 
 @dataclass(frozen=True, slots=True)
 class RangeFunction:
-    """A function in FROM."""
+    """A function in FROM. ``ordinality``: its rows are numbered."""
 
     call: Expression
     alias: Alias | None = None
+    ordinality: bool = False
 
 
 class JoinType(Enum):
@@ -159,6 +121,7 @@ class CommonTableExpr:
     name: str
     query: SelectStmt
     columns: tuple[str, ...] = ()
+    recursive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,23 +25,20 @@ from penstock.sql.expressions import (
     CollateClause,
     ColumnRef,
     ConstKind,
+    Default,
     Expression,
     FuncCall,
     Indirection,
     ParamRef,
+    SortBy,
     SqlValueFunction,
+    Subscript,
     TypeCast,
     TypeName,
-)
-from penstock.sql.query.parsenodes import (
-    Call,
-    Default,
-    QuerySubLink,
-    SelectStmt,
-    SortBy,
-    SubLinkKind,
     WindowDef,
 )
+from penstock.sql.lexer import MAX_DIGITS
+from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
 from penstock.sql.query.raw_node import Json, RawNode, string
 
 ReadSelect = Callable[[Json], SelectStmt]
@@ -93,6 +90,18 @@ _LISTS: Final = frozenset(
     }
 )
 _VALUE_FUNCTION: Final = "SVFOP_"
+_REFUSED: Final = {
+    "GroupingFunc": "GROUPING",
+    "JsonArrayConstructor": "JSON_ARRAY",
+    "JsonFuncExpr": "a query function of SQL/JSON",
+    "JsonIsPredicate": "IS JSON",
+    "JsonObjectConstructor": "JSON_OBJECT",
+    "JsonParseExpr": "JSON()",
+    "MergeSupportFunc": "MERGE_ACTION",
+    "NamedArgExpr": "a named argument",
+    "XmlExpr": "an expression of SQL/XML",
+}
+"""Kinds of nodes as they are written."""
 _CATALOG: Final = "pg_catalog"
 
 
@@ -128,7 +137,8 @@ class RawExpressions:
         raw = RawNode.of(node)
         reader = self._readers.get(raw.kind)
         if reader is None:
-            raise FeatureNotSupported(f"{raw.kind} is not supported in expressions")
+            shown = _REFUSED.get(raw.kind, raw.kind)
+            raise FeatureNotSupported(f"{shown} is not supported in expressions")
         expression = reader(raw)
         raw.done()
         return expression
@@ -214,14 +224,15 @@ class RawExpressions:
                 return AConst(kind, str(value.get(inner, 0)))
             if kind is ConstKind.BOOLEAN:
                 return AConst(kind, "true" if value.get(inner) else "false")
-            return AConst(kind, str(value.get(inner, "")))
-        raise FeatureNotSupported("bit strings are not supported")
+            text = str(value.get(inner, ""))
+            return AConst(kind, text) if kind is ConstKind.STRING else _number(text)
+        raise FeatureNotSupported("bit strings are not supported in expressions")
 
     def _operator(self, raw: RawNode) -> Expression:
         kind = _KINDS[raw.take("kind")]
         *schema, operator = raw.names("name")
         if schema not in ([], [_CATALOG]):
-            raise FeatureNotSupported(f"operators of schema {schema[0]} are not supported")
+            raise FeatureNotSupported(f'operators of schema "{schema[0]}" are not supported')
         left, right = raw.node("lexpr"), raw.node("rexpr")
         if kind not in _LISTS:
             return AExpr(kind, operator, self.optional(left), self.required(right))
@@ -247,7 +258,9 @@ class RawExpressions:
         )
 
     def _collate(self, raw: RawNode) -> Expression:
-        return CollateClause(self.required(raw.node("arg")), raw.names("collname"))
+        argument = self.required(raw.node("arg"))
+        name = raw.names("collname")
+        return CollateClause(argument, name[1:] if name[0] == _CATALOG else name)
 
     def _column(self, raw: RawNode) -> Expression:
         fields = raw.nodes("fields")
@@ -263,8 +276,8 @@ class RawExpressions:
         return ARow(self.all(raw.nodes("args")))
 
     def _value_function(self, raw: RawNode) -> Expression:
-        raw.expect("typmod", -1)
-        return SqlValueFunction(str(raw.take("op")).removeprefix(_VALUE_FUNCTION).lower())
+        name = str(raw.take("op")).removeprefix(_VALUE_FUNCTION).removesuffix("_N").lower()
+        return SqlValueFunction(name, raw.take("typmod"))
 
     def _cast(self, raw: RawNode) -> Expression:
         fields = raw.node("typeName")
@@ -273,8 +286,22 @@ class RawExpressions:
 
     def _indirection(self, raw: RawNode) -> Expression:
         argument = self.required(raw.node("arg"))
-        raw.ignore("indirection")  # refused as a whole by the analysis
-        return Indirection(argument)
+        nodes = raw.nodes("indirection")
+        parts = [next(iter(node.items())) for node in nodes]
+        fields = [part.get("sval", "*") for kind, part in parts if kind != "A_Indices"]
+        sliced = any(part.get("is_slice") for _, part in parts)
+        steps = () if sliced else tuple(self._step(node) for node in nodes)
+        return Indirection(argument, sliced, fields[0] if fields else "", steps)
+
+    def _step(self, node: Json) -> Subscript | str:
+        if "A_Star" in node:
+            return "*"
+        if "String" in node:
+            return string(node)
+        raw = RawNode.of(node)
+        found = Subscript(self.required(raw.node("uidx")))
+        raw.done()
+        return found
 
     def _sublink(self, raw: RawNode) -> Expression:
         kind = _SUBLINKS.get(raw.take("subLinkType"))
@@ -283,7 +310,7 @@ class RawExpressions:
         operator = raw.names("operName")
         select = raw.node("subselect")
         assert select is not None
-        return QuerySubLink(
+        return ASubLink(
             kind,
             self._select(select),
             self.optional(raw.node("testexpr")),
@@ -295,16 +322,21 @@ class RawExpressions:
         if len(name) > 1 and name[0] == _CATALOG:
             name = name[1:]
         over = raw.node("over")
-        call = FuncCall(
+        return FuncCall(
             name,
             self.all(raw.nodes("args")),
             sql_syntax=raw.take("funcformat") == "COERCE_SQL_SYNTAX",
             star=bool(raw.take("agg_star")),
-        )
-        return Call(
-            call,
+            variadic=bool(raw.take("func_variadic")),
             distinct=bool(raw.take("agg_distinct")),
             order=tuple(self.sort_by(item) for item in raw.nodes("agg_order")),
             filter=self.optional(raw.node("agg_filter")),
             over=None if over is None else self.window(over),
         )
+
+
+def _number(text: str) -> AConst:
+    """What does not fit an int4, or has a fraction."""
+    if len(text) > MAX_DIGITS:
+        raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
+    return AConst(ConstKind.FLOAT, text.replace("_", ""))

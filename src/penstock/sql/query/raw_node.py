@@ -85,7 +85,6 @@ def string(node: Json) -> str:
 _CLAUSES: Final = {
     "agg_within_group": "WITHIN GROUP",
     "cycle_clause": "CYCLE",
-    "func_variadic": "VARIADIC",
     "fromClause": "FROM",
     "intoClause": "SELECT ... INTO",
     "lockingClause": "FOR UPDATE and FOR SHARE",

@@ -19,10 +19,11 @@ from penstock.sql.expressions import (
     ColumnRef,
     Expression,
     FuncCall,
+    Indirection,
     SqlValueFunction,
     TypeCast,
 )
-from penstock.sql.query.parsenodes import Call, QuerySubLink, ResTarget, SubLinkKind
+from penstock.sql.query.parsenodes import ASubLink, ResTarget, SubLinkKind
 
 _UNNAMED: Final = "?column?"
 _WEAK, _STRONG = 1, 2
@@ -38,8 +39,11 @@ def _figure(raw: Expression) -> tuple[str, int]:
     match raw:
         case ColumnRef(fields):
             return fields[-1], _STRONG
-        case Call(call=FuncCall(name)) | FuncCall(name):
+        case FuncCall(name):
             return name[-1], _STRONG
+        case Indirection(argument, steps=steps):
+            named = [step for step in steps if isinstance(step, str)]
+            return (named[-1], _STRONG) if named else _figure(argument)
         case AExpr(kind=AExprKind.NULLIF):
             return "nullif", _STRONG
         case TypeCast(argument, type_):
@@ -60,12 +64,12 @@ def _figure(raw: Expression) -> tuple[str, int]:
             return ("greatest" if raw.greatest else "least"), _STRONG
         case SqlValueFunction(name):
             return name, _STRONG
-        case QuerySubLink():
+        case ASubLink():
             return _subquery(raw)
     return _UNNAMED, 0
 
 
-def _subquery(raw: QuerySubLink) -> tuple[str, int]:
+def _subquery(raw: ASubLink) -> tuple[str, int]:
     if raw.kind is SubLinkKind.EXISTS:
         return "exists", _STRONG
     if raw.kind is SubLinkKind.ARRAY:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.sql.expressions import ColumnRef, Expression
+from penstock.sql.expressions import ColumnRef, Expression, FuncCall, Indirection
 from penstock.sql.query.parsenodes import (
     Alias,
-    Call,
     RangeFunction,
+    RangeSubselect,
     ResTarget,
     SelectStmt,
     Star,
@@ -24,11 +24,12 @@ from penstock.sql.query.parsenodes import (
 SERIES: Final = "generate_series"
 _MOVED: Final = "generate_series of the SELECT list"
 """A relation that no query names: it is longer than identifiers are written by people."""
+_SPREAD: Final = "rows of a function of the SELECT list"
 
 
 def is_set_returning(value: Expression | Star) -> bool:
     """Whether an item of a SELECT list is a call of generate_series, and nothing else."""
-    return isinstance(value, Call) and value.call.name in ((SERIES,), ("pg_catalog", SERIES))
+    return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
 
 
 def moved_to_from(raw: SelectStmt) -> SelectStmt:
@@ -42,11 +43,26 @@ def moved_to_from(raw: SelectStmt) -> SelectStmt:
         raise FeatureNotSupported("a set-returning function beside * is not supported")
     (position,) = found
     target = raw.targets[position]
-    assert isinstance(target.value, Call)
-    call = replace(target.value, call=replace(target.value.call, name=(SERIES,)))
+    assert isinstance(target.value, FuncCall)
+    call = replace(target.value, name=(SERIES,))
     plain = ResTarget(ColumnRef((_MOVED,)), target.name or SERIES)
     targets = (*raw.targets[:position], plain, *raw.targets[position + 1 :])
     return replace(raw, targets=targets, from_=(*raw.from_, RangeFunction(call, Alias(_MOVED))))
+
+
+def spread(raw: SelectStmt) -> SelectStmt:
+    """``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+    if len(raw.targets) != 1 or not isinstance(raw.targets[0].value, Indirection):
+        return raw
+    call, steps = raw.targets[0].value.argument, raw.targets[0].value.steps
+    if steps != ("*",) or not isinstance(call, FuncCall):
+        return raw
+    names = [f"argument {n}" for n, _ in enumerate(call.arguments, 1)]
+    inner = tuple(map(ResTarget, call.arguments, names))
+    below = RangeSubselect(replace(raw, targets=inner), Alias(_MOVED))
+    passed = tuple(ColumnRef((_MOVED, name)) for name in names)
+    over = RangeFunction(replace(call, arguments=passed), Alias(_SPREAD))
+    return SelectStmt(targets=(ResTarget(Star((_SPREAD,))),), from_=(below, over))
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:

@@ -1,8 +1,10 @@
-"""ALTER TABLE ... SET SCHEMA (tablecmds.c, AlterTableNamespace).
+"""ALTER TABLE ... SET SCHEMA and ALTER SUBSCRIPTION ... RENAME TO (alter.c).
 
-In: a parsed statement, the catalog, the scope. Out: the table under another name in the catalog.
-Its Delta table stays where it is: readers, writers and slots go on with it, and the catalog keeps
-the name whose folder that is, so that nobody takes the folder for that name's table.
+In: a parsed statement, the catalog, the scope with its warehouse. Out: the object under another
+name in the catalog. A Delta table stays where it is: readers, writers and slots go on with it, and
+the catalog keeps the name whose folder that is, so that nobody takes the folder for that name's
+table. A subscription's slot, tables and positions stay too, as other keys tell them; its cuts are
+renamed.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_na
 from penstock.commands.namespace import find_table, get_schema, get_table, register
 from penstock.commands.result import CommandResult, notice
 from penstock.commands.scope import Scope
+from penstock.commands.subscriptioncmds import ALTERED, get_subscription
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
-from penstock.sql import SetSchema
+from penstock.lakehouse.cuts import CutOwner
+from penstock.sql import RenameSubscription, SetSchema
 
 
 def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandResult:
@@ -34,7 +38,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandR
         check_create_in_schema(scope, schema.owner, schema.name)
         if schema.name != table.schema:
             _check_movable(transaction, scope, table, schema.name)
-            transaction.tables.save(moved(table, schema.name))
+            transaction.tables.save(move_to_schema(table, schema.name))
             keep_former(transaction, scope, [table])
     return CommandResult("ALTER TABLE")
 
@@ -74,7 +78,25 @@ def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) 
             )
 
 
-def moved(table: LakeTable, schema: str) -> LakeTable:
+def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
     """The table in another schema, which may be the one that its folder was made for."""
     home = table.folder_of or (table.schema, table.name)
     return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)
+
+
+def rename_subscription(
+    statement: RenameSubscription, catalog: Catalog, scope: Scope
+) -> CommandResult:
+    """Raises UndefinedObject, DuplicateObject. A worker that runs starts again by the new name."""
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        if transaction.subscriptions.find(statement.new_name) is not None:
+            raise DuplicateObject(f'subscription "{statement.new_name}" already exists')
+        transaction.subscriptions.save(replace(subscription, name=statement.new_name))
+        if scope.warehouse is not None:
+            owner = CutOwner(statement.new_name, subscription.app_id)
+            known = transaction.subscriptions.all()
+            living = [CutOwner(one.name, one.app_id) for one in known]
+            scope.warehouse.cuts.forget_others(owner, living)
+            scope.warehouse.cuts.rename(owner)
+    return CommandResult(ALTERED)

@@ -1,0 +1,184 @@
+"""A node as a user runs it: ``penstock`` commands in processes of their own.
+
+In: a folder. Out: its life (init, sql, start, kill -9, stop), its log, and waiting for a state of
+it. What it prints goes to that folder, one file a start: a killed node's JVM may go on writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from penstock.embedded.waiting import wait_until
+from penstock.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
+_STOP_SECONDS: Final = 60.0
+_COMMAND_SECONDS: Final = 180.0
+
+
+class CommandFailed(ConfigurationError):
+    """A ``penstock`` command ended with an exit status other than 0; ``detail``: its output."""
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.detail}"
+
+
+class NodeProcess:
+    """One node; ``close`` leaves no process behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warehouse = folder / "warehouse"
+        self.starts = 0
+        self.environment: dict[str, str] = {}
+        """Added to the environment of ``penstock start``."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def init(self, parameters: Mapping[str, Any] | None = None) -> None:
+        """``penstock init``, and parameters of ours before those that it writes."""
+        self.command("init", str(self.folder))
+        if parameters:
+            path = self.folder / "penstock.toml"
+            lines = [f"{name} = {json.dumps(value)}" for name, value in parameters.items()]
+            path.write_text("\n".join([*lines, path.read_text("utf-8")]), encoding="utf-8")
+
+    def command(self, *arguments: str, text: str = "") -> str:
+        """``penstock arguments``: what it prints. ``text``: its standard input. Raises
+        CommandFailed."""
+        done = subprocess.run(
+            [*_PENSTOCK, *arguments],
+            input=text,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_COMMAND_SECONDS,
+            env=_environment(),
+        )
+        if done.returncode:
+            raise CommandFailed(
+                f"penstock {arguments[0]}: exit status {done.returncode}",
+                detail=done.stdout.strip(),
+            )
+        return done.stdout
+
+    def sql(self, statements: str) -> str:
+        """``penstock sql``: what it prints. Raises CommandFailed."""
+        # On standard input, since a process list would show a password in an argument.
+        return self.command("sql", "-D", str(self.folder), "-", text=statements)
+
+    # Life
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, failpoint: str = "", command: Sequence[str] = ("start",)) -> None:
+        """``penstock start``, or another command; returns at once."""
+        assert not self.running
+        self.starts += 1
+        environment = _environment() | self.environment
+        if failpoint:
+            environment["PENSTOCK_FAILPOINT"] = failpoint
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*ends_with_parent(), *_PENSTOCK, *command, "-D", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C in the terminal is for us.
+                start_new_session=True,
+            )
+
+    def restart(self) -> None:
+        """``stop`` and ``start``."""
+        self.stop()
+        self.start()
+
+    def wait_end(self, timeout: float) -> int | None:
+        """The exit status (negative: the signal), or None when it still runs after ``timeout``."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout)
+        return None
+
+    def kill9(self) -> None:
+        """SIGKILL; Spark's JVM ends by itself, as with a crash."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal. ``group``: to everything that it has started, too, as a terminal does."""
+        assert self._process is not None
+        if group:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
+
+    def stop(self, timeout: float = _STOP_SECONDS, *, group: bool = False) -> int | None:
+        """SIGTERM: the node ends after the current cut. The exit status; None: it had to be killed,
+        or did not run. ``group``: to Spark's JVM too, as systemd does it."""
+        if not self.running:
+            return None
+        self.signal(signal.SIGTERM, group=group)
+        status = self.wait_end(timeout)
+        if status is None:
+            self.kill9()
+        return status
+
+    def close(self) -> None:
+        """Nothing of it runs afterwards, not even a JVM that outlived its driver."""
+        self.kill9()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    # What it says
+
+    @property
+    def log_path(self) -> Path:
+        """Of this start."""
+        return self.folder / f"start-{self.starts}.log"
+
+    def log(self) -> str:
+        """Everything that this start has printed."""
+        return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def require_running(self) -> None:
+        """Raises ConfigurationError with the end of the log when the node has ended by itself."""
+        if not self.running:
+            raise ConfigurationError("the node has ended", detail=self.log_tail())
+
+    def wait_until(
+        self, look: Callable[[], T], what: str, timeout: float = 90, pause: float = 0.05
+    ) -> T:
+        """As the function, while the node runs. Raises ConfigurationError, TimeoutError."""
+        return wait_until(
+            look, what, timeout, state=self.log_tail, guard=self.require_running, pause=pause
+        )
+
+
+def ends_with_parent(end: str = "KILL") -> list[str]:
+    """A program before another's that lets it end with us, where there is one (Linux)."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", end, "--"] if program else []
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PENSTOCK_FAILPOINT"}

@@ -1,0 +1,120 @@
+"""What a node has for itself: its folder while it runs (postmaster.pid), and its warehouse.
+
+In: the node's folder; the catalog and the warehouse as it is found. Out: a held lock, or an error
+that names the process which holds it. The lock is the operating system's: it goes with the process,
+however that dies. And a warehouse that bears the node's id, or an error: it is another node's, it
+is not there, or its store cannot tell two writers apart. A folder without an id is taken for a new
+warehouse, or one from before ids were written, only where nothing that the node knows says
+otherwise: an empty mount point looks just like a new warehouse.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from penstock.catalog import Catalog, SubscriptionRelState
+from penstock.errors import ObjectInUse, PenstockError
+from penstock.lakehouse.log import list_log
+from penstock.lakehouse.log_store import check_conditional_puts
+from penstock.lakehouse.warehouse import Warehouse
+
+FILE_NAME: Final = "penstock.pid"
+
+
+class LockFile:
+    """``penstock.pid``, locked. Raises ObjectInUse when another process holds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._file: IO[str] = self._path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            pid = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise ObjectInUse(
+                f'node "{folder}" is already running (PID {pid})',
+                hint=f"Stop it first (kill {pid}), or start another node in another folder.",
+            ) from None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let go of the lock; the file stays, empty."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.close()
+
+
+def running_pid(folder: Path) -> int | None:
+    """The process that runs this node now, or None."""
+    try:
+        with (folder / FILE_NAME).open("r", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(file.read().strip() or 0) or None
+    except FileNotFoundError:
+        pass
+    return None
+
+
+_COPIED = (
+    SubscriptionRelState.FINISHEDCOPY,
+    SubscriptionRelState.SYNCDONE,
+    SubscriptionRelState.READY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWarehouse:
+    """``owner``: the id in the warehouse; ``recorded``: where the node wrote its id before.
+
+    ``tables``: how many tables the node knows; ``there``: whether one of them has a log.
+    """
+
+    owner: str | None
+    recorded: str | None
+    tables: int
+    there: bool
+
+
+def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
+    """Write the id where that is right. Raises ConfigurationError, StorageError."""
+    node_id = catalog.node_info.node_id
+    refusal = refuse(_look(catalog, warehouse), node_id, warehouse)
+    if refusal is not None:
+        raise refusal
+    check_conditional_puts(warehouse.storage)
+    warehouse.claim(node_id)
+    if catalog.warehouse() != warehouse.uri:
+        catalog.record_warehouse(warehouse.uri)
+
+
+def refuse(found: FoundWarehouse, node_id: str, warehouse: Warehouse) -> PenstockError | None:
+    """Why the node must not use it, if so."""
+    if found.owner is not None:
+        return None if found.owner == node_id else warehouse.not_ours(found.owner)
+    if found.recorded == warehouse.uri or (found.tables and not found.there):
+        return warehouse.not_there(node_id)
+    return None
+
+
+def _look(catalog: Catalog, warehouse: Warehouse) -> FoundWarehouse:
+    owner = warehouse.owner()
+    if owner is not None:
+        return FoundWarehouse(owner, None, 0, True)
+    with catalog.read() as t:
+        copied = [rel for rel in t.relations.all() if rel.state in _COPIED and rel.lsn is not None]
+        uris = {warehouse.table_uri(rel.schema, rel.table) for rel in copied}
+        uris |= {table.uri for table in t.tables.all() if table.uri is not None}
+    storage = warehouse.storage
+    there = any(listing.entries for listing in (list_log(storage, uri) for uri in uris))
+    return FoundWarehouse(None, catalog.warehouse(), len(uris), there)
