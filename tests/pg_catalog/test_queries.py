@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase, PythonFunction, reads_catalog_only
-from penstock.sql.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import Function
 from pg_catalog import objects
 from pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
 
@@ -154,6 +154,14 @@ QUERIES = [
     "SELECT '{1,2}'::oid[], ARRAY['pg_class'::regclass]::oid[], '{a,b}'::\"char\"[]",
 ]
 
+NAMES = (
+    "SELECT true, NOT true, CASE WHEN true THEN 1 ELSE relnatts END, CASE WHEN true THEN relnatts"
+    " END, (ARRAY[1])[1], ('1 2'::int2vector)[0], ARRAY[1], EXISTS (SELECT 1), nullif(1, 2),"
+    " 'x'::text, relname::text, coalesce(1, 2), greatest(1, 2), (SELECT 1), (SELECT relname),"
+    ' array(SELECT 1), current_user, current_database(), relname COLLATE "C", 1 + 1'
+    " FROM pg_class WHERE relname = 't1'"
+)
+
 _IN_ORDER = "table_schema, table_name, ordinal_position"
 VIEWS = [
     *(
@@ -271,6 +279,14 @@ def test_views_of_the_information_schema_are_a_servers(
             except AssertionError as error:
                 wrong.append(f"{sql}\n    {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_columns_are_called_as_on_a_server(
+    pair: Callable[[int], tuple[Any, CatalogDatabase]],
+) -> None:
+    server, ours = pair(18)
+    with psycopg.connect(server.conninfo) as connection:
+        compare(connection, ours, NAMES)
 
 
 def test_errors_are_a_servers(pair: Callable[[int], tuple[Any, CatalogDatabase]]) -> None:

@@ -21,7 +21,7 @@ _COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added":
         ("SELECT $1, $2::int8, upper($3)", (_TEXT, _INT8, _TEXT)),
         ("SELECT 1 FROM t WHERE coalesce($1, id) = $2 LIMIT $3", (_INT4, _INT4, _INT8)),
         ("INSERT INTO t VALUES ($1, $2, $3)", (_INT4, _TEXT, _NUMERIC)),
-        ("INSERT INTO t (ok, id) VALUES ($1, -$2), ($3, $4)", (_BOOL, _INT4, _BOOL, _INT4)),
+        ("INSERT INTO t (ok, id) VALUES ($1, $2), ($3, $4)", (_BOOL, _INT4, _BOOL, _INT4)),
         ("INSERT INTO t (added) SELECT $1", (_DATE,)),
         ("UPDATE t SET price = $1, ok = $2 WHERE name LIKE $3", (_NUMERIC, _BOOL, _TEXT)),
         ("DELETE FROM t WHERE NOT $1 OR added > $2", (_BOOL, _DATE)),

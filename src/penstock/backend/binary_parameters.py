@@ -71,7 +71,7 @@ def _text(value: bytes, type_oid: int) -> bytes:
     if is_enum(type_oid):
         return value
     known = types().get(type_oid)
-    if known is not None and known.category == "A" and known.element:
+    if known is not None and known.element and not known.is_vector:
         return _array(value, known.element)
     raise no_function("input", type_oid)
 

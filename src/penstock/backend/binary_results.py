@@ -102,7 +102,7 @@ def _send(type_oid: int) -> _Send | None:
     known = types().get(type_oid)
     if known is not None and known.kind == ENUM:
         return _SEND[_TEXT]
-    if known is not None and _send_own(known.element) and known.category == "A":
+    if known is not None and not known.is_vector and _send_own(known.element):
         return lambda cell: _array(split_array(cell.decode()), known.element)
     return None
 

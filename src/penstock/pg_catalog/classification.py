@@ -12,8 +12,8 @@ from penstock.errors import PenstockError
 from penstock.pg_catalog.functions import functions, table_functions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.catalog_functions import BUILT_IN, TABLE_FUNCTIONS
-from penstock.sql.duckdb_dialect import names_in
+from penstock.sql.query.raw_names import names_in
+from penstock.sql.to_duckdb.catalog_templates import KNOWN_FUNCTIONS
 
 _NEWEST: Final = 18
 
@@ -35,17 +35,14 @@ def reads_catalog_only(sql: str, more: Collection[str] = ()) -> bool:
 
 
 def _is_catalog(schema: str, table: str) -> bool:
-    if schema:
+    if schema and schema != "pg_catalog":
         return schema == "information_schema"
     return table.startswith("pg_")
 
 
 _NOBODY: Final = CatalogSnapshot("")
 _KNOWN_FUNCTIONS: Final = (
-    frozenset(BUILT_IN)
-    | frozenset(TABLE_FUNCTIONS)
+    KNOWN_FUNCTIONS
     | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
     | frozenset(table_functions(_NOBODY, _NEWEST))
-    | {"coalesce", "nullif", "greatest", "least", "array_upper", "array_lower"}
-    | {"json_build_object", "_pg_expandarray"}
 )

@@ -12,6 +12,8 @@ from typing import Final
 
 import duckdb
 
+from penstock.sql.to_duckdb import numeric_functions
+
 _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": "1",
     "enable_external_access": "false",
@@ -36,6 +38,7 @@ class Connections:
                 return self._idle.pop()
         connection = duckdb.connect(":memory:", config=_CONFIG)
         connection.execute("CREATE SCHEMA cat")
+        numeric_functions.register(connection)
         return connection
 
     def close(self) -> None:

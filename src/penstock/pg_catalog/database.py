@@ -44,13 +44,17 @@ from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
-from penstock.sql.catalog_functions import SERIES_TOO_LONG, TableFunction
-from penstock.sql.catalog_types import catalog_type
-from penstock.sql.duckdb_dialect import Translation, translate
+from penstock.pg_catalog.translation import Translation, translate
+from penstock.pgtypes.pg_type import types as pg_types
+from penstock.sql.to_duckdb.catalog_functions import TableFunction
+from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
+from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
 
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
+_INT2_ARRAY: Final = 1005
+_RECORD: Final = 2249
 _VIEWS: Final = frozenset(
     [
         "pg_aios",
@@ -152,8 +156,7 @@ class CatalogDatabase:
 
     def parameter_types(self, sql: str, said: Sequence[int] = ()) -> tuple[int, ...]:
         """Type oids of ``$1``, ``$2`` ... of a SELECT."""
-        found = [catalog_type(kind).oid for kind in self._translate(sql, said).parameters]
-        return tuple((said[n] if n < len(said) else 0) or oid for n, oid in enumerate(found))
+        return self._translate(sql, said).parameters
 
     def query(
         self, sql: str, parameters: Sequence[bytes | None] = (), said: Sequence[int] = ()
@@ -167,12 +170,15 @@ class CatalogDatabase:
                 sqlstate="08P01",
             )
         values = [
-            parameter_value(value, kind)
-            for value, kind in zip(parameters, translation.parameters, strict=True)
+            parameter_value(value, pg_types()[oid].name)
+            for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
             rows = self._run(translation, values)
-        kinds = [column.type for column in translation.columns]
+        kinds = [
+            INT2_FROM_0 if zero and column.type == _INT2_ARRAY else pg_types()[column.type].name
+            for column, zero in zip(translation.columns, translation.from_zero, strict=True)
+        ]
         return _fields(translation), [
             # DuckDB has a column where PostgreSQL's SELECT has none.
             [
@@ -333,6 +339,11 @@ def _callable(
 
 def _fields(translation: Translation) -> tuple[Field, ...]:
     return tuple(
-        Field(column.name, catalog_type(column.type).oid, catalog_type(column.type).size)
+        Field(
+            column.name,
+            column.type,
+            pg_types()[column.type].length,
+            -1 if column.type == _RECORD else column.typmod,
+        )
         for column in translation.columns
     )

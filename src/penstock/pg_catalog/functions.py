@@ -16,7 +16,7 @@ from penstock.pg_catalog.relation_functions import RelationFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_functions import SessionFunctions
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.catalog_functions import Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PythonFunction:
     strict: bool = True
 
 
-# name(arguments) returns [optional]; the method is of that name in one of the classes
+# name(arguments) returns; the method is of that name in one of the classes
 _SIGNATURES: Final = """
 pg_get_userbyid(oid) name
 pg_table_is_visible(oid) bool
@@ -43,15 +43,15 @@ pg_ts_dict_is_visible(oid) bool
 pg_statistics_obj_is_visible(oid) bool
 pg_relation_is_publishable(regclass) bool
 pg_get_replica_identity_index(regclass) regclass
-pg_get_expr(pg_node_tree,oid,bool) text 1
-pg_get_constraintdef(oid,bool) text 1
-pg_get_indexdef(oid,int4,bool) text 2
+pg_get_expr(pg_node_tree,oid,bool) text
+pg_get_constraintdef(oid,bool) text
+pg_get_indexdef(oid,int4,bool) text
 pg_get_partkeydef(oid) text
 pg_get_partition_constraintdef(oid) text
-pg_get_viewdef(oid,bool) text 1
+pg_get_viewdef(oid,bool) text
 pg_get_statisticsobjdef_columns(oid) text
-pg_get_triggerdef(oid,bool) text 1
-pg_get_ruledef(oid,bool) text 1
+pg_get_triggerdef(oid,bool) text
+pg_get_ruledef(oid,bool) text
 pg_get_function_result(oid) text
 pg_get_function_arguments(oid) text
 pg_get_function_identity_arguments(oid) text
@@ -59,12 +59,12 @@ pg_get_functiondef(oid) text
 pg_get_serial_sequence(text,text) text
 format_type(oid,int4) text
 pg_table_size(regclass) int8
-pg_relation_size(regclass,text) int8 1
+pg_relation_size(regclass,text) int8
 pg_total_relation_size(regclass) int8
 pg_indexes_size(regclass) int8
 pg_database_size(oid) int8
 pg_size_pretty(int8) text
-obj_description(oid,name) text 1
+obj_description(oid,name) text
 shobj_description(oid,name) text
 col_description(oid,int4) text
 to_regclass(text) regclass
@@ -90,12 +90,12 @@ pg_current_wal_insert_lsn() pg_lsn
 pg_wal_lsn_diff(pg_lsn,pg_lsn) numeric
 pg_last_wal_receive_lsn() pg_lsn
 pg_last_wal_replay_lsn() pg_lsn
-has_table_privilege(any,any,text) bool 1
-has_schema_privilege(any,any,text) bool 1
-has_database_privilege(any,any,text) bool 1
-has_column_privilege(any,any,any,text) bool 1
-has_any_column_privilege(any,any,text) bool 1
-pg_has_role(any,any,text) bool 1
+has_table_privilege(any,any,text) bool
+has_schema_privilege(any,any,text) bool
+has_database_privilege(any,any,text) bool
+has_column_privilege(any,any,any,text) bool
+has_any_column_privilege(any,any,text) bool
+pg_has_role(any,any,text) bool
 version() text
 current_database() name
 current_catalog() name
@@ -110,7 +110,7 @@ pg_is_in_recovery() bool
 pg_advisory_unlock_all() void
 pg_my_temp_schema() oid
 pg_is_other_temp_schema(oid) bool
-current_setting(text,bool) text 1
+current_setting(text,bool) text
 set_config(text,text,bool) text
 pg_encoding_to_char(int4) name
 pg_char_to_encoding(name) int4
@@ -147,9 +147,8 @@ def functions(snapshot: CatalogSnapshot, facts: SessionFacts) -> Mapping[str, Py
 def _read(line: str) -> Function:
     name, _, rest = line.partition("(")
     arguments, _, rest = rest.partition(") ")
-    returns, _, optional = rest.partition(" ")
     split = tuple(arguments.split(",")) if arguments else ()
-    return Function(name, split, returns, None, int(optional or 0))
+    return Function(name, split, rest)
 
 
 def table_functions(snapshot: CatalogSnapshot, version: int) -> Mapping[str, TableFunction]:

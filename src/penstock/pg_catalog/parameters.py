@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidParameterValue
-from penstock.sql.catalog_typed import array_items
-from penstock.sql.catalog_types import NAMED_TYPES, catalog_type, element_type
+from penstock.sql.array_literals import split_array
+from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
 
 
 def parameter_value(value: bytes | None, kind: str) -> Any:
@@ -19,7 +19,7 @@ def parameter_value(value: bytes | None, kind: str) -> Any:
     text = value.decode()
     element = element_type(kind)
     if element is not None:
-        return [None if item is None else _scalar(item, element) for item in array_items(text)]
+        return [None if item is None else _scalar(item, element) for item in split_array(text)]
     return _scalar(text, kind)
 
 

@@ -24,7 +24,7 @@ from penstock.pg_catalog.definitions import Columns
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.catalog_types import catalog_type
+from penstock.sql.to_duckdb.catalog_types import catalog_type
 
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
@@ -73,6 +73,11 @@ _ARROW: Final = {
     "TIMESTAMP": pa.timestamp("us"),
     "DECIMAL(38,6)": pa.decimal128(38, 6),
 }
+_LOADED: Final = {
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "pg_lsn": pa.decimal128(20, 0),
+}
+"""Types that queries compute with in another form than functions do."""
 _ZEROS: Final[Mapping[str, object]] = {
     "bool": False,
     "char": "",
@@ -97,7 +102,7 @@ def table_rows(
         [
             pa.array(
                 [_cell(row, column, kind, nulls=nulls) for row in rows],
-                arrow_type(catalog_type(kind).held),
+                _LOADED.get(kind) or arrow_type(catalog_type(kind).held),
             )
             for column, kind in columns
         ],

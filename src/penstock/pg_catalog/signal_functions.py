@@ -16,7 +16,7 @@ from penstock.errors import InsufficientPrivilege, PenstockError, ValueNotRepres
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
-from penstock.sql.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import Function
 from penstock.stats.backend_status import Session, Sessions
 
 _CANCEL: Final = "pg_cancel_backend"
@@ -73,7 +73,7 @@ class SignalFunctions:
         return {
             _CANCEL: PythonFunction(Function(_CANCEL, ("int4",), "bool"), self._cancel),
             _TERMINATE: PythonFunction(
-                Function(_TERMINATE, ("int4", "int8"), "bool", None, 1), self._terminate
+                Function(_TERMINATE, ("int4", "int8"), "bool"), self._terminate
             ),
         }
 

@@ -13,7 +13,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.sql.catalog_functions import Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
 from penstock.walsender.slots import Slots, check_replication
 
 _CREATE: Final = "pg_create_logical_replication_slot"
@@ -50,9 +50,9 @@ class SlotFunctions:
         """By name."""
         create = ("name", "name", "bool", "bool", "bool")
         found = {
-            _CREATE: PythonFunction(Function(_CREATE, create, "record", None, 3), self._create),
+            _CREATE: PythonFunction(Function(_CREATE, create, "record"), self._create),
             f"{_CREATE}_row": PythonFunction(
-                Function(f"{_CREATE}_row", create, "text", None, 3), self._create_row
+                Function(f"{_CREATE}_row", create, "text"), self._create_row
             ),
             _ADVANCE: PythonFunction(
                 Function(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
@@ -63,7 +63,7 @@ class SlotFunctions:
             _DROP: PythonFunction(Function(_DROP, ("name",), "void"), self._drop),
         }
         for name, arguments in _REFUSED.items():
-            function = Function(name, arguments, "text", None, len(arguments) - 1)
+            function = Function(name, arguments, "text")
             found[name] = PythonFunction(function, _refuse(name), strict=False)
         return found
 
@@ -74,7 +74,6 @@ class SlotFunctions:
             ("name", "name", "bool", "bool", "bool"),
             (("slot_name", "name"), ("lsn", "pg_lsn")),
             f"{_PARTS} FROM (SELECT pg__{_CREATE}_row({{0}},{{1}},{{2}},{{3}},{{4}}) AS r) AS s",
-            optional=3,
             functions=(f"{_CREATE}_row",),
         )
         advance = TableFunction(

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.sql.array_literals import join_array
-from penstock.sql.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
+from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
 _EXPONENT: Final = re.compile(r"e([+-])(\d)\Z")
 
 Names = Callable[[str, int], str]
@@ -30,6 +31,8 @@ def _text(value: Any, kind: str, names: Names) -> str:
     element = element_type(kind)
     if element is not None:
         return _array(value, kind, element, names)
+    if kind == "timestamptz" and isinstance(value, int):
+        return _timestamp(_EPOCH + datetime.timedelta(microseconds=value)) + "+00"
     if kind in NAMED_TYPES:
         return names(kind, int(value))
     match value:
@@ -45,9 +48,6 @@ def _text(value: Any, kind: str, names: Names) -> str:
             return "\\x" + value.hex()
     if kind == "void":
         return ""
-    if kind == "numeric":
-        text = str(value)
-        return text.rstrip("0").rstrip(".") if "." in text else text
     return str(value)
 
 

@@ -54,7 +54,7 @@ def _type(row: Type, namespace: int, owner: int) -> Row:
         "typdelim": row.delimiter,
         "typelem": row.typelem,
         "typarray": row.array,
-        "typinput": ARRAY_INPUT if row.element else 0,
+        "typinput": ARRAY_INPUT if row.element and not row.is_vector else 0,
         "typreceive": row.receive_oid,
         "typalign": row.align,
         "typstorage": row.storage,

@@ -12,6 +12,9 @@ from functools import cache
 from pathlib import Path
 
 
+_TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
+
+
 @dataclass(frozen=True, slots=True)
 class Type:
     """A row of pg_type, functions by name. ``sql_name``: as format_type prints it; ``element``: of
@@ -43,8 +46,17 @@ class Type:
 
     @property
     def element(self) -> int:
-        """The oid of the elements of a true array, 0 for other types."""
-        return self.typelem if self.input == "array_in" else 0
+        """The oid of the elements of a true array, 0 for other types (get_element_type).
+
+        int2vector and oidvector are such arrays, though their texts are not an array's.
+        """
+        return self.typelem if self.input in _TRUE_ARRAYS else 0
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has elements and is a type with a name and a text of its own all the same:
+        format_type tells by typstorage."""
+        return bool(self.element) and self.storage == "p"
 
 
 @cache

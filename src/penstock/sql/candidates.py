@@ -73,14 +73,15 @@ def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(known[0] if oid == UNKNOWN and known else oid for oid in wanted)
 
 
-def find_function(name: str, wanted: Sequence[int]) -> Candidate | None:
+def find_function(name: str, wanted: Sequence[int], *, variadic: bool = False) -> Candidate | None:
     """The function with the types of its arguments; None where no name and number fits.
 
-    Raises 42725 where several fit equally well. Variadic arguments are repeated, defaults left out.
+    Raises 42725 where several fit equally well. Variadic arguments are repeated, defaults left out;
+    ``variadic``: the last argument is the array of them.
     """
     candidates = []
     for function in functions_by_name().get(name, ()):
-        arguments = _arguments(function, len(wanted))
+        arguments = _arguments(function, len(wanted), variadic)
         if arguments is not None:
             candidates.append(Candidate(function, arguments))
     exact = [c for c in candidates if c.arguments == tuple(wanted)]
@@ -100,8 +101,10 @@ def find_function(name: str, wanted: Sequence[int]) -> Candidate | None:
     return chosen[0]
 
 
-def _arguments(function: Function, count: int) -> tuple[int, ...] | None:
+def _arguments(function: Function, count: int, variadic: bool) -> tuple[int, ...] | None:
     declared = function.arguments
+    if variadic:
+        return declared if function.variadic and count == len(declared) else None
     if function.variadic and count >= len(declared):
         last = ANY if function.variadic == ANY else function.variadic
         return (*declared[:-1], *([last] * (count - len(declared) + 1)))

@@ -25,6 +25,7 @@ from penstock.sql.primnodes import (
     Form,
     FuncExpr,
     Node,
+    Param,
     RelabelType,
     typmod_of,
 )
@@ -246,6 +247,8 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
         return node
     if isinstance(node, Const) and node.type == UNKNOWN:
         return read_literal(node.text, target)
+    if isinstance(node, Param) and node.type == UNKNOWN:
+        return _typed_parameter(node, target)
     if isinstance(node, CollateExpr):
         inner = coerce(node.argument, target, context, form)
         return CollateExpr(target, inner, node.collation) if types()[target].collation else inner
@@ -264,6 +267,18 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
     raise PenstockError(
         f"cannot cast type {type_name(node.type)} to {type_name(target)}", sqlstate="42846"
     )
+
+
+def _typed_parameter(node: Param, target: int) -> Node:
+    """variable_coerce_param_hook: it takes the type that is wanted first."""
+    known = node.types.setdefault(node.number, target)
+    if known != target:
+        raise PenstockError(
+            f"inconsistent types deduced for parameter ${node.number}",
+            detail=f"{type_name(known)} versus {type_name(target)}",
+            sqlstate="42P08",
+        )
+    return replace(node, type=target)
 
 
 def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) -> Node:

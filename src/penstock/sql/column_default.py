@@ -20,7 +20,7 @@ from penstock.sql.default_grammar import BOOLEANS, NOW, default_text
 from penstock.sql.expression_analysis import number
 from penstock.sql.fitting import fitted, rounded
 from penstock.sql.json_literals import read_json, read_jsonb
-from penstock.sql.literals import canonical
+from penstock.sql.literals import REG_TYPES, canonical
 from penstock.sql.primnodes import (
     UNKNOWN,
     ArrayCoerceExpr,
@@ -70,6 +70,8 @@ def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime
     reader = _READERS.get(type_oid)
     if reader is not None and given.type == UNKNOWN:
         return Const(type_oid, reader(given.text or ""))
+    if type_oid in REG_TYPES:
+        raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
     found = to_target(given, type_oid, typmod, "a", Form.IMPLICIT)
     if found is None:
         raise PenstockError(

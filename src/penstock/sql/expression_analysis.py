@@ -196,6 +196,8 @@ class ExpressionAnalysis:
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:
+        if raw.variadic:
+            raise FeatureNotSupported("VARIADIC is not supported in expressions")
         arguments = [self.transform(argument) for argument in raw.arguments]
         return call(raw, arguments, self.clause)
 

@@ -170,6 +170,7 @@ class FuncCall(Expression):
     order: tuple[SortBy, ...] = ()
     filter: Expression | None = None
     over: WindowDef | None = None
+    variadic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +220,21 @@ class SqlValueFunction(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class Subscript:
+    """``[index]``"""
+
+    index: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Indirection(Expression):
     """``argument[...]``, ``(argument).field``. ``slice``: a subscript has a colon; ``field``: the
-    first of them, "" where there are subscripts only."""
+    first of them, "" where there are subscripts only; ``steps``: all of them, but for slices."""
 
     argument: Expression
     slice: bool = False
     field: str = ""
+    steps: tuple[Subscript | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

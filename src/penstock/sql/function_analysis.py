@@ -26,9 +26,11 @@ _HINT: Final = (
 )
 
 
-def call(raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE") -> Node:
+def call(
+    raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE", *, sets: bool = False
+) -> Node:
     """The typed call of a plain function. ``clause``: where it stands, in which there are no
-    aggregates. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
+    aggregates; ``sets``: it may return them. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
     name = function_name(raw)
     if len(arguments) == 1 and _exact(name, [arguments[0].type]) is None:
         coercion = _as_coercion(name, arguments[0])
@@ -38,7 +40,7 @@ def call(raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE") -> Nod
     function, nodes, result = found_function(raw, arguments)
     if function.kind in (AGGREGATE, WINDOW):
         raise not_allowed(raw, clause)
-    if function.returns_set:
+    if function.returns_set and not sets:
         raise PenstockError(
             f"set-returning functions are not allowed in {clause}", sqlstate="0A000"
         )
@@ -60,7 +62,7 @@ def found_function(
     PenstockError (42883, 42725, 42809)."""
     name = function_name(raw)
     wanted = [argument.type for argument in arguments]
-    found = find_function(name, wanted)
+    found = find_function(name, wanted, variadic=raw.variadic)
     if found is None:
         shown = ", ".join(type_name(oid) for oid in wanted)
         raise PenstockError(

@@ -39,6 +39,8 @@ _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 _TRUE: Final = ("true", "yes", "on", "1")
 _FALSE: Final = ("false", "no", "off", "0")
+REG_TYPES: Final = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
+"""regproc, regclass and the like: what a text names is found when it is run."""
 _SCIENTIFIC: Final = {"float4": (-5, 6), "float8": (-5, 15)}
 
 
@@ -52,7 +54,7 @@ def read_literal(text: str | None, type_oid: int) -> Const:
 def canonical(text: str, type_oid: int) -> str:
     """What the output function prints of what the input function reads."""
     type_ = types().get(type_oid)
-    if type_ is not None and type_.element:
+    if type_ is not None and type_.element and type_oid not in _READERS:
         return read_array(text, lambda item: canonical(item, type_.element))
     if type_ is not None and type_.kind == ENUM:
         return _enum(text, type_)
@@ -220,6 +222,37 @@ def _same(text: str) -> str:
     return text
 
 
+def _char(text: str) -> str:
+    return text[:1]
+
+
+def _unsigned(bits: int, name: str) -> Callable[[str], str]:
+    """oidin, xidin: negative numbers are what they are as unsigned ones."""
+
+    def read(text: str) -> str:
+        stripped = text.strip(_SPACE)
+        if not re.fullmatch(r"[+-]?\d+", stripped, re.ASCII):
+            raise invalid(name, text)
+        _check_length(stripped)
+        value = int(stripped)
+        if not -(1 << bits - 1) <= value < 1 << bits:
+            raise PenstockError(f'value "{text}" is out of range for type {name}', sqlstate="22003")
+        return str(value % (1 << bits))
+
+    return read
+
+
+def _lsn(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{1,8}/[0-9a-fA-F]{1,8}", text):
+        raise invalid("pg_lsn", text)
+    return "/".join(f"{int(half, 16):X}" for half in text.split("/"))
+
+
+def _vector(item: int) -> Callable[[str], str]:
+    """int2vectorin, oidvectorin: numbers with blanks between them."""
+    return lambda text: " ".join(canonical(number, item) for number in text.split())
+
+
 def invalid(name: str, text: str) -> PenstockError:
     """``invalid input syntax for type integer: "x"``; to be raised."""
     return PenstockError(f'invalid input syntax for type {name}: "{text}"', sqlstate="22P02")
@@ -228,11 +261,17 @@ def invalid(name: str, text: str) -> PenstockError:
 _READERS: Final[dict[int, Callable[[str], str]]] = {
     16: _boolean,
     17: _bytea,
+    18: _char,
     19: truncated,
     20: _integer(64, "bigint"),
     21: _integer(16, "smallint"),
     23: _integer(32, "integer"),
+    22: _vector(21),
     25: _same,
+    26: _unsigned(32, "oid"),
+    28: _unsigned(32, "xid"),
+    30: _vector(26),
+    114: _same,
     700: _float("float4", "f"),
     701: _float("float8", "d"),
     1042: _same,
@@ -242,5 +281,8 @@ _READERS: Final[dict[int, Callable[[str], str]]] = {
     1184: lambda text: read_timestamp(text, zone=True),
     1700: _numeric,
     2950: _uuid,
+    3220: _lsn,
+    5069: _unsigned(64, "xid8"),
+    **dict.fromkeys(REG_TYPES, _same),
     UNKNOWN: _same,
 }

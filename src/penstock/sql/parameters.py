@@ -60,17 +60,6 @@ def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[i
     return "".join((*out, text[at:]))
 
 
-def apart(text: str) -> str:
-    """The statement with blanks around its parameters: sqlglot takes ``$1,$2`` for a string."""
-    out: list[str] = []
-    at = 0
-    for token in lex(text):
-        if _number(token):
-            out += (text[at : token.start], f" {token.source} ")
-            at = token.start + len(token.source)
-    return "".join((*out, text[at:]))
-
-
 def _number(token: Token) -> int:
     if token.kind is not Kind.OTHER or not token.source.startswith("$"):
         return 0
@@ -97,7 +86,7 @@ def _constant(value: str | None, oid: int) -> str:
     name = "text" if known is None else known.sql_name
     if value is None:
         return f"CAST(NULL AS {name})"
-    if known is not None and known.category == "A" and known.element:
+    if known is not None and known.element and not known.is_vector:
         items = [_constant(item, known.element) for item in split_array(value)]
         return f"ARRAY[{', '.join(items)}]"
     if oid in _INTEGERS:

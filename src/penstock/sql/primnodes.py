@@ -7,7 +7,7 @@ oid of pg_type, ``typmod`` its modifier or -1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Final
 
@@ -54,6 +54,30 @@ class Const(Node):
 
     text: str | None
     typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Param(Node):
+    """``$number``. ``types``: of the statement's parameters, as far as they are known."""
+
+    number: int
+    types: dict[int, int] = field(compare=False, repr=False, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptingRef(Node):
+    """An element of an array."""
+
+    array: Node
+    index: Node
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelect(Node):
+    """A field of a row."""
+
+    argument: Node
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +234,8 @@ class OtherNode(Node):
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes right below, in the order of PostgreSQL's expression_tree_walker."""
     found: list[Node] = []
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for each in fields(node):
+        value = getattr(node, each.name)
         if isinstance(value, Node):
             found.append(value)
         elif isinstance(value, tuple):
@@ -230,12 +254,12 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     if isinstance(node, Var):
         return values[node.name]
     changed: dict[str, object] = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
+    for each in fields(node):
+        value = getattr(node, each.name)
         if isinstance(value, Node):
-            changed[field.name] = substituted(value, values)
+            changed[each.name] = substituted(value, values)
         elif isinstance(value, tuple):
-            changed[field.name] = tuple(
+            changed[each.name] = tuple(
                 substituted(item, values) if isinstance(item, Node) else item for item in value
             )
     return replace(node, **changed)  # type: ignore[arg-type]

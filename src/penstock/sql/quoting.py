@@ -61,7 +61,7 @@ def format_type(type_: Type, typmod: int | None = -1) -> str:
     """format_type_extended: ``numeric(10,2)``, ``character varying(20)[]``. ``typmod``: None where
     none is given, which is not the same as -1 for two types.
     """
-    if type_.element:
+    if type_.element and not type_.is_vector:
         element = types().get(type_.element)
         # An array of an enum that the thread does not know has its name all the same.
         name = (

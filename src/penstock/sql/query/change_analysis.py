@@ -19,11 +19,10 @@ from penstock.errors import (
 )
 from penstock.sql.coercion import to_target
 from penstock.sql.column_default import coerced_default
-from penstock.sql.expressions import AConst, ConstKind, Default, Expression
+from penstock.sql.expressions import AConst, ConstKind, Default, Expression, ParamRef
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import UNKNOWN, Const, Form, Node
 from penstock.sql.query.expression import QueryExpressions
-from penstock.sql.query.from_analysis import FindTable
 from penstock.sql.query.generated_column import (
     check_inserted,
     check_updated,
@@ -44,6 +43,7 @@ from penstock.sql.query.primnodes import OutputColumn, Query, SubqueryScan, Tabl
 from penstock.sql.query.scope import NamedRelation, Namespace, Scope
 from penstock.sql.query.select_analysis import SelectAnalysis
 from penstock.sql.query.set_returning import as_select
+from penstock.sql.query.statement import FindTable, Surroundings
 from penstock.sql.quoting import type_name
 
 _CAST_HINT = "You will need to rewrite or cast the expression."
@@ -67,14 +67,14 @@ class ChangePlan:
 
 
 def analyze_insert(
-    raw: InsertStmt, target: Sequence[OutputColumn], find_table: FindTable
+    raw: InsertStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
 ) -> InsertPlan:
     """Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
     if raw.query is None:
         raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
     wanted = _wanted(raw, target)
     with limited_depth():
-        analysis = SelectAnalysis(find_table)
+        analysis = SelectAnalysis(around)
         given = _given(raw, wanted, analysis)
         check_inserted(raw, wanted[: len(given.columns)])
         plan = _with_defaults(given, target)
@@ -96,16 +96,16 @@ def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis
 
 
 def analyze_change(
-    raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], find_table: FindTable
+    raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
 ) -> ChangePlan:
     """Raises as ``analyze_insert``."""
-    analysis = SelectAnalysis(find_table)
+    analysis = SelectAnalysis(around)
     scan = TableScan(analysis.relations.name(), tuple(target), raw.relation)
     scope = Scope(None, _names(scan, raw.alias))
     with limited_depth():
         where = None
         if raw.where is not None:
-            expressions = QueryExpressions(scope, analysis.query, "WHERE")
+            expressions = QueryExpressions(scope, analysis.relations, "WHERE")
             where = expressions.boolean(raw.where, "WHERE")
         settings = _settings(raw, scan, scope, analysis) if isinstance(raw, UpdateStmt) else ()
     return ChangePlan(scan, settings, where)
@@ -161,7 +161,7 @@ def _values(
         raise FeatureNotSupported("WITH in front of VALUES is not supported in INSERT")
     width = len(raw.values[0])
     _check_width(width, len(wanted), named)
-    expressions = QueryExpressions(Scope(), analysis.query, "VALUES")
+    expressions = QueryExpressions(Scope(), analysis.relations, "VALUES")
     columns = tuple(wanted[:width])
     rows = tuple(
         tuple(
@@ -177,6 +177,7 @@ def _values(
 def _rows(
     raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
 ) -> Query:
+    _type_parameters(raw, wanted, analysis.relations.around.parameters)
     query = analysis.query(raw)
     width = len(query.columns)
     _check_width(width, len(wanted), named)
@@ -186,6 +187,17 @@ def _rows(
     for position, (given, column) in enumerate(zip(scan.variables(), columns, strict=True)):
         targets.append(assigned(_literal(raw, position) or given, column))
     return Query(columns, tuple(targets), (scan,))
+
+
+def _type_parameters(
+    raw: SelectStmt, wanted: list[OutputColumn], types: dict[int, int] | None
+) -> None:
+    """A parameter of the SELECT list takes the type of the column, as a string does."""
+    if types is None or raw.operation is not None:
+        return
+    for target, column in zip(raw.targets, wanted, strict=False):
+        if isinstance(target.value, ParamRef):
+            types.setdefault(target.value.number, column.type)
 
 
 def _literal(raw: SelectStmt, position: int) -> Const | None:
@@ -238,7 +250,7 @@ def _settings(
     raw: UpdateStmt, scan: TableScan, scope: Scope, analysis: SelectAnalysis
 ) -> tuple[tuple[str, Node], ...]:
     known = {column.name: column for column in scan.columns}
-    expressions = QueryExpressions(scope, analysis.query, "UPDATE")
+    expressions = QueryExpressions(scope, analysis.relations, "UPDATE")
     settings: dict[str, Node] = {}
     for target in raw.targets:
         name = target.name or ""

@@ -6,19 +6,22 @@ table only, such as row filters, uses ``ExpressionAnalysis`` as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
-from penstock.sql.coercion import array_of, to_boolean
+from penstock.sql.coercion import array_of, element, to_boolean, to_target
 from penstock.sql.expression_analysis import ExpressionAnalysis
 from penstock.sql.expressions import (
     ARow,
     ColumnRef,
     Expression,
     FuncCall,
+    Indirection,
+    ParamRef,
     SortBy,
     SqlValueFunction,
+    Subscript,
     WindowDef,
 )
 from penstock.sql.function_analysis import (
@@ -30,16 +33,34 @@ from penstock.sql.function_analysis import (
     not_allowed,
 )
 from penstock.sql.operator_analysis import make_operator
-from penstock.sql.primnodes import BOOL, Node, Var
+from penstock.sql.primnodes import (
+    BOOL,
+    INT4,
+    UNKNOWN,
+    FieldSelect,
+    Form,
+    FuncExpr,
+    Node,
+    Param,
+    SubscriptingRef,
+    Var,
+    typmod_of,
+)
 from penstock.sql.query.aggregate_analysis import aggregate, window
 from penstock.sql.query.grouping import contains_subquery, relations_of
-from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
-from penstock.sql.query.primnodes import Query, SessionValue, SortKey, SubLink
+from penstock.sql.query.parsenodes import ASubLink, SubLinkKind
+from penstock.sql.query.primnodes import SessionValue, SortKey, SubLink
 from penstock.sql.query.scope import Scope
+from penstock.sql.query.statement import Relations
+from penstock.sql.quoting import type_name
 
 _OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
 """Functions of the session without arguments."""
-AnalyzeQuery = Callable[[SelectStmt, Scope], Query]
+RECORD: Final = 2249
+FUNCTIONS_IN_FROM: Final = "functions in FROM"
+_SETS: Final = ("SELECT", FUNCTIONS_IN_FROM)
+"""Clauses in which functions may return sets."""
+_EXPANDARRAY: Final = ("information_schema", "_pg_expandarray")
 SUBLINK_COLUMN: Final = "subquery"
 """The relation of the Var that stands for a subquery's column in a test."""
 
@@ -50,7 +71,7 @@ class QueryExpressions(ExpressionAnalysis):
     def __init__(
         self,
         scope: Scope,
-        query: AnalyzeQuery,
+        relations: Relations,
         clause: str,
         *,
         aggregates: bool = False,
@@ -59,7 +80,7 @@ class QueryExpressions(ExpressionAnalysis):
     ) -> None:
         super().__init__({}, "")
         self._scope = scope
-        self._query = query
+        self._relations = relations
         self.clause = clause
         self._aggregates = aggregates
         self._windows = windows or {}
@@ -78,16 +99,50 @@ class QueryExpressions(ExpressionAnalysis):
                 if typmod >= 0:
                     raise FeatureNotSupported(f"{name.upper()}({typmod}) is not supported")
                 return SessionValue(super().transform(raw).type, name)
+            case ParamRef(number):
+                return self._parameter(number)
+            case Indirection(argument, steps=steps) if steps:
+                return self._indirected(self.transform(argument), steps)
         return super().transform(raw)
+
+    def _parameter(self, number: int) -> Node:
+        types = self._relations.around.parameters
+        if types is None:
+            raise PenstockError(f"there is no parameter ${number}", sqlstate="42P02")
+        return Param(types.get(number, UNKNOWN), number, types)
+
+    def _indirected(self, node: Node, steps: Sequence[Subscript | str]) -> Node:
+        for step in steps:
+            if isinstance(step, str):
+                node = field_of(node, step)
+            else:
+                node = self._element_of(node, self.transform(step.index))
+        return node
+
+    def _element_of(self, node: Node, index: Node) -> Node:
+        type_ = element(node.type)
+        if not type_:
+            raise PenstockError(
+                f"cannot subscript type {type_name(node.type)} because it does not support"
+                " subscripting",
+                sqlstate="42804",
+            )
+        at = to_target(index, INT4, -1, "a", Form.IMPLICIT)
+        if at is None:
+            raise PenstockError("array subscript must have type integer", sqlstate="42804")
+        return SubscriptingRef(type_, node, at)
 
     def sort_key(self, raw: SortBy) -> SortKey:
         """A key whose expression is over the scope's columns."""
         return sort_key(raw, self.transform(raw.expression))
 
     def _any_call(self, raw: FuncCall) -> Node:
+        if raw.name == _EXPANDARRAY:
+            return self._expanded_array(raw)
         name = function_name(raw)
         if not kinds(name) & {AGGREGATE, WINDOW}:
-            node = call(raw, [self.transform(argument) for argument in raw.arguments], self.clause)
+            given = [self.transform(argument) for argument in raw.arguments]
+            node = call(raw, given, self.clause, sets=self.clause in _SETS)
             return SessionValue(node.type, name) if name in _OF_SESSION else node
         allowed = self._aggregates if raw.over is None else self._in_windows
         if not allowed and (raw.over is not None or AGGREGATE in kinds(name)):
@@ -109,6 +164,17 @@ class QueryExpressions(ExpressionAnalysis):
             tuple(self.sort_key(key) for key in definition.order),
             (self._optional(definition.start), self._optional(definition.end)),
         )
+
+    def _expanded_array(self, raw: FuncCall) -> Node:
+        """information_schema._pg_expandarray: rows (x, n); the typmod says what x is."""
+        arguments = tuple(self.transform(argument) for argument in raw.arguments)
+        type_ = element(arguments[0].type) if len(arguments) == 1 else 0
+        if not type_:
+            shown = ", ".join(type_name(node.type) for node in arguments)
+            raise PenstockError(
+                f"function {'.'.join(_EXPANDARRAY)}({shown}) does not exist", sqlstate="42883"
+            )
+        return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
         """An aggregate of columns of the query around is that query's own."""
@@ -135,7 +201,7 @@ class QueryExpressions(ExpressionAnalysis):
         return found
 
     def _subquery(self, raw: ASubLink) -> Node:
-        query = self._query(raw.query, self._scope)
+        query = self._relations.analyze(raw.query, self._scope)
         if raw.kind is SubLinkKind.EXISTS:
             return SubLink(BOOL, raw.kind, query)
         if isinstance(raw.test, ARow):
@@ -155,6 +221,22 @@ class QueryExpressions(ExpressionAnalysis):
                 "operator must return type boolean, not another one", sqlstate="42804"
             )
         return SubLink(BOOL, raw.kind, query, test)
+
+
+def field_of(node: Node, name: str) -> Node:
+    """``(row).field`` of what _pg_expandarray gives."""
+    if node.type != RECORD or typmod_of(node) < 0:
+        raise PenstockError(
+            f"column notation .{name} applied to type {type_name(node.type)}, which is not a "
+            "composite type",
+            sqlstate="42809",
+        )
+    types = {"x": typmod_of(node), "n": INT4}
+    if name not in types:
+        raise PenstockError(
+            f'could not identify column "{name}" in record data type', sqlstate="42703"
+        )
+    return FieldSelect(types[name], node, name)
 
 
 def sort_key(raw: SortBy, node: Node) -> SortKey:

@@ -6,18 +6,25 @@ other clauses see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
-from penstock.sql.coercion import select_common_type, to_common_type
-from penstock.sql.expressions import BoolOp, Expression, FuncCall
-from penstock.sql.object_names import RangeVar
+from penstock.sql.coercion import select_common_type, to_common_type, to_target
+from penstock.sql.expressions import BoolOp, Expression, FuncCall, SqlValueFunction
 from penstock.sql.operator_analysis import make_operator
-from penstock.sql.primnodes import BOOL, BoolExpr, CoalesceExpr, Const, FuncExpr, Node
-from penstock.sql.query.expression import QueryExpressions
+from penstock.sql.primnodes import (
+    BOOL,
+    UNKNOWN,
+    BoolExpr,
+    CoalesceExpr,
+    Const,
+    Form,
+    FuncExpr,
+    Node,
+)
+from penstock.sql.query.expression import FUNCTIONS_IN_FROM, RECORD, QueryExpressions
 from penstock.sql.query.generated_column import expanded
 from penstock.sql.query.parsenodes import (
     Alias,
@@ -33,6 +40,7 @@ from penstock.sql.query.primnodes import (
     Cte,
     CteScan,
     FromNode,
+    FunctionScan,
     Join,
     OutputColumn,
     Query,
@@ -41,29 +49,14 @@ from penstock.sql.query.primnodes import (
     SubqueryScan,
     TableScan,
 )
+from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.scope import Column, NamedRelation, Namespace, Scope
 from penstock.sql.query.set_returning import SERIES
-
-FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
-"""The columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
+from penstock.sql.query.statement import Relations
 
 _INTEGERS: Final = frozenset({20, 23})
+_INT8_OID: Final = 20
 _INT8: Final = range(-(1 << 63), 1 << 63)
-
-
-class Relations:
-    """What every query of a statement shares: names for relations, tables, and who analyzes."""
-
-    def __init__(
-        self, find_table: FindTable, analyze: Callable[[SelectStmt, Scope | None], Query]
-    ) -> None:
-        self.find_table = find_table
-        self.analyze = analyze
-        self._numbers: Iterator[int] = count(1)
-
-    def name(self) -> str:
-        """One that no other relation has."""
-        return f"r{next(self._numbers)}"
 
 
 class FromClause:
@@ -82,7 +75,7 @@ class FromClause:
             case RangeSubselect():
                 return self._subselect(raw, seen)
             case RangeFunction():
-                return self._function(raw)
+                return self._function(raw, seen)
         return self._join(raw, seen)
 
     def _table(self, raw: RangeTable) -> tuple[FromNode, Namespace]:
@@ -92,10 +85,33 @@ class FromClause:
         if cte is not None:
             relation = CteScan(self._relations.name(), cte.query.columns, cte.name)
         else:
-            columns = self._relations.find_table(name)
-            relation = self._with_virtual(TableScan(self._relations.name(), columns, name))
+            columns = self._relations.around.find_table(name)
+            view = self._relations.around.find_view(name)
+            relation = (
+                self._with_virtual(TableScan(self._relations.name(), columns, name))
+                if view is None
+                else self._view(view, columns)
+            )
         schema = None if cte is not None else (name.schema or "public")
         return relation, _named(relation, raw.alias, name.name, schema)
+
+    def _view(self, text: str, columns: tuple[OutputColumn, ...]) -> Relation:
+        """Its query, with NULL for columns that it leaves out."""
+        given: dict[str, Node] = {}
+        from_: tuple[FromNode, ...] = ()
+        if text:
+            raw = parse_query(text)
+            assert isinstance(raw, SelectStmt)
+            query = self._relations.analyze(raw, None)
+            scan = SubqueryScan(self._relations.name(), query.columns, query)
+            names = [column.name for column in query.columns]
+            given, from_ = dict(zip(names, scan.variables(), strict=True)), (scan,)
+        targets = tuple(
+            _cast(given.get(column.name, Const(UNKNOWN, None)), column.type) for column in columns
+        )
+        where = None if text else Const(BOOL, "f")
+        made = Query(columns, targets, from_, where)
+        return SubqueryScan(self._relations.name(), columns, made)
 
     def _with_virtual(self, scan: TableScan) -> Relation:
         """As a query where columns are made when they are read: an outer join makes them NULL."""
@@ -110,18 +126,27 @@ class FromClause:
         relation = SubqueryScan(self._relations.name(), query.columns, query, raw.lateral)
         return relation, _named(relation, raw.alias, None, None)
 
-    def _function(self, raw: RangeFunction) -> tuple[FromNode, Namespace]:
-        expressions = QueryExpressions(Scope(), self._relations.analyze, "functions in FROM")
-        call = raw.call if isinstance(raw.call, FuncCall) else None
-        if call is None or call.name != (SERIES,):
-            shown = "this function" if call is None else f"function {call.name[-1]}"
-            raise FeatureNotSupported(f"{shown} is not supported in FROM")
-        bounds = [expressions.transform(argument) for argument in call.arguments]
-        start, stop, step = _bounds(bounds)
-        type_ = max((node.type for node in bounds), key=lambda oid: oid == 20)
-        column = OutputColumn(raw.alias.name if raw.alias else SERIES, type_)
-        relation = SeriesScan(self._relations.name(), (column,), start, stop, step)
-        return relation, _named(relation, raw.alias, SERIES, None)
+    def _function(self, raw: RangeFunction, seen: Namespace) -> tuple[FromNode, Namespace]:
+        scope = Scope(self._scope.parent, seen)
+        expressions = QueryExpressions(scope, self._relations, FUNCTIONS_IN_FROM)
+        call = raw.call
+        if not isinstance(call, FuncCall | SqlValueFunction):
+            raise FeatureNotSupported("this function is not supported in FROM")
+        name = call.name if isinstance(call, SqlValueFunction) else call.name[-1]
+        known = self._relations.around.functions.get(name)
+        if isinstance(call, FuncCall) and name == SERIES and not raw.ordinality:
+            bounds = _bounds([expressions.transform(argument) for argument in call.arguments])
+            if bounds is not None:
+                type_, start, stop, step = bounds
+                column = OutputColumn(raw.alias.name if raw.alias else SERIES, type_)
+                series = SeriesScan(self._relations.name(), (column,), start, stop, step)
+                return series, _named(series, raw.alias, SERIES, None)
+        node = expressions.transform(raw.call)
+        columns = known or (OutputColumn(raw.alias.name if raw.alias else name, node.type),)
+        if raw.ordinality:
+            columns = (*columns, OutputColumn("ordinality", _INT8_OID))
+        scan = FunctionScan(self._relations.name(), columns, name, node, raw.ordinality)
+        return scan, _named(scan, raw.alias, name, None)
 
     # Joins
 
@@ -144,7 +169,7 @@ class FromClause:
 
     def _condition(self, raw: Expression, names: Namespace) -> Node:
         expressions = QueryExpressions(
-            Scope(self._scope.parent, names), self._relations.analyze, "JOIN conditions"
+            Scope(self._scope.parent, names), self._relations, "JOIN conditions"
         )
         return expressions.boolean(raw, "JOIN/ON")
 
@@ -229,21 +254,33 @@ def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
     return replace(query, columns=tuple(columns))
 
 
-def _bounds(nodes: list[Node]) -> tuple[int, int, int]:
+def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
+    """Type, start, stop and step where they are whole numbers and constant."""
     if len(nodes) not in (2, 3) or any(node.type not in _INTEGERS for node in nodes):
-        raise FeatureNotSupported(f"{SERIES} is supported for constant whole numbers only")
-    numbers = [_number(node) for node in nodes]
+        return None
+    numbers = [number for node in nodes if (number := _number(node)) is not None]
+    if len(numbers) < len(nodes):
+        return None
     start, stop, step = (*numbers, 1)[:3]
     if step == 0:
         raise InvalidParameterValue("step size cannot equal zero")
     if stop + step not in _INT8:
         raise FeatureNotSupported(f"{SERIES} up to the end of bigint is not supported")
-    return start, stop, step
+    return max((node.type for node in nodes), key=lambda oid: oid == 20), start, stop, step
 
 
-def _number(node: Node) -> int:
+def _number(node: Node) -> int | None:
     if isinstance(node, Const) and node.text is not None:
         return int(node.text)
     if isinstance(node, FuncExpr) and len(node.arguments) == 1:  # int8(integer)
         return _number(node.arguments[0])
-    raise FeatureNotSupported(f"{SERIES} is supported for constant whole numbers only")
+    return None
+
+
+def _cast(node: Node, type_: int) -> Node:
+    """A view's column in the type that the catalogs say."""
+    if node.type == RECORD:
+        return node
+    found = to_target(node, type_, -1, "e", Form.EXPLICIT)
+    assert found is not None, type_
+    return found

@@ -13,6 +13,7 @@ from penstock.sql.primnodes import Node, Var, children
 from penstock.sql.query.primnodes import (
     Aggref,
     FromNode,
+    FunctionScan,
     Join,
     Query,
     SetOperationScan,
@@ -80,6 +81,8 @@ def nodes_of(query: Query) -> Iterator[Node]:
     yield from (node for node in (query.where, query.having) if node is not None)
     for cte in query.ctes:
         yield from nodes_of(cte.query)
+        if cte.again is not None:
+            yield from nodes_of(cte.again)
     for item in query.from_:
         yield from _nodes_of_from(item)
 
@@ -93,6 +96,8 @@ def _nodes_of_from(item: FromNode) -> Iterator[Node]:
                 yield item.condition
         case SubqueryScan():
             yield from nodes_of(item.query)
+        case FunctionScan():
+            yield item.call
         case SetOperationScan():
             yield from nodes_of(item.left)
             yield from nodes_of(item.right)

@@ -75,10 +75,11 @@ class RangeSubselect:
 
 @dataclass(frozen=True, slots=True)
 class RangeFunction:
-    """A function in FROM."""
+    """A function in FROM. ``ordinality``: its rows are numbered."""
 
     call: Expression
     alias: Alias | None = None
+    ordinality: bool = False
 
 
 class JoinType(Enum):
@@ -120,6 +121,7 @@ class CommonTableExpr:
     name: str
     query: SelectStmt
     columns: tuple[str, ...] = ()
+    recursive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

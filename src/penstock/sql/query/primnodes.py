@@ -135,6 +135,15 @@ class SeriesScan(Relation):
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionScan(Relation):
+    """A function in FROM, which sees what stands at its left. ``call``: with its arguments."""
+
+    function: str
+    call: Node
+    ordinality: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ValuesScan(Relation):
     """VALUES."""
 
@@ -166,10 +175,13 @@ FromNode = Relation | Join
 
 @dataclass(frozen=True, slots=True)
 class Cte:
-    """A query of WITH by its own name."""
+    """A query of WITH by its own name. ``again``: of one that reads itself, what is done with
+    the rows of the time before; ``all``: UNION ALL."""
 
     name: str
     query: Query
+    again: Query | None = None
+    all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +189,7 @@ class Query:
     """``columns``: of the result; ``targets``: their values. ``grouped``: one row for each group.
     ``distinct_on``: the first row of those that have these alike.
 
-    ``limit`` None: all rows.
+    ``limit`` None: all rows. Both may be a parameter.
     """
 
     columns: tuple[OutputColumn, ...]
@@ -190,6 +202,6 @@ class Query:
     distinct: bool = False
     distinct_on: tuple[Node, ...] = ()
     sort: tuple[SortKey, ...] = ()
-    limit: int | None = None
-    offset: int = 0
+    limit: int | Node | None = None
+    offset: int | Node = 0
     ctes: tuple[Cte, ...] = ()

@@ -32,6 +32,7 @@ from penstock.sql.expressions import (
     ParamRef,
     SortBy,
     SqlValueFunction,
+    Subscript,
     TypeCast,
     TypeName,
     WindowDef,
@@ -257,7 +258,9 @@ class RawExpressions:
         )
 
     def _collate(self, raw: RawNode) -> Expression:
-        return CollateClause(self.required(raw.node("arg")), raw.names("collname"))
+        argument = self.required(raw.node("arg"))
+        name = raw.names("collname")
+        return CollateClause(argument, name[1:] if name[0] == _CATALOG else name)
 
     def _column(self, raw: RawNode) -> Expression:
         fields = raw.nodes("fields")
@@ -283,10 +286,22 @@ class RawExpressions:
 
     def _indirection(self, raw: RawNode) -> Expression:
         argument = self.required(raw.node("arg"))
-        steps = [next(iter(step.items())) for step in raw.nodes("indirection")]
-        fields = [step.get("sval", "*") for kind, step in steps if kind != "A_Indices"]
-        sliced = any(step.get("is_slice") for _, step in steps)
-        return Indirection(argument, sliced, *fields[:1])  # its values nobody reads: it is refused
+        nodes = raw.nodes("indirection")
+        parts = [next(iter(node.items())) for node in nodes]
+        fields = [part.get("sval", "*") for kind, part in parts if kind != "A_Indices"]
+        sliced = any(part.get("is_slice") for _, part in parts)
+        steps = () if sliced else tuple(self._step(node) for node in nodes)
+        return Indirection(argument, sliced, fields[0] if fields else "", steps)
+
+    def _step(self, node: Json) -> Subscript | str:
+        if "A_Star" in node:
+            return "*"
+        if "String" in node:
+            return string(node)
+        raw = RawNode.of(node)
+        found = Subscript(self.required(raw.node("uidx")))
+        raw.done()
+        return found
 
     def _sublink(self, raw: RawNode) -> Expression:
         kind = _SUBLINKS.get(raw.take("subLinkType"))
@@ -312,6 +327,7 @@ class RawExpressions:
             self.all(raw.nodes("args")),
             sql_syntax=raw.take("funcformat") == "COERCE_SQL_SYNTAX",
             star=bool(raw.take("agg_star")),
+            variadic=bool(raw.take("func_variadic")),
             distinct=bool(raw.take("agg_distinct")),
             order=tuple(self.sort_by(item) for item in raw.nodes("agg_order")),
             filter=self.optional(raw.node("agg_filter")),

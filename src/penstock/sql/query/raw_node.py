@@ -93,7 +93,6 @@ _CLAUSES: Final = {
     "collClause": "COLLATE",
     "compression": "COMPRESSION",
     "cycle_clause": "CYCLE",
-    "func_variadic": "VARIADIC",
     "deferrable": "DEFERRABLE",
     "fromClause": "FROM",
     "inhRelations": "INHERITS",

@@ -127,19 +127,19 @@ def _with(raw: RawNode) -> tuple[CommonTableExpr, ...]:
     if fields is None:
         return ()
     clause = RawNode("WithClause", fields)
-    if clause.take("recursive"):
-        raise FeatureNotSupported("WITH RECURSIVE is not supported")
-    found = tuple(_common_table(node) for node in clause.nodes("ctes"))
+    recursive = bool(clause.take("recursive"))
+    found = tuple(_common_table(node, recursive) for node in clause.nodes("ctes"))
     clause.done()
     return found
 
 
-def _common_table(node: Json) -> CommonTableExpr:
+def _common_table(node: Json, recursive: bool) -> CommonTableExpr:
     raw = RawNode.of(node)
     raw.ignore("ctematerialized")  # how, not what
     query = raw.node("ctequery")
     assert query is not None
-    found = CommonTableExpr(raw.take("ctename"), _select_of(query), raw.names("aliascolnames"))
+    names = raw.names("aliascolnames")
+    found = CommonTableExpr(raw.take("ctename"), _select_of(query), names, recursive)
     raw.done()
     return found
 
@@ -209,14 +209,15 @@ def _alias(raw: RawNode) -> Alias | None:
 
 
 def _range_function(raw: RawNode) -> RangeFunction:
-    raw.ignore("lateral")  # every function in FROM may be
+    raw.ignore("lateral", "is_rowsfrom")  # every function in FROM may be
+    ordinality = bool(raw.take("ordinality"))
     functions = raw.nodes("functions")
     if len(functions) != 1:
         raise FeatureNotSupported("ROWS FROM with several functions is not supported")
     call, definitions = functions[0]["List"]["items"]
     if definitions:
         raise FeatureNotSupported("a column definition list is not supported")
-    return RangeFunction(_expressions.read(call), _alias(raw))
+    return RangeFunction(_expressions.read(call), _alias(raw), ordinality)
 
 
 def _join(raw: RawNode) -> JoinExpr:

@@ -19,6 +19,7 @@ from penstock.sql.expressions import (
     ColumnRef,
     Expression,
     FuncCall,
+    Indirection,
     SqlValueFunction,
     TypeCast,
 )
@@ -40,6 +41,9 @@ def _figure(raw: Expression) -> tuple[str, int]:
             return fields[-1], _STRONG
         case FuncCall(name):
             return name[-1], _STRONG
+        case Indirection(argument, steps=steps):
+            named = [step for step in steps if isinstance(step, str)]
+            return (named[-1], _STRONG) if named else _figure(argument)
         case AExpr(kind=AExprKind.NULLIF):
             return "nullif", _STRONG
         case TypeCast(argument, type_):

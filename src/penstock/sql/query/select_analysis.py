@@ -5,48 +5,64 @@ In: raw statements and who knows tables. Out: a ``Query``, or PostgreSQL's error
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.coercion import select_common_type, to_common_type, to_target
-from penstock.sql.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
+from penstock.sql.expressions import ColumnRef, Expression
 from penstock.sql.nesting import limited_depth
 from penstock.sql.operator_analysis import contains_var
-from penstock.sql.primnodes import TEXT, UNKNOWN, Const, Form, Node, Var, typmod_of
+from penstock.sql.primnodes import TEXT, UNKNOWN, Const, Form, Node, Param, Var, typmod_of
 from penstock.sql.query.aggregate_analysis import contains_aggregate
-from penstock.sql.query.expression import QueryExpressions, sort_key
-from penstock.sql.query.from_analysis import FindTable, FromClause, Relations, renamed
+from penstock.sql.query.expression import QueryExpressions
+from penstock.sql.query.from_analysis import FromClause, renamed
 from penstock.sql.query.grouping import check_grouping, contains_subquery
-from penstock.sql.query.parsenodes import ResTarget, SelectStmt, Star
+from penstock.sql.query.parsenodes import (
+    CommonTableExpr,
+    ResTarget,
+    SelectStmt,
+    SetOperation,
+    Star,
+)
 from penstock.sql.query.primnodes import (
     Cte,
     FromNode,
     OutputColumn,
     Query,
     SetOperationScan,
-    SortKey,
     SubqueryScan,
     ValuesScan,
 )
+from penstock.sql.query.raw_names import reads
 from penstock.sql.query.result_name import result_name
 from penstock.sql.query.scope import Namespace, Scope
-from penstock.sql.query.set_returning import moved_to_from
+from penstock.sql.query.set_returning import moved_to_from, spread
+from penstock.sql.query.sort_clause import (
+    distinct_keys,
+    is_column,
+    sort_clause,
+    sort_of_set,
+    target_by_name,
+    target_position,
+)
+from penstock.sql.query.statement import FindTable, Relations, Surroundings
+from penstock.sql.quoting import type_name
 
 _INT8 = 20
 
 
-def analyze_select(raw: SelectStmt, find_table: FindTable) -> Query:
+def analyze_select(raw: SelectStmt, around: FindTable | Surroundings) -> Query:
     """The typed query. Raises PenstockError as PostgreSQL, FeatureNotSupported."""
     with limited_depth():
-        return SelectAnalysis(find_table).query(raw)
+        return SelectAnalysis(around).query(raw)
 
 
 class SelectAnalysis:
     """Of one statement."""
 
-    def __init__(self, find_table: FindTable) -> None:
-        self.relations = Relations(find_table, self.query)
+    def __init__(self, around: FindTable | Surroundings) -> None:
+        known = around if isinstance(around, Surroundings) else Surroundings(around)
+        self.relations = Relations(known, self.query)
         self._ctes: dict[str, Cte] = {}
 
     def query(self, raw: SelectStmt, parent: Scope | None = None, *, resolve: bool = True) -> Query:
@@ -72,14 +88,47 @@ class SelectAnalysis:
                 raise PenstockError(
                     f'WITH query name "{item.name}" specified more than once', sqlstate="42712"
                 )
-            query = renamed(self.query(item.query, parent), item.columns, item.name)
-            own[item.name] = self._ctes[item.name] = Cte(self.relations.name(), query)
+            if item.recursive and reads(item.query, item.name):
+                made = self._recursive(item, parent)
+            else:
+                query = renamed(self.query(item.query, parent), item.columns, item.name)
+                made = Cte(self.relations.name(), query)
+            own[item.name] = self._ctes[item.name] = made
         return tuple(own.values())
+
+    def _recursive(self, item: CommonTableExpr, parent: Scope | None) -> Cte:
+        """determineRecursiveColTypes: the first query decides about names and types."""
+        raw = item.query
+        if raw.operation is not SetOperation.UNION or raw.left is None or raw.right is None:
+            raise PenstockError(
+                f'recursive query "{item.name}" does not have the form '
+                "non-recursive-term UNION [ALL] recursive-term",
+                sqlstate="42P19",
+            )
+        if raw.order or raw.limit is not None or raw.offset is not None or raw.ctes:
+            raise FeatureNotSupported("ORDER BY, LIMIT and WITH in a recursive query")
+        first = renamed(self.query(raw.left, parent), item.columns, item.name)
+        name = self.relations.name()
+        self._ctes[item.name] = Cte(name, first)
+        again = self.query(raw.right, parent, resolve=False)
+        if len(first.columns) != len(again.columns):
+            raise SqlSyntaxError("each UNION query must have the same number of columns")
+        for number, (mine, other) in enumerate(zip(first.columns, again.columns, strict=True), 1):
+            common = select_common_type([_var(mine), _var(other)], "UNION")
+            if common != mine.type:
+                raise PenstockError(
+                    f'recursive query "{item.name}" column {number} has type '
+                    f"{type_name(mine.type)} in non-recursive term but type {type_name(common)} "
+                    "overall",
+                    hint="Cast the output of the non-recursive term to the correct type.",
+                    sqlstate="42804",
+                )
+        return Cte(name, first, self._converted(again, list(first.columns), "UNION"), raw.all)
 
     # A plain SELECT
 
     def _select(self, given: SelectStmt, parent: Scope | None, resolve: bool) -> Query:
-        raw = moved_to_from(given)
+        raw = moved_to_from(spread(given))
         scope = Scope(parent)
         nodes = self._from(raw, scope)
         where = None
@@ -87,17 +136,17 @@ class SelectAnalysis:
             where = self._expressions(scope, "WHERE").boolean(raw.where, "WHERE")
         windows = {window.name: window for window in raw.windows if window.name is not None}
         expressions = QueryExpressions(
-            scope, self.query, "SELECT", aggregates=True, windows=windows, in_windows=True
+            scope, self.relations, "SELECT", aggregates=True, windows=windows, in_windows=True
         )
         columns, targets = _target_list(raw.targets, scope, expressions, resolve)
         having = None
         if raw.having is not None:
-            having = QueryExpressions(scope, self.query, "HAVING", aggregates=True).boolean(
+            having = QueryExpressions(scope, self.relations, "HAVING", aggregates=True).boolean(
                 raw.having, "HAVING"
             )
         group = self._group(raw, scope, columns, targets)
-        sort = _sort_clause(raw.order, columns, targets, expressions)
-        distinct_on = _distinct_on(raw.distinct or (), columns, targets, sort, expressions)
+        sort = sort_clause(raw.order, columns, targets, expressions)
+        distinct_on = distinct_keys(raw.distinct or (), columns, targets, sort, expressions)
         if raw.distinct == () and any(key.node not in targets for key in sort):
             raise PenstockError(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
@@ -125,7 +174,7 @@ class SelectAnalysis:
         )
 
     def _expressions(self, scope: Scope, clause: str) -> QueryExpressions:
-        return QueryExpressions(scope, self.query, clause)
+        return QueryExpressions(scope, self.relations, clause)
 
     def _from(self, raw: SelectStmt, scope: Scope) -> tuple[FromNode, ...]:
         clause = FromClause(self.relations, scope, self._ctes)
@@ -148,11 +197,11 @@ class SelectAnalysis:
         expressions = self._expressions(scope, "GROUP BY")
         found = []
         for item in raw.group:
-            position = _position(item, "GROUP BY", len(targets))
+            position = target_position(item, "GROUP BY", len(targets))
             if position is not None:
                 node = targets[position]
-            elif isinstance(item, ColumnRef) and not _is_column(item, scope):
-                by_name = _by_name(item, columns, targets, "GROUP BY")
+            elif isinstance(item, ColumnRef) and not is_column(item, scope):
+                by_name = target_by_name(item, columns, targets, "GROUP BY")
                 node = expressions.transform(item) if by_name is None else by_name
             else:
                 node = expressions.transform(item)
@@ -165,12 +214,14 @@ class SelectAnalysis:
             found.append(node)
         return tuple(found)
 
-    def _limits(self, raw: SelectStmt, scope: Scope) -> tuple[int | None, int]:
+    def _limits(self, raw: SelectStmt, scope: Scope) -> tuple[int | Node | None, int | Node]:
         limit = self._count(raw.limit, scope, "LIMIT", "2201W")
         offset = self._count(raw.offset, scope, "OFFSET", "2201X")
         return limit, offset or 0
 
-    def _count(self, raw: Expression | None, scope: Scope, word: str, sqlstate: str) -> int | None:
+    def _count(
+        self, raw: Expression | None, scope: Scope, word: str, sqlstate: str
+    ) -> int | Node | None:
         if raw is None:
             return None
         given = self._expressions(scope, word).transform(raw)
@@ -179,6 +230,8 @@ class SelectAnalysis:
         node = to_target(given, _INT8, -1, "a", Form.IMPLICIT)
         while node is not None and not isinstance(node, Const):
             (node,) = getattr(node, "arguments", None) or (None,)  # int8(integer)
+        if isinstance(given, Param):
+            return to_target(given, _INT8, -1, "a", Form.IMPLICIT)
         if node is None:
             raise FeatureNotSupported(f"{word} is supported with a constant number only")
         if node.text is None:
@@ -245,13 +298,13 @@ class SelectAnalysis:
         """ORDER BY and LIMIT over a relation all of whose columns are shown."""
         targets = scan.variables()
         if isinstance(scan, SetOperationScan):
-            sort = tuple(_sort_of_set(key, scan, targets) for key in raw.order)
+            sort = tuple(sort_of_set(key, scan, targets) for key in raw.order)
         else:
             names = Namespace(
                 columns=tuple((c.name, t) for c, t in zip(scan.columns, targets, strict=True))
             )
             expressions = self._expressions(Scope(None, names), "ORDER BY")
-            sort = _sort_clause(raw.order, scan.columns, targets, expressions)
+            sort = sort_clause(raw.order, scan.columns, targets, expressions)
         limit, offset = self._limits(raw, Scope())
         return Query(scan.columns, targets, (scan,), sort=sort, limit=limit, offset=offset)
 
@@ -288,97 +341,3 @@ def _target_list(
         columns += [OutputColumn(name, node.type, typmod_of(node)) for name, node in found]
         targets += [node for _, node in found]
     return tuple(columns), tuple(targets)
-
-
-def _sort_clause(
-    order: tuple[SortBy, ...],
-    columns: tuple[OutputColumn, ...],
-    targets: tuple[Node, ...],
-    expressions: QueryExpressions,
-) -> tuple[SortKey, ...]:
-    return tuple(
-        sort_key(item, _sql92(item.expression, "ORDER BY", columns, targets, expressions))
-        for item in order
-    )
-
-
-def _sql92(
-    raw: Expression,
-    clause: str,
-    columns: tuple[OutputColumn, ...],
-    targets: tuple[Node, ...],
-    expressions: QueryExpressions,
-) -> Node:
-    """A number or a bare name that is an alias means a target (SQL:92), else an expression."""
-    position = _position(raw, clause, len(targets))
-    node = None if position is None else targets[position]
-    if node is None and isinstance(raw, ColumnRef):
-        node = _by_name(raw, columns, targets, clause)
-    return expressions.transform(raw) if node is None else node
-
-
-def _distinct_on(
-    raw: tuple[Expression, ...],
-    columns: tuple[OutputColumn, ...],
-    targets: tuple[Node, ...],
-    sort: tuple[SortKey, ...],
-    expressions: QueryExpressions,
-) -> tuple[Node, ...]:
-    """transformDistinctOnClause: rows are sorted by these first of all."""
-    nodes = tuple(_sql92(item, "DISTINCT ON", columns, targets, expressions) for item in raw)
-    order = [key.node for n, key in enumerate(sort) if key.node not in [k.node for k in sort[:n]]]
-    leading = list(itertools.takewhile(nodes.__contains__, order))
-    others = order[len(leading) :]
-    if nodes and others and any(n not in leading for n in nodes):
-        if any(map(contains_subquery, nodes)):  # two of one text are not known to be the same
-            raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
-        raise PenstockError(
-            "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
-            sqlstate="42P10",
-        )
-    return nodes
-
-
-def _sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) -> SortKey:
-    position = _position(key.expression, "ORDER BY", len(targets))
-    node = None if position is None else targets[position]
-    if node is None and isinstance(key.expression, ColumnRef):
-        node = _by_name(key.expression, scan.columns, targets, "ORDER BY")
-    if node is None:
-        raise PenstockError(
-            "invalid UNION/INTERSECT/EXCEPT ORDER BY clause",
-            detail="Only result column names can be used, not expressions or functions.",
-            hint="Add the expression/function to every SELECT, or move the UNION into a FROM "
-            "clause.",
-            sqlstate="0A000",
-        )
-    return sort_key(key, node)
-
-
-def _position(raw: Expression, clause: str, length: int) -> int | None:
-    if not isinstance(raw, AConst):
-        return None
-    if raw.kind is not ConstKind.INTEGER:
-        raise SqlSyntaxError(f"non-integer constant in {clause}")
-    if not 1 <= int(raw.value) <= length:
-        raise PenstockError(
-            f"{clause} position {raw.value} is not in select list", sqlstate="42P10"
-        )
-    return int(raw.value) - 1
-
-
-def _by_name(
-    raw: ColumnRef, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...], clause: str
-) -> Node | None:
-    if len(raw.fields) > 1:
-        return None
-    found = [t for c, t in zip(columns, targets, strict=True) if c.name == raw.fields[0]]
-    if any(node != found[0] for node in found):
-        raise PenstockError(f'{clause} "{raw.fields[0]}" is ambiguous', sqlstate="42702")
-    return found[0] if found else None
-
-
-def _is_column(raw: ColumnRef, scope: Scope) -> bool:
-    return len(raw.fields) == 1 and any(
-        name == raw.fields[0] for name, _ in scope.namespace.columns
-    )

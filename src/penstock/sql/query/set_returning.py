@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.sql.expressions import ColumnRef, Expression, FuncCall
+from penstock.sql.expressions import ColumnRef, Expression, FuncCall, Indirection
 from penstock.sql.query.parsenodes import (
     Alias,
     RangeFunction,
+    RangeSubselect,
     ResTarget,
     SelectStmt,
     Star,
@@ -23,6 +24,7 @@ from penstock.sql.query.parsenodes import (
 SERIES: Final = "generate_series"
 _MOVED: Final = "generate_series of the SELECT list"
 """A relation that no query names: it is longer than identifiers are written by people."""
+_SPREAD: Final = "rows of a function of the SELECT list"
 
 
 def is_set_returning(value: Expression | Star) -> bool:
@@ -46,6 +48,21 @@ def moved_to_from(raw: SelectStmt) -> SelectStmt:
     plain = ResTarget(ColumnRef((_MOVED,)), target.name or SERIES)
     targets = (*raw.targets[:position], plain, *raw.targets[position + 1 :])
     return replace(raw, targets=targets, from_=(*raw.from_, RangeFunction(call, Alias(_MOVED))))
+
+
+def spread(raw: SelectStmt) -> SelectStmt:
+    """``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+    if len(raw.targets) != 1 or not isinstance(raw.targets[0].value, Indirection):
+        return raw
+    call, steps = raw.targets[0].value.argument, raw.targets[0].value.steps
+    if steps != ("*",) or not isinstance(call, FuncCall):
+        return raw
+    names = [f"argument {n}" for n, _ in enumerate(call.arguments, 1)]
+    inner = tuple(map(ResTarget, call.arguments, names))
+    below = RangeSubselect(replace(raw, targets=inner), Alias(_MOVED))
+    passed = tuple(ColumnRef((_MOVED, name)) for name in names)
+    over = RangeFunction(replace(call, arguments=passed), Alias(_SPREAD))
+    return SelectStmt(targets=(ResTarget(Star((_SPREAD,))),), from_=(below, over))
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:

@@ -139,7 +139,11 @@ def _check_positive(node: Node, message: str, sqlstate: str) -> None:
 
 def check_groupable(value: Value) -> None:
     """Values that are equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
-    if value.type in PLAIN or (value.type == NUMERIC and value.shape is not None):
+    if (
+        value.type in PLAIN
+        or element(value.type) in PLAIN
+        or (value.type == NUMERIC and value.shape is not None)
+    ):
         return
     if is_enum(value.type):
         return

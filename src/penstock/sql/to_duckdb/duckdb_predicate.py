@@ -190,7 +190,7 @@ class ExpressionCompiler:
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments[:-1]]
         last = node.arguments[-1]
-        if _is_like_escape(last):
+        if is_like_escape(last):
             last = self._like_pattern(last)
         value = self.value(last)
         if not values:
@@ -359,7 +359,8 @@ def has_null(node: OpExpr | FuncExpr) -> bool:
     return any(isinstance(a, Const) and a.text is None for a in arguments)
 
 
-def _is_like_escape(node: Node) -> bool:
+def is_like_escape(node: Node) -> bool:
+    """``LIKE ... ESCAPE``"""
     return isinstance(node, FuncExpr) and node.name == "like_escape"
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import TypeVar
 
 from penstock.sql.builtin import functions
 from penstock.sql.nesting import limited_depth
 from penstock.sql.primnodes import (
     CoerceViaIO,
-    Const,
     Form,
     FuncExpr,
     Node,
@@ -27,8 +25,10 @@ from penstock.sql.query.expression import SUBLINK_COLUMN
 from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.query.primnodes import (
     Aggref,
+    Cte,
     CteScan,
     FromNode,
+    FunctionScan,
     Join,
     OutputColumn,
     Query,
@@ -45,23 +45,21 @@ from penstock.sql.query.primnodes import (
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, relations
 from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
+from penstock.sql.to_duckdb.duckdb_numeric import NumericCompiler
 from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS
 from penstock.sql.to_duckdb.duckdb_order import order_by
-from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, has_null, strict, stripped
+from penstock.sql.to_duckdb.duckdb_predicate import has_null
 from penstock.sql.to_duckdb.duckdb_values import (
     BPCHAR,
-    INT4,
     NUMERIC,
     VARCHAR,
     Value,
     aligned,
-    as_text,
     column,
     comparable,
     duckdb_type,
     refused,
 )
-from penstock.sql.to_duckdb.numeric_functions import DIVISION, MAX_SCALE, ROUND
 from penstock.sql.to_duckdb.session_values import SessionValues
 
 _Item = TypeVar("_Item")
@@ -109,7 +107,7 @@ def compile_input(item: TableInput) -> CompiledQuery:
     return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
 
 
-class QueryCompiler(ExpressionCompiler):
+class QueryCompiler(NumericCompiler):
     """Of one statement. ``tables``: in the order of the SQL; ``nested``: a subquery is in it."""
 
     def __init__(self, session: SessionValues | None = None) -> None:
@@ -152,24 +150,6 @@ class QueryCompiler(ExpressionCompiler):
                 if value.type == node.type and value.type in (VARCHAR, BPCHAR):
                     return fitted(value, typmod)
         return super()._value(node)
-
-    def _division(self, node: OpExpr) -> Value:
-        values = [self.value(argument) for argument in node.arguments]
-        divisor = stripped(node.arguments[1])
-        by_zero = not isinstance(divisor, Const) or not Decimal(divisor.text or 0)
-        fails = by_zero or any(value.fails for value in values)
-        result = Value(f"{DIVISION}({', '.join(map(as_text, values))})", NUMERIC, None, fails)
-        return strict(values, result, () if self._case else node.arguments)
-
-    def _round(self, node: FuncExpr) -> Value:
-        """Of numbers that are texts; a row filter has decimals only."""
-        value = self.value(node.arguments[0])
-        digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
-        text = digits.text if isinstance(digits, Const) else None
-        if value.shape is not None or text is None or not 0 <= int(text) <= MAX_SCALE:
-            return super()._value(node)
-        sql = f"{ROUND}({value.sql}, {text})"
-        return strict([value], Value(sql, NUMERIC, None, value.fails))
 
     def _aggregate(self, node: Aggref, over: str) -> Value:
         values = [self.value(argument) for argument in node.arguments]
@@ -276,20 +256,32 @@ class QueryCompiler(ExpressionCompiler):
         sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
         sql = f"{with_}{sql}{self._sorted(query)}"
         if query.limit is not None:
-            sql += f" LIMIT {query.limit}"
+            sql += f" LIMIT {self._number(query.limit)}"
         if query.offset:
-            sql += f" OFFSET {query.offset}"
+            sql += f" OFFSET {self._number(query.offset)}"
         return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
+
+    def _number(self, count: int | Node) -> str:
+        return str(count) if isinstance(count, int) else self.value(count).sql
+
+    def _recursive(self, cte: Cte) -> str:
+        """``name(columns) AS (...)`` of a query that reads itself."""
+        raise refused("WITH RECURSIVE")
 
     def _with(self, query: Query) -> str:
         parts = []
+        recursive = ""
         for cte in query.ctes:
             self.nested = True
+            if cte.again is not None:
+                recursive = "RECURSIVE "
+                parts.append(self._recursive(cte))
+                continue
             sql, values = self.query(cte.query)
             self._ctes[cte.name] = values
             # An input can be read only once.
             parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
-        return f"WITH {', '.join(parts)} " if parts else ""
+        return f"WITH {recursive}{', '.join(parts)} " if parts else ""
 
     def _group(self, query: Query) -> list[str]:
         keys = [self.value(node) for node in query.group]
@@ -331,6 +323,8 @@ class QueryCompiler(ExpressionCompiler):
                 sql, values = self.query(node.query)
                 self._expose(node.name, values)
                 return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
+            case FunctionScan():
+                return self._function_scan(node)
             case SeriesScan():
                 return self._series(node)
             case ValuesScan():
@@ -338,6 +332,9 @@ class QueryCompiler(ExpressionCompiler):
             case SetOperationScan():
                 return self._set_operation(node)
         raise refused(type(node).__name__)
+
+    def _function_scan(self, node: FunctionScan) -> str:
+        raise refused(f"function {node.function} in FROM")
 
     def scan(self, node: TableScan) -> str:
         """A table comes into reach."""

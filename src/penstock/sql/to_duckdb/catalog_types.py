@@ -6,15 +6,12 @@ oid, length, DuckDB type. Values are written and read by ``penstock.pg_catalog``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import UndefinedObject
 
 UNKNOWN: Final = "unknown"
-_UNKNOWN_OID: Final = 705
-_TEXT_OID: Final = 25
 INT2_FROM_0: Final = "_int2 from 0"
 """int2vector cast to int2[]: an array whose first subscript stays 0."""
 
@@ -76,12 +73,7 @@ pg_mcv_list 5017 -1 0 VARCHAR
 xid8 5069 8 271 BIGINT
 """
 
-EXPANDED: Final = "expanded "
-"""In front of a type: a row (x, n) of _pg_expandarray, n counting from 1."""
-
 _TYPES: Final[dict[str, CatalogType]] = {
-    "expanded int2": CatalogType("record", 2249, -1, "STRUCT(x SMALLINT, n INTEGER)"),
-    "expanded oid": CatalogType("record", 2249, -1, "STRUCT(x BIGINT, n INTEGER)"),
     UNKNOWN: CatalogType(UNKNOWN, 25, -1, "VARCHAR"),
     "int2vector": CatalogType("int2vector", 22, -1, "SMALLINT[]"),
     "oidvector": CatalogType("oidvector", 30, -1, "BIGINT[]"),
@@ -93,45 +85,17 @@ for _line in _SCALARS.strip().splitlines():
     if int(_array):
         _TYPES[f"_{_name}"] = CatalogType(f"_{_name}", int(_array), -1, f"{_held}[]")
 
-_SYNONYMS: Final = {
-    "boolean": "bool",
-    "smallint": "int2",
-    "int": "int4",
-    "integer": "int4",
-    "bigint": "int8",
-    "real": "float4",
-    "double precision": "float8",
-    "double": "float8",
-    "decimal": "numeric",
-    "timestamp without time zone": "timestamp",
-    "timestamp with time zone": "timestamptz",
-    "character varying": "varchar",
-    "character": "bpchar",
-    "varbinary": "bytea",
-}
 _ELEMENTS: Final = {"int2vector": "int2", "oidvector": "oid", INT2_FROM_0: "int2"}
-_NUMBERS: Final = ("int2", "int4", "int8", "numeric", "float4", "float8")
-_STRINGS: Final = frozenset(("text", "name", "char", "varchar", "bpchar"))
 NAMED_TYPES: Final = frozenset(name for name in _TYPES if name.startswith("reg")) | {"pg_lsn"}
 """Types held as numbers and written as names: functions ``<type>in`` and ``<type>out`` know."""
 
 
 def catalog_type(name: str) -> CatalogType:
-    """The type of that name, or of its longer SQL name. Raises UndefinedObject (42704)."""
-    found = _TYPES.get(_SYNONYMS.get(name, name))
+    """The type of that name. Raises UndefinedObject (42704)."""
+    found = _TYPES.get(name)
     if found is None:
         raise UndefinedObject(f'type "{name}" does not exist')
     return found
-
-
-def said_types(oids: Sequence[int]) -> dict[int, str]:
-    """Types of ``$1``, ``$2`` ... by their number.
-
-    A type that no catalog has is left out: its values are compared as text.
-    """
-    by_oid = {kind.oid: kind.name for kind in _TYPES.values() if " " not in kind.name}
-    by_oid[_UNKNOWN_OID] = by_oid[_TEXT_OID] = "text"
-    return {n: by_oid[oid] for n, oid in enumerate(oids, 1) if oid in by_oid}
 
 
 def element_type(name: str) -> str | None:
@@ -139,32 +103,3 @@ def element_type(name: str) -> str | None:
     if name in _ELEMENTS:
         return _ELEMENTS[name]
     return name[1:] if name.startswith("_") else None
-
-
-def array_type(element: str) -> str:
-    """The array type over a type; text[] for what has none of its own."""
-    name = f"_{'text' if element == UNKNOWN else element}"
-    return name if name in _TYPES else "_text"
-
-
-def is_string(name: str) -> bool:
-    """Types whose values are text to operators and functions."""
-    return name in _STRINGS
-
-
-def common_type(types: list[str]) -> str:
-    """The type of CASE, COALESCE, UNION and ARRAY[...] (select_common_type)."""
-    known = [name for name in types if name != UNKNOWN]
-    if not known:
-        return "text"
-    if all(name in _NUMBERS for name in known):
-        return max(known, key=_NUMBERS.index)
-    if "text" in known and all(is_string(name) for name in known):
-        return "text"
-    return known[0]
-
-
-def arithmetic_type(left: str, right: str) -> str:
-    """The type of ``+``, ``-``, ``*`` and ``/`` over numbers."""
-    numbers = [name for name in (left, right) if name in _NUMBERS]
-    return max(numbers, key=_NUMBERS.index) if numbers else "int4"

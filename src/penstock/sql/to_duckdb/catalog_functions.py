@@ -1,0 +1,39 @@
+"""Functions that look into the catalogs, as queries of DuckDB call them.
+
+In: nothing. Out: descriptions. A function is called as ``pg__name``, given by whoever runs the
+query; what its arguments and result are to a query is in pg_proc, here is what DuckDB hands over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ANY: Final = "any"
+"""An argument that is handed over as its text."""
+VARIADIC: Final = "variadic"
+"""The only argument of a table function: any number of texts, or an array of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """``arguments``: type names; those that a call leaves out are NULL."""
+
+    name: str
+    arguments: tuple[str, ...]
+    returns: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableFunction:
+    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...
+
+    ``tables``, ``functions``: what the query reads and calls.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    query: str
+    tables: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()

@@ -1,0 +1,155 @@
+"""Types that only catalogs have, as types that DuckDB computes with.
+
+In: a typed query. Out: the same in other types: oid and what names an object are bigint, "char" and
+texts without operators text, pg_lsn numeric(20), int2vector int2[]. What such types print and read
+becomes calls of their input and output functions, which look into the catalogs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Final, TypeVar
+
+from penstock.sql.array_literals import join_array
+from penstock.sql.builtin import types
+from penstock.sql.coercion import array_of, element
+from penstock.sql.literals import REG_TYPES
+from penstock.sql.primnodes import (
+    INT4,
+    TEXT,
+    UNKNOWN,
+    ArrayCoerceExpr,
+    CoerceViaIO,
+    Coercion,
+    Const,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Param,
+    RelabelType,
+    SubscriptingRef,
+)
+from penstock.sql.query.primnodes import OutputColumn, SessionValue, TableScan
+
+_CHAR, _NAME, _INT8, _NUMERIC, LSN, _RECORD = 18, 19, 20, 1700, 3220, 2249
+_VECTORS: Final = frozenset({22, 30})
+_INTEGERS: Final = frozenset({26, 28, 5069}) | REG_TYPES
+_TEXTS: Final = frozenset(
+    {_CHAR, 114, 142, 194, 869, 1033, 1186, 2277, 2278, 3361, 3402, 3802, 5017, UNKNOWN}
+)
+_STRINGS: Final = frozenset({TEXT, _NAME, 1042, 1043, _CHAR})
+_NAMED: Final = REG_TYPES | {LSN}
+_LSN_TYPMOD: Final = (20 << 16) + 4
+
+_T = TypeVar("_T")
+
+
+def held(oid: int) -> int:
+    """The type that a value is computed in."""
+    if oid in _INTEGERS:
+        return _INT8
+    if oid in _TEXTS:
+        return TEXT
+    if oid == LSN:
+        return _NUMERIC
+    item = element(oid)
+    if item and (held(item) != item or oid in _VECTORS):
+        return array_of(held(item))
+    return oid
+
+
+def from_zero(node: Node) -> bool:
+    """Whether the first subscript is 0: of vectors, and of arrays that they become."""
+    if isinstance(node, ArrayCoerceExpr | RelabelType):
+        return from_zero(node.argument)
+    return node.type in _VECTORS
+
+
+def lowered(item: _T) -> _T:
+    """A query, or a part of one."""
+    if isinstance(item, tuple):
+        parts: Any = tuple(lowered(each) for each in item)
+        return parts  # type: ignore[no-any-return]
+    if isinstance(item, OutputColumn):
+        typmod = _LSN_TYPMOD if item.type == LSN else item.typmod
+        return replace(item, type=held(item.type), typmod=typmod)
+    if isinstance(item, Node):
+        return _node(item)  # type: ignore[no-any-return]
+    if not hasattr(item, "__dataclass_fields__") or type(item).__module__.endswith("parsenodes"):
+        return item
+    made: _T = _below(item)
+    return made
+
+
+def _below(item: Any) -> Any:
+    changed = {
+        each.name: lowered(getattr(item, each.name))
+        for each in fields(item)
+        if not isinstance(getattr(item, each.name), str | int | None)
+    }
+    return replace(item, **changed)
+
+
+def _node(node: Node) -> Any:
+    match node:
+        case Const():
+            return _constant(node)
+        case Param() if node.type in _NAMED:
+            text = replace(node, type=TEXT)
+            return _call(f"{_name(node.type)}in", held(node.type), text)
+        case CoerceViaIO(argument=argument):
+            return _through_text(node, argument)
+        case Coercion(argument=Const(text=text)) if node.type in REG_TYPES and text is not None:
+            return replace(_below(node), type=_INT8)
+        case FuncExpr(arguments=(argument,)) if node.type == _CHAR and argument.type in _STRINGS:
+            return FuncExpr(TEXT, 0, "left", (lowered(argument), Const(INT4, "1")))
+        case FuncExpr(arguments=(argument,)) if (
+            node.type in REG_TYPES and argument.type in _STRINGS and node.name == _name(node.type)
+        ):
+            return _call(f"{node.name}in", _INT8, lowered(argument))
+        case FuncExpr(name="array_lower" | "array_upper", arguments=(array, _)):
+            bound = replace(_below(node), oid=0)
+            return replace(bound, name=f"{node.name} from 0") if from_zero(array) else bound
+        case SubscriptingRef(array=array) if from_zero(array):
+            below = _below(node)
+            index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
+            return replace(below, type=held(node.type), index=index)
+        case FuncExpr(type=2249) | TableScan():
+            return _below(node)
+    return replace(_below(node), type=held(node.type))
+
+
+def _constant(node: Const) -> Node:
+    type_ = held(node.type)
+    if node.text is None:
+        return replace(node, type=type_, typmod=-1)
+    if node.type in REG_TYPES:
+        return _call(f"{_name(node.type)}in", _INT8, Const(TEXT, node.text))
+    if node.type == LSN:
+        high, low = (int(half, 16) for half in node.text.split("/"))
+        return Const(_NUMERIC, str(high << 32 | low))
+    if node.type in _VECTORS:
+        return Const(type_, join_array(list(node.text.split())))
+    return replace(node, type=type_)
+
+
+def _through_text(node: CoerceViaIO, argument: Node) -> Node:
+    below: Node = lowered(argument)
+    if argument.type in _NAMED and node.type in _STRINGS:
+        return _call(f"{_name(argument.type)}out", TEXT, below)
+    if node.type in _NAMED and (argument.type in _STRINGS or argument.type == UNKNOWN):
+        return _call(f"{_name(node.type)}in", held(node.type), below)
+    if held(node.type) == below.type:
+        return below
+    return CoerceViaIO(held(node.type), below, -1, node.form)
+
+
+def _name(oid: int) -> str:
+    return types()[oid].name
+
+
+def _call(name: str, type_: int, argument: Node) -> Node:
+    return FuncExpr(type_, 0, name, (argument,))
+
+
+__all__ = ["LSN", "SessionValue", "from_zero", "held", "lowered"]

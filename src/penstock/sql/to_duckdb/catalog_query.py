@@ -1,0 +1,374 @@
+"""Typed queries over catalogs as SQL of DuckDB.
+
+In: a ``Query``, and the functions that look into the catalogs. Out: SQL over tables ``cat."name"``
+and functions ``pg__name``, which whoever runs it provides, with their names. What is not special to
+catalogs is left to ``duckdb_query``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.sql.builtin import functions
+from penstock.sql.coercion import element
+from penstock.sql.nesting import limited_depth
+from penstock.sql.primnodes import (
+    ArrayCoerceExpr,
+    CoerceViaIO,
+    Const,
+    FieldSelect,
+    Form,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Param,
+    RelabelType,
+    SubscriptingRef,
+    children,
+)
+from penstock.sql.query.grouping import nodes_of
+from penstock.sql.query.primnodes import (
+    Aggref,
+    Cte,
+    FunctionScan,
+    OutputColumn,
+    Query,
+    SeriesScan,
+    SessionValue,
+    TableScan,
+)
+from penstock.sql.query.set_returning import SERIES
+from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
+from penstock.sql.to_duckdb.catalog_lowering import lowered
+from penstock.sql.to_duckdb.catalog_templates import template
+from penstock.sql.to_duckdb.catalog_types import catalog_type
+from penstock.sql.to_duckdb.duckdb_functions import output_text
+from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape
+from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
+from penstock.sql.to_duckdb.duckdb_values import (
+    BOOL,
+    INT4,
+    INT8,
+    INTEGERS,
+    NAME,
+    NUMERIC,
+    STRINGS,
+    TEXT,
+    TIMESTAMPTZ,
+    Value,
+    array,
+    duckdb_type,
+    refused,
+)
+
+_RECORD: Final = 2249
+_LSN: Final = (20, 0)
+_LONGEST_SERIES: Final = 1_000_000
+SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
+_SESSION: Final = {"current_timestamp": "now", "transaction_timestamp": "now"}
+_BACKSLASH: Final = "'\\'"
+_PATTERNS: Final = {
+    "~": "regexp_matches({0}, {1})",
+    "!~": "NOT regexp_matches({0}, {1})",
+    "~*": "regexp_matches({0}, {1}, 'i')",
+    "!~*": "NOT regexp_matches({0}, {1}, 'i')",
+    "~~": "{0} LIKE {1} ESCAPE '\\'",
+    "!~~": "{0} NOT LIKE {1} ESCAPE '\\'",
+    "~~*": "{0} ILIKE {1} ESCAPE '\\'",
+    "!~~*": "{0} NOT ILIKE {1} ESCAPE '\\'",
+}
+_BITS: Final = {"&": "&", "|": "|", "<<": "<<", ">>": ">>"}
+_LISTS: Final = {"@>": "list_has_all({0}, {1})", "<@": "list_has_all({1}, {0})"}
+_OVERLAP: Final = "list_has_any({0}, {1})"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSql:
+    """``tables``, ``functions``: names of what it reads and calls."""
+
+    sql: str
+    tables: frozenset[str]
+    functions: frozenset[str]
+
+
+def compile_catalog_query(
+    query: Query,
+    functions_: Mapping[str, Function],
+    table_functions: Mapping[str, TableFunction],
+) -> CatalogSql:
+    """Raises FeatureNotSupported, PenstockError (54001)."""
+    with limited_depth():
+        compiler = CatalogCompiler(functions_, table_functions)
+        sql, values = compiler.query(lowered(query))
+    shown = [
+        f"epoch_us(q.c{n}) AS c{n}" if value.type == TIMESTAMPTZ else f"q.c{n}"
+        for n, value in enumerate(values, 1)
+    ]
+    if any(value.type == TIMESTAMPTZ for value in values):
+        sql = f"SELECT {', '.join(shown)} FROM ({sql}) AS q"
+    return CatalogSql(sql, frozenset(compiler.read), frozenset(compiler.called))
+
+
+class CatalogCompiler(QueryCompiler):
+    """Of one statement in types that ``lowered`` has made."""
+
+    def __init__(
+        self, functions_: Mapping[str, Function], table_functions: Mapping[str, TableFunction]
+    ) -> None:
+        super().__init__()
+        self._functions = functions_
+        self._table_functions = table_functions
+        self.read: set[str] = set()
+        self.called: set[str] = set()
+        self._counted = ""
+
+    # Expressions
+
+    def _value(self, node: Node) -> Value:
+        match node:
+            case SessionValue(name=name):
+                return self._session_value(node, _SESSION.get(name, name))
+            case Param(number=number):
+                return self._parameter(number, node.type)
+            case SubscriptingRef(array=of, index=index):
+                list_ = self.value(of)
+                sql = f"list_extract({list_.sql}, {self.value(index).sql})"
+                return Value(sql, node.type, list_.shape)
+            case FieldSelect(argument=argument, name=name):
+                return Value(f"struct_extract({self.value(argument).sql}, '{name}')", node.type)
+            case FuncExpr(form=Form.IMPLICIT | Form.EXPLICIT, arguments=(argument,)) if (
+                node.typmod < 0 and argument.type == node.type
+            ):
+                return self.value(argument)
+            case FuncExpr(arguments=(argument,), name="name") if argument.type in STRINGS:
+                return Value(f"left({self.value(argument).sql}, 63)", NAME)
+            case FuncExpr(form=Form.CALL | Form.SQL):
+                return self._call(node)
+            case ArrayCoerceExpr(argument=argument):
+                return self._list(self.value(argument), node.type)
+            case RelabelType(argument=argument):
+                return replace(self.value(argument), type=node.type)
+            case CoerceViaIO(argument=argument):
+                return self._through_text(self.value(argument), node.type)
+            case OpExpr(arguments=(first, second)) if type(node) is OpExpr:
+                found = self._operation(node.name, first, second, node.type)
+                if found is not None:
+                    return found
+        return super()._value(node)
+
+    def _session_value(self, node: Node, name: str) -> Value:
+        if name == "current_date":
+            return Value(f"CAST({self._python('now', []).sql} AS DATE)", node.type)
+        if name not in self._functions:
+            raise refused(name.upper())
+        return replace(self._python(name, []), type=node.type)
+
+    def _parameter(self, number: int, type_: int) -> Value:
+        return Value(f"CAST(${number} AS {duckdb_type(type_, _LSN)})", type_, _shape(type_))
+
+    def _call(self, node: FuncExpr) -> Value:
+        values = [self.value(argument) for argument in node.arguments]
+        if node.name == "_pg_expandarray":
+            (list_,) = values
+            rows = (
+                f"list_transform(generate_series(1, len({list_.sql})), lambda i: "
+                f"{{'x': {list_.sql}[i], 'n': CAST(i AS INTEGER)}})"
+            )
+            return Value(f"unnest({rows})", _RECORD)
+        if node.name in self._functions:
+            return replace(self._python(node.name, values), type=node.type)
+        if node.name in self._table_functions:
+            return self._rows_of(node, values)
+        if node.name == SERIES:
+            return Value(f"unnest({_series(values)})", node.type)
+        found = template(node.name, values, node.type)
+        return super()._value(node) if found is None else found
+
+    def _python(self, name: str, values: Sequence[Value]) -> Value:
+        """A function that looks into the catalogs; what is left out is NULL."""
+        function = self._functions[name]
+        self.called.add(name)
+        cells = [
+            f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else catalog_type(kind).held})"
+            for kind, value in zip(function.arguments, values, strict=False)
+        ]
+        cells += ["NULL"] * (len(function.arguments) - len(cells))
+        sql = f"pg__{name}({', '.join(cells)})"
+        match function.returns:
+            case "pg_lsn":
+                return Value(f"CAST({sql} AS DECIMAL(20,0))", NUMERIC, _LSN)
+            case "numeric":
+                return Value(f"CAST({sql} AS DECIMAL(38,0))", NUMERIC, (38, 0))
+            case "timestamptz":
+                return Value(f"make_timestamptz(epoch_us({sql}))", TIMESTAMPTZ)
+        return Value(sql, TEXT)
+
+    def _rows_of(self, node: FuncExpr, values: Sequence[Value]) -> Value:
+        """A function of FROM in a select list: one row for each value of its only column."""
+        function = self._table_functions[node.name]
+        if len(function.columns) != 1:
+            raise refused(f"function {node.name} outside of FROM")
+        rows = f"SELECT list(o1) FROM ({self._table_query(function, values)})"
+        return Value(f"unnest(({rows}))", node.type)
+
+    def _table_query(self, function: TableFunction, values: Sequence[Value]) -> str:
+        self.read |= set(function.tables)
+        self.called |= set(function.functions)
+        if function.arguments == (VARIADIC,):
+            if len(values) == 1 and element(values[0].type):
+                return function.query.format(values[0].sql)
+            return function.query.format(f"[{', '.join(value.sql for value in values)}]")
+        cells = [
+            f"CAST({value.sql} AS {catalog_type(kind).held})"
+            for kind, value in zip(function.arguments, values, strict=False)
+        ]
+        return function.query.format(*cells, *["NULL"] * (len(function.arguments) - len(cells)))
+
+    def _list(self, value: Value, target: int) -> Value:
+        if value.type == target:
+            return value
+        return Value(f"CAST({value.sql} AS {duckdb_type(target, None)})", target)
+
+    def _through_text(self, value: Value, target: int) -> Value:
+        if element(value.type) and target in STRINGS:
+            sql = f"('{{' || array_to_string({value.sql}, ',') || '}}')"
+            return Value(sql, target)
+        if value.type in STRINGS and target in STRINGS:
+            return replace(value, type=target)
+        if value.type in STRINGS and (target in INTEGERS or target == BOOL):
+            return Value(f"CAST({value.sql} AS {duckdb_type(target, None)})", target, None, True)
+        if value.type == BOOL and target in STRINGS:
+            sql = f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"
+            return Value(sql, target)
+        return replace(output_text(value, TEXT), type=target)
+
+    def _operation(self, name: str, first: Node, second: Node, type_: int) -> Value | None:
+        """What a lake's query may not do: patterns that are computed, bits, arrays."""
+        if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
+            if all(isinstance(node, Const) for node in second.arguments):
+                return None
+            left, right, by = (self.value(node).sql for node in (first, *second.arguments))
+            sql = _PATTERNS[name].removesuffix(_BACKSLASH).format(left, right)
+            return Value(f"({sql}{by})", BOOL)
+        computed = not isinstance(second, Const)
+        if name in _PATTERNS and computed:
+            left, right = self.value(first).sql, self.value(second).sql
+            return Value(f"({_PATTERNS[name].format(left, right)})", BOOL)
+        if name in _BITS and {first.type, second.type} <= INTEGERS:
+            sql = f"({self.value(first).sql} {_BITS[name]} {self.value(second).sql})"
+            return Value(f"CAST({sql} AS {duckdb_type(type_, None)})", type_)
+        arrays = [node for node in (first, second) if element(node.type)]
+        if not arrays:
+            return None
+        values = [self.value(node) for node in (first, second)]
+        if name == "||":
+            lists = [v.sql if element(v.type) else f"[{v.sql}]" for v in values]
+            return Value(f"list_concat({lists[0]}, {lists[1]})", type_, values[0].shape)
+        pattern = _OVERLAP if name == "&&" else _LISTS.get(name)
+        if pattern is None:
+            return None
+        return Value(pattern.format(values[0].sql, values[1].sql), BOOL)
+
+    def _aggregate(self, node: Aggref, over: str) -> Value:
+        if self._counted and not node.order and node.name in ("array_agg", "string_agg"):
+            value = super()._aggregate(node, over)
+            closed = value.sql.rindex(")")
+            sql = f"{value.sql[:closed]} ORDER BY {self._counted}{value.sql[closed:]}"
+            return replace(value, sql=sql)
+        return super()._aggregate(node, over)
+
+    # Queries and FROM
+
+    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
+        """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
+        around, self._counted = self._counted, ""
+        counted = [
+            node.name
+            for node in query.from_
+            if isinstance(node, SeriesScan)
+            or (isinstance(node, FunctionScan) and node.function in _COUNTED)
+        ]
+        if counted:
+            self._counted = f"{counted[0]}.c1"
+        try:
+            sql, values = super().query(query)
+        finally:
+            around, self._counted = self._counted, around
+        plain = not (query.sort or query.grouped or query.distinct or query.distinct_on)
+        unlimited = query.limit is None and not query.offset
+        if counted and plain and unlimited and not any(map(_has_set, nodes_of(query))):
+            sql += f" ORDER BY {around}"
+        return sql, values
+
+    def scan(self, node: TableScan) -> str:
+        name = node.table.name
+        self.read.add(name)
+        for number, item in enumerate(node.columns, 1):
+            quoted = f'{node.name}."{item.name}"'
+            self._columns[node.name, f"c{number}"] = Value(quoted, item.type, _column_shape(item))
+        return f'cat."{name}" AS {node.name}'
+
+    def _recursive(self, cte: Cte) -> str:
+        assert cte.again is not None
+        first, values = self.query(cte.query)
+        self._ctes[cte.name] = values
+        again, _ = self.query(cte.again)
+        names = ", ".join(f"c{n}" for n in range(1, len(values) + 1))
+        every = " ALL" if cte.all else ""
+        return f"{cte.name}({names}) AS ({first} UNION{every} {again})"
+
+    def _series(self, node: SeriesScan) -> str:
+        if (node.stop - node.start) // node.step > _LONGEST_SERIES:
+            raise refused(f"{SERIES} of more than a million numbers")
+        return super()._series(node)
+
+    def _function_scan(self, node: FunctionScan) -> str:
+        call = node.call
+        arguments = [self.value(argument) for argument in getattr(call, "arguments", ())]
+        known = self._table_functions.get(node.function)
+        names = ", ".join(f"c{n}" for n in range(1, len(node.columns) + 1))
+        if known is not None:
+            sql = self._table_query(known, arguments)
+        else:
+            sql = f"SELECT {self.value(call).sql}"
+        if node.ordinality:
+            if node.function != "unnest":
+                raise refused("WITH ORDINALITY of this function")
+            sql += f", unnest(generate_series(1, len({arguments[0].sql})))"
+        self._expose(
+            node.name, [Value("", column.type, _column_shape(column)) for column in node.columns]
+        )
+        return f"LATERAL ({sql}) AS {node.name}({names})"
+
+
+_COUNTED: Final = frozenset({SERIES, "unnest", "generate_subscripts"})
+
+
+def _shape(oid: int) -> tuple[int, int] | None:
+    return (38, 6) if NUMERIC in (oid, element(oid)) else None
+
+
+def _column_shape(column: OutputColumn) -> tuple[int, int] | None:
+    return _LSN if column.type == NUMERIC and column.typmod >= 0 else _shape(column.type)
+
+
+def _has_set(node: Node) -> bool:
+    if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
+        return True
+    return any(map(_has_set, children(node)))
+
+
+def _series(values: Sequence[Value]) -> str:
+    """A list, which DuckDB makes as a whole and without a limit of memory."""
+    start, stop, step = (*(value.sql for value in values), "1")[:3]
+    if any(value.type not in (INT4, INT8) for value in values):
+        raise refused("generate_series of these types")
+    long = f"abs(CAST({stop} AS BIGINT)-{start})>{_LONGEST_SERIES}"
+    stop = f"CASE WHEN {long} THEN error('{SERIES_TOO_LONG}') ELSE {stop} END"
+    held = duckdb_type(values[0].type, None)
+    return f"CAST(generate_series({start}, {stop}, {step}) AS {held}[])"
+
+
+__all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]
