@@ -109,7 +109,7 @@ def log_to_standard_error() -> None:
         format="%(asctime)s %(levelname)s  %(message)s",
         handlers=[_StandardError()],
     )
-    for noisy in ("py4j", "sqlglot", "deltalake"):
+    for noisy in ("py4j", "deltalake"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

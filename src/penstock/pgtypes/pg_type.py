@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-
 _TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
 
 

@@ -1,5 +1,5 @@
 """SQL text in, frozen statements out (parser.c), by PostgreSQL's own grammar. The only importer of
-sqlglot and postgast.
+postgast.
 
 In: what a user wrote. Out: ``Statement`` values, or PostgreSQL's syntax error. Nothing is looked up
 and nothing is executed here: options are kept as written, names are only folded. What a statement

@@ -19,11 +19,12 @@ from penstock.identifiers import truncated
 from penstock.sql.array_literals import read_array
 from penstock.sql.builtin import Type
 from penstock.sql.datetime_literals import read_date, read_timestamp
-from penstock.sql.lexer import MAX_DIGITS
 from penstock.sql.primnodes import UNKNOWN, Const
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import ENUM, types
 
+MAX_DIGITS: Final = 3500
+"""Of a number. Python refuses to read or write more than 4300 digits of one, be it hexadecimal."""
 _SPACE: Final = " \t\n\r\f\v"
 _INTEGER: Final = re.compile(
     r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.sql.array_literals import split_array
-from penstock.sql.lexer import Kind, Token, lex
+from penstock.sql.query.libpg_query import ScanToken, Token, scan
 from penstock.sql.quoting import quote_literal
 from penstock.sql.type_cache import types
 
@@ -36,7 +36,8 @@ _MAX_PARAMETERS: Final = 65_535
 
 def last_parameter(text: str) -> int:
     """The highest ``$n`` of a statement, 0 for none. Raises PenstockError (42P02)."""
-    return max((_number(token) for token in lex(text)), default=0)
+    data = text.encode()
+    return max((_number(data, token) for token in scan(text).tokens), default=0)
 
 
 def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[int]) -> str:
@@ -44,30 +45,29 @@ def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[i
 
     Raises InvalidParameterValue (22P02).
     """
-    out: list[str] = []
+    data = text.encode()
+    out: list[bytes] = []
     at, before = 0, ""
-    for token in lex(text):
-        number = _number(token)
+    for token in scan(text).tokens:
+        number = _number(data, token)
         if number:
             value, oid = values[number - 1], type_oids[number - 1]
             if before in _COUNTS:
                 written = _count(value, before)
             else:
                 written = _constant(None if value is None else value.decode(), oid)
-            out += (text[at : token.start], f" {written} ")
-            at = token.start + len(token.source)
-        before = token.value if token.kind is Kind.WORD else ""
-    return "".join((*out, text[at:]))
+            out += (data[at : token.start], f" {written} ".encode())
+            at = token.end
+        before = data[token.start : token.end].decode().lower()
+    return b"".join((*out, data[at:])).decode()
 
 
-def _number(token: Token) -> int:
-    if token.kind is not Kind.OTHER or not token.source.startswith("$"):
+def _number(data: bytes, token: ScanToken) -> int:
+    if token.kind != Token.PARAM:
         return 0
-    digits = token.source[1:]
-    if not digits.isdigit():
-        return 0
+    digits = data[token.start + 1 : token.end]
     if not 1 <= int(digits) <= _MAX_PARAMETERS:
-        raise PenstockError(f"there is no parameter {token.source}", sqlstate="42P02")
+        raise PenstockError(f"there is no parameter ${digits.decode()}", sqlstate="42P02")
     return int(digits)
 
 

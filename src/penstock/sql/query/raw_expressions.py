@@ -37,7 +37,7 @@ from penstock.sql.expressions import (
     TypeName,
     WindowDef,
 )
-from penstock.sql.lexer import MAX_DIGITS
+from penstock.sql.literals import MAX_DIGITS
 from penstock.sql.query.parsenodes import ASubLink, SelectStmt, SubLinkKind
 from penstock.sql.query.raw_node import Json, RawNode, string
 
