@@ -12,7 +12,7 @@ import string
 from functools import cache
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.sqlstate import InvalidName
 
 NAMEDATALEN: Final = 64
 """Bytes of a name with its terminating zero (pg_config_manual.h)."""
@@ -66,7 +66,7 @@ def split_qualified(text: str) -> tuple[str, ...]:
     """stringToQualifiedNameList: the parts of ``schema.name``. Raises PenstockError (42602)."""
     parts = split_identifiers(text, ".")
     if not parts:
-        raise PenstockError("invalid name syntax", sqlstate="42602")
+        raise InvalidName("invalid name syntax")
     return parts
 
 

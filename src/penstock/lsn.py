@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.errors import FeatureNotSupported
+from penstock.sqlstate import InvalidTextRepresentation
 
 _TEXT: Final = re.compile(r"^([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})$")
 
@@ -24,9 +25,7 @@ class Lsn(int):
         """Read ``X/X``. Raises InvalidParameterValue (22P02) as pg_lsn_in does."""
         match = _TEXT.match(text)
         if match is None:
-            raise InvalidParameterValue(
-                f'invalid input syntax for type pg_lsn: "{text}"', sqlstate="22P02"
-            )
+            raise InvalidTextRepresentation(f'invalid input syntax for type pg_lsn: "{text}"')
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
 
     def signed(self) -> int:

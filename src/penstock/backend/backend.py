@@ -21,7 +21,7 @@ from penstock.backend.extended_query import ExtendedQuery
 from penstock.backend.hba import Client, Method, Rule, method_for
 from penstock.backend.query_answers import StreamEnded, send_answer
 from penstock.catalog import Role
-from penstock.errors import ConnectionFailure, PenstockError
+from penstock.errors import ConnectionFailure, InsufficientPrivilege, PenstockError
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.answers import StatementRunner, Streaming
 from penstock.protocol.backend_messages import (
@@ -47,6 +47,7 @@ from penstock.protocol.startup_packets import (
     SslRequest,
     StartupMessage,
 )
+from penstock.sqlstate import InvalidCatalogName, TooManyConnections
 from penstock.stats.backend_status import Activity, BackendType, Session, Sessions
 
 _SYNTAX_ERROR: Final = "42601"
@@ -273,19 +274,16 @@ class Backend:
         if not role.superuser and (
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
         ):
-            raise PenstockError(f'too many connections for role "{role.name}"', sqlstate="53300")
+            raise TooManyConnections(f'too many connections for role "{role.name}"')
         if parameters.replication is not Replication.NONE and not (
             role.replication or role.superuser
         ):
-            raise PenstockError(
+            raise InsufficientPrivilege(
                 "permission denied to start WAL sender",
                 detail="Only roles with the REPLICATION attribute may start a WAL sender process.",
-                sqlstate="42501",
             )
         if not self._services.has_database(parameters.database):
-            raise PenstockError(
-                f'database "{parameters.database}" does not exist', sqlstate="3D000"
-            )
+            raise InvalidCatalogName(f'database "{parameters.database}" does not exist')
 
     def _in_time(self, deadline: float) -> Event:
         event = self._pump.next_event(max(0.0, deadline - time.monotonic()))

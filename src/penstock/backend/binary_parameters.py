@@ -15,12 +15,13 @@ import numpy as np
 
 from penstock.backend.binary_results import CHARACTER_TYPES, no_function
 from penstock.cells import Cells
-from penstock.errors import PenstockError, ProtocolViolation
+from penstock.errors import FeatureNotSupported, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.text_output import text_output
 from penstock.sql.array_literals import join_array
 from penstock.sql.type_cache import is_enum, types
+from penstock.sqlstate import DatatypeMismatch
 
 _HEADER: Final = struct.Struct("!iiI")
 _DIMENSION: Final = struct.Struct("!ii")
@@ -80,14 +81,13 @@ def _array(value: bytes, element: int) -> bytes:
     """array_recv of at most one dimension."""
     dimensions, _, sent = _HEADER.unpack_from(value)
     if sent != element:
-        raise PenstockError(
+        raise DatatypeMismatch(
             f"binary data has array element type {sent} instead of expected {element}",
-            sqlstate="42804",
         )
     if dimensions == 0:
         return b"{}"
     if dimensions != 1:
-        raise PenstockError("arrays of several dimensions are not supported", sqlstate="0A000")
+        raise FeatureNotSupported("arrays of several dimensions are not supported")
     count, _ = _DIMENSION.unpack_from(value, _HEADER.size)
     items: list[str | None] = []
     at = _HEADER.size + _DIMENSION.size

@@ -24,6 +24,7 @@ from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.sql.array_literals import split_array
 from penstock.sql.type_cache import ENUM, is_enum, types
+from penstock.sqlstate import UndefinedFunction
 
 CHARACTER_TYPES: Final = frozenset((18, 19, 25, 114, 194, 705, 1042, 1043, 2275))
 """Types whose binary format is their text, in the client's encoding."""
@@ -160,8 +161,7 @@ def no_function(which: str, type_oid: int) -> PenstockError:
     """PostgreSQL's error for a type without such a function; ``which``: input or output."""
     known = types().get(type_oid)
     name = str(type_oid) if known is None else known.sql_name
-    return PenstockError(
+    return UndefinedFunction(
         f"no binary {which} function available for type {name}",
         hint="Ask for the text format of this value.",
-        sqlstate="42883",
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
-from penstock.errors import PenstockError
+from penstock.sqlstate import QueryCanceled
 
 Drawn = TypeVar("Drawn")
 
@@ -99,6 +99,4 @@ class Cancellation:
     def check(self) -> None:
         """Raises PenstockError (57014) when it is requested."""
         if self.requested():
-            raise PenstockError(
-                "canceling statement due to user request", sqlstate="57014"
-            ) from None
+            raise QueryCanceled("canceling statement due to user request") from None

@@ -16,7 +16,12 @@ from penstock.backend.binary_parameters import parameter_text
 from penstock.backend.binary_results import CHARACTER_TYPES, in_formats
 from penstock.backend.client_socket import MessagePump
 from penstock.backend.query_answers import send_answer, send_rows
-from penstock.errors import FeatureNotSupported, PenstockError, ProtocolViolation
+from penstock.errors import (
+    FeatureNotSupported,
+    NotInPrerequisiteState,
+    PenstockError,
+    ProtocolViolation,
+)
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.answers import Cells, Prepared, Rows, StatementRunner
 from penstock.protocol.backend_messages import (
@@ -29,6 +34,12 @@ from penstock.protocol.encoding import ClientEncoding
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 from penstock.sql.literals import canonical
+from penstock.sqlstate import (
+    DuplicateCursor,
+    DuplicatePreparedStatement,
+    InvalidCursorName,
+    InvalidSqlStatementName,
+)
 
 
 @dataclass(slots=True)
@@ -102,8 +113,8 @@ class ExtendedQuery:
     def _parse(self, message: m.Parse) -> None:
         prepared = self._runner.prepare(message.query, message.parameter_types)
         if message.statement and message.statement in self._runner.prepared:
-            raise PenstockError(
-                f'prepared statement "{message.statement}" already exists', sqlstate="42P05"
+            raise DuplicatePreparedStatement(
+                f'prepared statement "{message.statement}" already exists'
             )
         self._runner.prepared[message.statement] = prepared
         self._pump.send(self._session.parse_complete())
@@ -117,7 +128,7 @@ class ExtendedQuery:
                 f'"{message.statement}" requires {len(types)}'
             )
         if message.portal and message.portal in self._portals:
-            raise PenstockError(f'cursor "{message.portal}" already exists', sqlstate="42P03")
+            raise DuplicateCursor(f'cursor "{message.portal}" already exists')
         formats = _each(message.parameter_formats, len(types))
         encoding = self._session.client_encoding
         values = tuple(
@@ -145,7 +156,7 @@ class ExtendedQuery:
     def _execute(self, message: m.Execute) -> None:
         portal = self._portal(message.portal)
         if portal.ran and portal.answer is None:
-            raise PenstockError(f'portal "{message.portal}" cannot be run', sqlstate="55000")
+            raise NotInPrerequisiteState(f'portal "{message.portal}" cannot be run')
         if portal.answer is None:
             self._run(portal)
             self.after_statement()
@@ -163,7 +174,7 @@ class ExtendedQuery:
                 send_answer(self._session, self._pump, answer, described=True)
                 continue
             if portal.fields is None or not _same_types(answer.fields, portal.fields):
-                raise PenstockError("cached plan must not change result type", sqlstate="0A000")
+                raise FeatureNotSupported("cached plan must not change result type")
             portal.rows = in_formats(answer.rows, portal.fields)
             portal.answer = replace(answer, fields=portal.fields)
 
@@ -171,13 +182,13 @@ class ExtendedQuery:
         prepared = self._runner.prepared.get(name)
         if prepared is None:
             what = f'prepared statement "{name}"' if name else "unnamed prepared statement"
-            raise PenstockError(f"{what} does not exist", sqlstate="26000")
+            raise InvalidSqlStatementName(f"{what} does not exist")
         return prepared
 
     def _portal(self, name: str) -> _Portal:
         portal = self._portals.get(name)
         if portal is None:
-            raise PenstockError(f'portal "{name}" does not exist', sqlstate="34000")
+            raise InvalidCursorName(f'portal "{name}" does not exist')
         return portal
 
 

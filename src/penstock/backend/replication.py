@@ -38,6 +38,7 @@ from penstock.protocol.slot_options import (
     alter_slot_options,
     create_slot_options,
 )
+from penstock.sqlstate import UndefinedFile
 from penstock.walsender.feed import Feed
 from penstock.walsender.slots import WAL_REMOVED, check_replication
 from penstock.walsender.stream import SenderState, Stream
@@ -98,10 +99,9 @@ class Replication:
                 yield self._start(command)
             case c.TimelineHistory(timeline):
                 self._block.outside("TIMELINE_HISTORY")
-                raise PenstockError(
+                raise UndefinedFile(
                     f'could not open file "pg_wal/{timeline:08X}.history": '
                     "No such file or directory",
-                    sqlstate="58P01",
                 )
             case _:
                 raise FeatureNotSupported(

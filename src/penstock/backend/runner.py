@@ -20,7 +20,7 @@ from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
-from penstock.errors import ConnectionFailure, PenstockError
+from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.protocol.answers import (
     Answer,
@@ -61,6 +61,7 @@ from penstock.sql.enum_types import remember_enums
 from penstock.sql.grammar.table import CreateTableAs
 from penstock.sql.parameters import with_values
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 
 _TEXT = 25
 _ISOLATION = "transaction_isolation"
@@ -214,7 +215,7 @@ class SessionRunner:
             case CloseCursor(name=None):
                 yield Done("CLOSE CURSOR ALL")
             case CloseCursor(name=cursor):
-                raise PenstockError(f'cursor "{cursor}" does not exist', sqlstate="34000")
+                raise InvalidCursorName(f'cursor "{cursor}" does not exist')
             case Unlisten():
                 yield Done("UNLISTEN")
             case _:
@@ -315,7 +316,7 @@ class SessionRunner:
             self.prepared.clear()
             return Done("DEALLOCATE ALL")
         if self.prepared.pop(name, None) is None:
-            raise PenstockError(f'prepared statement "{name}" does not exist', sqlstate="26000")
+            raise InvalidSqlStatementName(f'prepared statement "{name}" does not exist')
         return Done("DEALLOCATE")
 
     def _show(self, name: str | None) -> Rows:
@@ -346,9 +347,8 @@ class SessionRunner:
 
     def _require_database(self) -> None:
         if not self._context.parameters.database:
-            raise PenstockError(
+            raise FeatureNotSupported(
                 "cannot execute SQL commands in WAL sender for physical replication",
-                sqlstate="0A000",
             )
 
     def _learn_types(self) -> None:

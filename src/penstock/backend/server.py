@@ -18,8 +18,9 @@ from typing import Final
 
 from penstock.backend.backend import Backend, BackendOptions, Services
 from penstock.backend.client_socket import ClientSocket
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError
 from penstock.protocol.startup_packets import CancelRequest
+from penstock.sqlstate import TooManyConnections
 
 _KEY_SIZE: Final = 32
 """Bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
@@ -177,12 +178,11 @@ class Server:
                 self._admitted[pid] = walsender
                 return
         if not walsender:
-            raise PenstockError("sorry, too many clients already", sqlstate="53300")
+            raise TooManyConnections("sorry, too many clients already")
         quoted = '"max_wal_senders"' if self._options.version >= 17 else "max_wal_senders"
-        raise PenstockError(
+        raise TooManyConnections(
             f"number of requested standby connections exceeds {quoted} "
             f"(currently {listen.max_wal_senders})",
-            sqlstate="53300",
         )
 
     def _sessions_of(self, role_oid: int) -> int:

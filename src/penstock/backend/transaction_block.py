@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, PenstockError
 from penstock.protocol.answers import Notice
 from penstock.protocol.backend_messages import TransactionStatus
+from penstock.sqlstate import ActiveSqlTransaction, InFailedSqlTransaction
 from penstock.walsender.sequencer import Position
 
 _ONE_SNAPSHOT = ("repeatable read", "serializable")
@@ -85,9 +86,8 @@ class TransactionBlock:
             )
         if isolation is not None and isolation != block.isolation:
             if block.queried:
-                raise PenstockError(
+                raise ActiveSqlTransaction(
                     "SET TRANSACTION ISOLATION LEVEL must be called before any query",
-                    sqlstate="25001",
                 )
             block.isolation = isolation
         if read_only is not None:
@@ -97,9 +97,8 @@ class TransactionBlock:
     def check(self) -> None:
         """Raise PenstockError (25P02) in a failed block."""
         if self._block is not None and self._block.failed:
-            raise PenstockError(
+            raise InFailedSqlTransaction(
                 "current transaction is aborted, commands ignored until end of transaction block",
-                sqlstate="25P02",
             )
 
     def fail(self) -> None:
@@ -110,9 +109,7 @@ class TransactionBlock:
     def outside(self, command: str) -> None:
         """Raise PenstockError (25001) in a block (PreventInTransactionBlock)."""
         if self._block is not None:
-            raise PenstockError(
-                f"{command} cannot run inside a transaction block", sqlstate="25001"
-            )
+            raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
 
     def forbid_export(self) -> None:
         """Raise what CREATE_REPLICATION_SLOT (SNAPSHOT 'export') raises in a block."""
@@ -150,14 +147,11 @@ class TransactionBlock:
                 "SET TRANSACTION SNAPSHOT can only be used in transaction blocks", sqlstate="25P01"
             )
         if self._block.queried:
-            raise PenstockError(
-                "SET TRANSACTION SNAPSHOT must be called before any query", sqlstate="25001"
-            )
+            raise ActiveSqlTransaction("SET TRANSACTION SNAPSHOT must be called before any query")
         if self._block.isolation not in _ONE_SNAPSHOT:
-            raise PenstockError(
+            raise FeatureNotSupported(
                 "a snapshot-importing transaction must have isolation level SERIALIZABLE or "
                 "REPEATABLE READ",
-                sqlstate="0A000",
             )
         self.use(take())
 

@@ -27,8 +27,8 @@ from sqlalchemy import (
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
-from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.relation import ReplicaIdentity, TableName
+from penstock.sqlstate import DuplicateTable, UndefinedTable
 
 _TABLE = Table(
     "penstock_class",
@@ -176,7 +176,7 @@ class PgClass:
         """The table of that name. Raises UndefinedObject (42P01)."""
         found = self.find(schema, name)
         if found is None:
-            raise UndefinedObject(f'relation "{schema}.{name}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{schema}.{name}" does not exist')
         return found
 
     def family(self, table: LakeTable) -> tuple[LakeTable, ...]:
@@ -190,7 +190,7 @@ class PgClass:
     def create(self, schema: str, name: str, uri: str | None, **attributes: Any) -> LakeTable:
         """Insert one; ``attributes``: fields of ``LakeTable``. Raises DuplicateObject (42P07)."""
         if self.find(schema, name) is not None:
-            raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+            raise DuplicateTable(f'relation "{name}" already exists')
         table = LakeTable(pg_control.new_oid(self._connection), schema, name, uri, **attributes)
         self._connection.execute(_TABLE.insert().values(**_values(table)))
         return table

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Column, Connection, RowMapping, String, Table
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
-from penstock.errors import DuplicateObject
+from penstock.sqlstate import DuplicateSchema
 
 _TABLE = Table(
     "penstock_namespace",
@@ -59,7 +59,7 @@ class PgNamespace:
     def create(self, name: str, owner: int | None = None) -> Namespace:
         """Insert one. Raises DuplicateObject (42P06)."""
         if self.find(name) is not None:
-            raise DuplicateObject(f'schema "{name}" already exists', sqlstate="42P06")
+            raise DuplicateSchema(f'schema "{name}" already exists')
         namespace = Namespace(pg_control.new_oid(self._connection), name, owner)
         self._connection.execute(
             _TABLE.insert().values(oid=namespace.oid, nspname=name, nspowner=owner)

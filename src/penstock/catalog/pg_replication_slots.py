@@ -23,8 +23,9 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.errors import DuplicateObject, PenstockError, UndefinedObject
+from penstock.errors import DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.sqlstate import ConfigurationLimitExceeded
 
 _TABLE = Table(
     "penstock_replication_slot",
@@ -94,10 +95,9 @@ class PgReplicationSlots:
         if any(other.name == slot.name for other in slots):
             raise DuplicateObject(f'replication slot "{slot.name}" already exists')
         if len(slots) >= most:
-            raise PenstockError(
+            raise ConfigurationLimitExceeded(
                 "all replication slots are in use",
                 hint='Free one or increase "max_replication_slots".',
-                sqlstate="53400",
             )
         self._connection.execute(_TABLE.insert().values(**_values(slot)))
 

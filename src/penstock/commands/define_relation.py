@@ -30,7 +30,6 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
     UndefinedObject,
-    WrongObjectType,
 )
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
@@ -39,6 +38,7 @@ from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, 
 from penstock.sql.column_default import check_default, coerced_default
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import is_enum
+from penstock.sqlstate import InvalidObjectDefinition
 
 UNDEFINED_COLUMN = "42703"
 DUPLICATE_COLUMN = "42701"
@@ -133,7 +133,7 @@ def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateT
     parent = get_table(transaction, scope, statement.parent)
     check_owner(scope.role, parent.owner, "table", parent.name)
     if parent.partition_key is None:
-        raise WrongObjectType(f'"{parent.name}" is not partitioned', sqlstate="42P17")
+        raise InvalidObjectDefinition(f'"{parent.name}" is not partitioned')
     columns = _with_defaults(table_columns(scope, parent), statement)
     return Definition(columns, parent.primary_key, parent, statement.bound)
 

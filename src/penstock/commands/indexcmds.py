@@ -27,6 +27,7 @@ from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
 from penstock.sql import CreateIndex, DropIndex, RangeVar
 from penstock.sql.quoting import quote_identifier
+from penstock.sqlstate import InvalidSchemaName
 
 
 def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> CommandResult:
@@ -75,7 +76,7 @@ def _index_to_drop(
     if name.schema and find_schema(transaction, scope, name.schema) is None:
         missing = f'schema "{name.schema}" does not exist'
         if not missing_ok:
-            raise UndefinedObject(missing, sqlstate="3F000")
+            raise InvalidSchemaName(missing)
         notices.append(notice(f"{missing}, skipping"))
         return None
     for schema in schemas:

@@ -17,6 +17,7 @@ from penstock.commands.scope import Scope
 from penstock.errors import InvalidParameterValue
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.partition_bound import key_columns, strategy_of
+from penstock.sqlstate import InvalidTextRepresentation
 
 Comparable = tuple[int, Decimal | str]
 
@@ -126,8 +127,8 @@ class _Comparison:
         try:
             return 0, Decimal(value)
         except InvalidOperation:
-            raise InvalidParameterValue(
-                f'invalid input syntax for type numeric: "{value}"', sqlstate="22P02"
+            raise InvalidTextRepresentation(
+                f'invalid input syntax for type numeric: "{value}"'
             ) from None
 
 

@@ -28,6 +28,7 @@ from penstock.sql import (
     PublicationSchema,
     PublicationTable,
 )
+from penstock.sqlstate import InvalidSchemaName
 
 _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
@@ -66,9 +67,7 @@ def open_objects(
 def _schema(transaction: CatalogTransaction, scope: Scope, name: str | None) -> str:
     if name is None:
         if not scope.search_path:
-            raise UndefinedObject(
-                "no schema has been selected for CURRENT_SCHEMA", sqlstate="3F000"
-            )
+            raise InvalidSchemaName("no schema has been selected for CURRENT_SCHEMA")
         return scope.search_path[0]
     if name in _SYSTEM_SCHEMAS:
         return name

@@ -27,10 +27,11 @@ from penstock.commands.subscriptioncmds import (
     check_unchanged,
     get_subscription,
 )
-from penstock.errors import FeatureNotSupported, NotInPrerequisiteState, UndefinedObject
+from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.relation import TableName, qualified
 from penstock.sql import AlterSubscriptionRefreshTables
 from penstock.sql.object_names import RangeVar
+from penstock.sqlstate import UndefinedTable
 
 _COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 _ASKED_FOR = "You have asked for it."
@@ -83,10 +84,9 @@ def _members(
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     for name in names:
         if name not in known:
-            raise UndefinedObject(
+            raise UndefinedTable(
                 f'relation "{qualified(*name)}" is not part of the subscription',
                 hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes in what is published.",
-                sqlstate="42P01",
             )
     return [known[name] for name in names]
 

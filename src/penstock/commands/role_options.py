@@ -17,6 +17,7 @@ from penstock.commands.result import Notice, notice
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier, is_verifier
 from penstock.sql import RoleOption
+from penstock.sqlstate import InvalidDatetimeFormat
 
 _FIELDS: Final = {
     "superuser": "superuser",
@@ -107,7 +108,7 @@ def _time(text: str) -> float | None:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidParameterValue(
-            f'invalid input syntax for type timestamp with time zone: "{text}"', sqlstate="22007"
+        raise InvalidDatetimeFormat(
+            f'invalid input syntax for type timestamp with time zone: "{text}"'
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -25,6 +25,7 @@ from penstock.commands.define import (
 from penstock.commands.result import Notice, notice, warning
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.sql import DefElem
+from penstock.sqlstate import InvalidName, NameTooLong
 
 
 @dataclass(slots=True)
@@ -184,17 +185,14 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
 def validate_slot_name(name: str) -> None:
     """ReplicationSlotValidateName (slot.c). Raises InvalidParameterValue (42602, 42622)."""
     if not name:
-        raise InvalidParameterValue(
-            f'replication slot name "{name}" is too short', sqlstate="42602"
-        )
+        raise InvalidName(f'replication slot name "{name}" is too short')
     if len(name.encode()) >= 64:
-        raise InvalidParameterValue(f'replication slot name "{name}" is too long', sqlstate="42622")
+        raise NameTooLong(f'replication slot name "{name}" is too long')
     if not re.fullmatch(r"[a-z0-9_]+", name):
-        raise InvalidParameterValue(
+        raise InvalidName(
             f'replication slot name "{name}" contains invalid character',
             hint="Replication slot names may only contain lower case letters, numbers, "
             "and the underscore character.",
-            sqlstate="42602",
         )
 
 

@@ -32,9 +32,9 @@ from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
     NotInPrerequisiteState,
-    UndefinedObject,
 )
 from penstock.sql.grammar.subscription import AlterSubscriptionPublications
+from penstock.sqlstate import InvalidObjectDefinition
 from penstock.walreceiver.publications import missing_publications_message
 
 _REFRESH_HINT: Final = {
@@ -109,9 +109,8 @@ def _merged(
         return (*known, *named)
     for name in named:
         if name not in known:
-            raise UndefinedObject(
+            raise InvalidObjectDefinition(
                 f'publication "{name}" is not in subscription "{subscription.name}"',
-                sqlstate="42P17",
             )
     left = tuple(name for name in known if name not in named)
     if not left:

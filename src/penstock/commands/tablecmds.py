@@ -56,7 +56,6 @@ from penstock.errors import (
     CommitConflict,
     DuplicateObject,
     FeatureNotSupported,
-    InvalidParameterValue,
     NotInPrerequisiteState,
     UndefinedObject,
 )
@@ -64,6 +63,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
 from penstock.sql.enum_types import enum_name
+from penstock.sqlstate import ReservedName
 
 log = logging.getLogger(__name__)
 
@@ -227,10 +227,9 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
         check_create_in_database(scope)
         check_can_set_role(scope, owner)
         if name.startswith("pg_"):
-            raise InvalidParameterValue(
+            raise ReservedName(
                 f'unacceptable schema name "{name}"',
                 detail='The prefix "pg_" is reserved for system schemas.',
-                sqlstate="42939",
             )
         if statement.missing_ok and find_schema(transaction, scope, name) is not None:
             message = f'schema "{name}" already exists, skipping'

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, Role
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import PenstockError
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
@@ -32,6 +32,7 @@ from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
 from penstock.sql.copy_query import CopyTarget, Form
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
 from penstock.walsender.sequencer import Position, Sequencer
 
@@ -152,12 +153,11 @@ def _check_names(
     known = {column.name: column for column in columns}
     for target in targets:
         if target.name not in known:
-            raise UndefinedObject(f'column "{target.name}" does not exist', sqlstate="42703")
+            raise UndefinedColumn(f'column "{target.name}" does not exist')
         if known[target.name].generated and not request.query:
-            raise PenstockError(
+            raise InvalidColumnReference(
                 f'column "{target.name}" is a generated column',
                 detail="Generated columns cannot be used in COPY.",
-                sqlstate="42P10",
             )
 
 

@@ -39,6 +39,7 @@ from penstock.sql.to_duckdb.duckdb_change import (
     compile_insert,
 )
 from penstock.sql.to_duckdb.duckdb_query import compile_input
+from penstock.sqlstate import ProgramLimitExceeded, SerializationFailure
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.sequencer import Position
 
@@ -231,10 +232,9 @@ class LakeRows:
             for batch in self._select.batches(source, at, role, interrupts):
                 size += batch.nbytes
                 if size > _MAX_SHIPPED:
-                    raise PenstockError(
+                    raise ProgramLimitExceeded(
                         "the subquery of an UPDATE or DELETE reads too much",
                         hint=f"It may read {_MAX_SHIPPED >> 20} MB. Change the table by Spark.",
-                        sqlstate="54000",
                     )
                 batches.append(batch)
             schema = batches[0].schema if batches else self._select.schema(item, at, role)
@@ -285,11 +285,10 @@ def serialization_failure(
     detail: str | None, hint: str = "Run the statement again."
 ) -> PenstockError:
     """Other writers were first."""
-    return PenstockError(
+    return SerializationFailure(
         "could not serialize access due to concurrent update",
         detail=detail,
         hint=hint,
-        sqlstate="40001",
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable
-from penstock.errors import CommitConflict, FeatureNotSupported, UndefinedObject
+from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.executor.routes import Route, check_columns, route
 from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
@@ -24,6 +24,7 @@ from penstock.lakehouse.schema import check_lengths
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
+from penstock.sqlstate import UndefinedTable
 
 MAX_BYTES: Final = 8 << 20
 """Of the files of all tables: rows of so much are read and written here before Spark has begun."""
@@ -79,7 +80,7 @@ class SmallRewrites:
         name = leaf.qualified_name
         table = DeltaTable.load(warehouse.storage, warehouse.store, uri, name)
         if table is None:
-            raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{name}" does not exist')
         check_lengths(table.state.metadata["schemaString"])
         return table
 

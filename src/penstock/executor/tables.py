@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.catalog import Catalog, LakeTable, Role
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import InsufficientPrivilege
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import RangeVar
+from penstock.sqlstate import UndefinedTable
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
 
@@ -34,10 +35,10 @@ class LakeTables:
         with self._catalog.read() as t:
             table = t.tables.find(name.schema or _PUBLIC, name.name)
             if table is None:
-                raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01")
+                raise UndefinedTable(f'relation "{name}" does not exist')
             mine = role.superuser or table.owner == role.oid
             if not mine and (owner or not t.roles.may_select(table.oid, role.oid)):
-                raise PenstockError(f"permission denied for table {table.name}", sqlstate="42501")
+                raise InsufficientPrivilege(f"permission denied for table {table.name}")
         return table
 
     def _named(self, name: RangeVar) -> LakeTable | None:
@@ -63,9 +64,7 @@ class LakeTables:
             # Known since the snapshot was taken.
             version = self._sequencer.position(discover=True).versions.get(table.oid)
         if version is None:
-            raise UndefinedObject(
-                f'relation "{table.qualified_name}" does not exist', sqlstate="42P01"
-            )
+            raise UndefinedTable(f'relation "{table.qualified_name}" does not exist')
         return version
 
     def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
@@ -76,9 +75,7 @@ class LakeTables:
             return columns_of(load_at(storage, uri, version))
         state = load(storage, uri)
         if state is None:
-            raise UndefinedObject(
-                f'relation "{table.qualified_name}" does not exist', sqlstate="42P01"
-            )
+            raise UndefinedTable(f'relation "{table.qualified_name}" does not exist')
         return columns_of(state)
 
     def columns_at(self, table: LakeTable, at: Position) -> tuple[LakeColumn, ...]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
-from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.errors import InsufficientPrivilege, InvalidParameterValue, PenstockError
 from penstock.guc import check_range, number_text, read_bool, read_integer, read_real, shown
+from penstock.sqlstate import CantChangeRuntimeParam
 
 _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
 """What enums with on and off take for them."""
@@ -54,7 +55,7 @@ class Setting:
         if self.context in _AT_START and not starting:
             raise _cannot(f'parameter "{name}" cannot be set after connection start')
         if self.context in _SUPERUSERS and not superuser:
-            raise PenstockError(f'permission denied to set parameter "{name}"', sqlstate="42501")
+            raise InsufficientPrivilege(f'permission denied to set parameter "{name}"')
 
     def read(self, text: str) -> str:
         """A value as pg_settings.setting has it. Raises InvalidParameterValue (22023)."""
@@ -116,4 +117,4 @@ def settings(version: int) -> Mapping[str, Setting]:
 
 
 def _cannot(message: str) -> PenstockError:
-    return PenstockError(message, sqlstate="55P02")
+    return CantChangeRuntimeParam(message)

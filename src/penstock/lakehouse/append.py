@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import CommitConflict, PenstockError, UndefinedObject
+from penstock.errors import CommitConflict, PenstockError
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile
@@ -18,6 +18,7 @@ from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.storage import Storage
+from penstock.sqlstate import UndefinedTable
 
 _OPERATION: Final = "WRITE"
 """As Spark's own appends are named in DESCRIBE HISTORY."""
@@ -102,7 +103,7 @@ class Append:
     def _load(self) -> TableState:
         state = load(self.storage, self.uri)
         if state is None:
-            raise UndefinedObject(f'relation "{self.name}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{self.name}" does not exist')
         protocol.check_writable(self.name, state.protocol, state.metadata)
         check_lengths(state.metadata["schemaString"])
         return state

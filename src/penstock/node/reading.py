@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, Subscription, SubscriptionRelState
-from penstock.errors import DuplicateObject, NotInPrerequisiteState, UndefinedObject
+from penstock.errors import DuplicateObject, NotInPrerequisiteState
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.storage import Storage
@@ -22,6 +22,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import TableName, qualified
 from penstock.sql import parse_table_name
 from penstock.sql.quoting import quote_identifier
+from penstock.sqlstate import UndefinedTable
 
 _NOT_A_WORD: Final = re.compile(r"\W")
 _IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
@@ -59,11 +60,10 @@ def read(
 def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
     pinned = cut.tables.get(table)
     if pinned is None:
-        raise UndefinedObject(
+        raise UndefinedTable(
             f'table "{qualified(*table)}" is not in the cut at {cut.lsn}',
             detail="Tables in it: " + ", ".join(map(_write_name, sorted(cut.tables))) + ".",
             hint="Names with capital letters or other characters are written in quotes.",
-            sqlstate="42P01",
         )
     _check_same(qualified(*table), cut, pinned)
     return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)

@@ -20,8 +20,9 @@ import duckdb
 
 from penstock.errors import (
     FeatureNotSupported,
-    InvalidParameterValue,
+    InsufficientPrivilege,
     PenstockError,
+    ProtocolViolation,
 )
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.definitions import (
@@ -49,6 +50,14 @@ from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
 from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
+from penstock.sqlstate import (
+    CardinalityViolation,
+    DivisionByZero,
+    GroupingError,
+    InvalidTextRepresentation,
+    OutOfMemory,
+    QueryCanceled,
+)
 
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
@@ -164,10 +173,9 @@ class CatalogDatabase:
         """Fields and rows of a SELECT; ``parameters``: text format. Raises PostgreSQL's errors."""
         translation = self._translate(sql, said)
         if len(parameters) != len(translation.parameters):
-            raise PenstockError(
+            raise ProtocolViolation(
                 f"bind message supplies {len(parameters)} parameters, but prepared statement "
                 f'"" requires {len(translation.parameters)}',
-                sqlstate="08P01",
             )
         values = [
             parameter_value(value, pg_types()[oid].name)
@@ -205,7 +213,7 @@ class CatalogDatabase:
         for table in sorted(translation.tables & _SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
                 kind = "view" if table in _VIEWS else "table"
-                raise PenstockError(f"permission denied for {kind} {table}", sqlstate="42501")
+                raise InsufficientPrivilege(f"permission denied for {kind} {table}")
         return translation
 
     def _is_secret(self, table: str, translation: Translation) -> bool:
@@ -260,30 +268,28 @@ class CatalogDatabase:
             return self._errors[0]
         text = str(error)
         if isinstance(error, duckdb.InterruptException) and self._session.cancelled():
-            return PenstockError("canceling statement due to user request", sqlstate="57014")
+            return QueryCanceled("canceling statement due to user request")
         if isinstance(error, duckdb.InterruptException):
-            return PenstockError(
+            return QueryCanceled(
                 "canceling statement due to statement timeout",
                 detail=f"Queries of the catalogs take {_LONGEST_S:g} s at most.",
-                sqlstate="57014",
             )
         if isinstance(error, duckdb.OutOfMemoryException):
-            return PenstockError("out of memory", sqlstate="53200")
+            return OutOfMemory("out of memory")
         if SERIES_TOO_LONG in text:
             return FeatureNotSupported(SERIES_TOO_LONG)
         if "Division by zero" in text:
-            return PenstockError("division by zero", sqlstate="22012")
+            return DivisionByZero("division by zero")
         if "GROUP BY" in text:
-            return PenstockError(
+            return GroupingError(
                 "column must appear in the GROUP BY clause or be used in an aggregate function",
-                sqlstate="42803",
             )
         if "More than one row returned by a subquery" in text:
-            return PenstockError(
-                "more than one row returned by a subquery used as an expression", sqlstate="21000"
+            return CardinalityViolation(
+                "more than one row returned by a subquery used as an expression"
             )
         if isinstance(error, duckdb.ConversionException):
-            return InvalidParameterValue("invalid input syntax", sqlstate="22P02")
+            return InvalidTextRepresentation("invalid input syntax")
         log.debug("catalog query failed in DuckDB: %s", error)
         return FeatureNotSupported("this query of the catalogs is not supported")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import PenstockError
+from penstock.errors import UndefinedObject
 from penstock.pg_catalog.relation_functions import RelationFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_functions import SessionFunctions
@@ -219,7 +219,7 @@ def existing_publication(snapshot: CatalogSnapshot) -> PythonFunction:
 
     def check(name: str) -> str:
         if name not in names:
-            raise PenstockError(f'publication "{name}" does not exist', sqlstate="42704")
+            raise UndefinedObject(f'publication "{name}" does not exist')
         return name
 
     return PythonFunction(Function("existing_publication", ("text",), "text"), check)

@@ -22,6 +22,7 @@ from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
 from penstock.pgtypes.pg_type import types, types_by_name
 from penstock.sql.quoting import quote_identifier, type_text
+from penstock.sqlstate import InvalidSchemaName, UndefinedFunction, UndefinedTable
 
 _CATALOG: Final = "pg_catalog"
 _SYNONYMS: Final = {
@@ -133,7 +134,7 @@ class NameFunctions:
         oid = self._class_oid(text)
         if oid is None:
             shown = ".".join(split_qualified(text))
-            raise PenstockError(f'relation "{shown}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{shown}" does not exist')
         return oid
 
     def _class_oid(self, text: str) -> int | None:
@@ -180,7 +181,7 @@ class NameFunctions:
     def regnamespacein(self, text: str) -> int:
         oid = self.to_regnamespace(text)
         if oid is None:
-            raise PenstockError(f'schema "{text}" does not exist', sqlstate="3F000")
+            raise InvalidSchemaName(f'schema "{text}" does not exist')
         return oid
 
     def to_regnamespace(self, text: str) -> int | None:
@@ -217,7 +218,7 @@ class NameFunctions:
         for row in types().values():
             if row.receive == name:
                 return row.receive_oid
-        raise PenstockError(f'function "{text}" does not exist', sqlstate="42883")
+        raise UndefinedFunction(f'function "{text}" does not exist')
 
     def regprocout(self, oid: int) -> str:
         """The receive functions of types are those that there are rows for."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.errors import InvalidParameterValue
 from penstock.sql.array_literals import split_array
 from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
+from penstock.sqlstate import InvalidTextRepresentation
 
 
 def parameter_value(value: bytes | None, kind: str) -> Any:
@@ -31,7 +31,5 @@ def _scalar(text: str, kind: str) -> Any:
         if held in ("BIGINT", "INTEGER", "SMALLINT"):
             return int(text)
     except ValueError:
-        raise InvalidParameterValue(
-            f'invalid input syntax for type {kind}: "{text}"', sqlstate="22P02"
-        ) from None
+        raise InvalidTextRepresentation(f'invalid input syntax for type {kind}: "{text}"') from None
     return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text

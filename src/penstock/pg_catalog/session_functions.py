@@ -15,6 +15,7 @@ from penstock.pg_catalog.relations import schema_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.sql.quoting import quote_identifier
+from penstock.sqlstate import NullValueNotAllowed
 
 _ENCODINGS: Final = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 
@@ -82,7 +83,7 @@ class SessionFunctions:
 
     def set_config(self, name: str | None, value: str | None, is_local: bool | None) -> str:
         if name is None:
-            raise UndefinedObject("SET requires parameter name", sqlstate="22004")
+            raise NullValueNotAllowed("SET requires parameter name")
         if self._facts.set_config is not None:
             return self._facts.set_config(name.lower(), value or "", bool(is_local))
         self._changed[name.lower()] = value or ""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import Catalog
-from penstock.errors import InsufficientPrivilege, PenstockError, ValueNotRepresentable
+from penstock.errors import InsufficientPrivilege, ValueNotRepresentable
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.sql.to_duckdb.catalog_functions import Function
+from penstock.sqlstate import QueryCanceled
 from penstock.stats.backend_status import Session, Sessions
 
 _CANCEL: Final = "pg_cancel_backend"
@@ -108,7 +109,7 @@ class SignalFunctions:
             if session.ended.wait(min(_TICK_S, left)):
                 return True
             if self._facts.cancelled():
-                raise PenstockError("canceling statement due to user request", sqlstate="57014")
+                raise QueryCanceled("canceling statement due to user request")
         return False
 
     def _found(self, pid: int) -> Session | None:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError, SqlSyntaxError
+from penstock.errors import SqlSyntaxError
 from penstock.pgtypes.pg_type import types
 from penstock.sql.object_names import RangeVar
 from penstock.sql.primnodes import TEXT
@@ -22,6 +22,7 @@ from penstock.sql.query.statement import Surroundings
 from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import from_zero
 from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
+from penstock.sqlstate import UndefinedTable
 
 Columns = tuple[tuple[str, str], ...]
 TableLookup = Callable[[str, str], Columns | None]
@@ -66,7 +67,7 @@ def translate(
         columns = lookup(schema, relation.name)
         if columns is None:
             shown = relation.name if not relation.schema else f"{relation.schema}.{relation.name}"
-            raise PenstockError(f'relation "{shown}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{shown}" does not exist')
         return output_columns(columns)
 
     def find_view(relation: RangeVar) -> str | None:

@@ -18,6 +18,7 @@ from penstock.errors import (
 )
 from penstock.identifiers import split_identifiers
 from penstock.pgoutput.options import PgoutputOptions
+from penstock.sqlstate import InvalidName
 
 _HIGHEST: Final = {14: 2, 15: 3}
 _LATEST: Final = 4
@@ -115,7 +116,7 @@ def _unsigned_long(text: str | None) -> int | None:
 def _publication_names(name: str, value: str | None, version: int) -> tuple[str, ...]:
     names = split_identifiers(value or "")
     if names is None:
-        raise PenstockError(f"invalid {name} syntax", sqlstate="42602")
+        raise InvalidName(f"invalid {name} syntax")
     if names:
         return names
     raise InvalidParameterValue(

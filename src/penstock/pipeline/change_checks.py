@@ -16,6 +16,7 @@ from penstock.identifiers import quoted
 from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
 from penstock.publication.members import Action
 from penstock.publication.rules import NOT_COVERED, breaks_rule, has_no_identity
+from penstock.sqlstate import NotNullViolation, UniqueViolation
 
 _SHOWN_KEYS: Final = 10
 
@@ -28,12 +29,11 @@ def check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection, rows: str) -
     if twice:
         names = ", ".join(item.table.key)
         keys = ", ".join(str(k[0] if len(k) == 1 else k) for k in twice)
-        raise PenstockError(
+        raise UniqueViolation(
             f'key of table "{item.table.name}" is not unique',
             detail=f"There are several rows with the same ({names}): {keys}.",
             hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
             "USING KEY (...), or FULL; then drop the slot and copy the table again.",
-            sqlstate="23505",
         )
 
 
@@ -68,11 +68,10 @@ def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
         return
     for name in table.identity or ():
         if rows.column(name).null_count:
-            raise PenstockError(
+            raise NotNullViolation(
                 f'null value in column "{name}" of relation "{table.name.rpartition(".")[2]}" '
                 "violates not-null constraint",
                 detail="The column belongs to the replica identity of the table.",
                 hint="Give the rows a key, or choose another identity: ALTER TABLE ... REPLICA "
                 "IDENTITY USING KEY (...), or FULL; then drop the slot and copy the table again.",
-                sqlstate="23502",
             )

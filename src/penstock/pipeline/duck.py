@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.sql.to_duckdb import numeric_functions
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
+from penstock.sqlstate import OutOfMemory
 
 MEMORY: Final = "1GiB"
 """Of a connection; what is more goes to a folder for temporary files of this machine."""
@@ -27,22 +28,20 @@ _local: Final = threading.local()
 
 def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
     """What a user is told: some of DuckDB's work cannot go to its temporary files."""
-    return PenstockError(
+    return OutOfMemory(
         "out of memory",
         detail=f"DuckDB in a task: {error}",
         hint="Lower logical_decoding_work_mem, or make smaller transactions.",
-        sqlstate="53200",
     )
 
 
 def query_error(error: duckdb.Error) -> PenstockError:
     """An error of compiled SQL, to be raised."""
     if isinstance(error, duckdb.OutOfMemoryException):
-        return PenstockError(
+        return OutOfMemory(
             "out of memory",
             detail=str(error),
             hint="Read fewer rows at once, or let Spark read the table.",
-            sqlstate="53200",
         )
     return postgres_error(str(error))
 

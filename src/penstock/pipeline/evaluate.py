@@ -18,6 +18,7 @@ import penstock.pgtypes as pgtypes
 from penstock.errors import PenstockError
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.duck import connection, query_error
+from penstock.sqlstate import NumericValueOutOfRange
 
 _TOLD: Final = "<penstock {} {} penstock>"
 """Spark gives nothing but the text of an exception back to the driver."""
@@ -96,7 +97,7 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
     try:
         kept = values.cast(type)
     except pa.ArrowInvalid as error:
-        raise PenstockError("value out of range", detail=str(error), sqlstate="22003") from None
+        raise NumericValueOutOfRange("value out of range", detail=str(error)) from None
     if pa.types.is_date(type) or pa.types.is_timestamp(type):
         return pgtypes.find(pg_type(type)[0]).copy_column(kept, -1)
     return kept

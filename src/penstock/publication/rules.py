@@ -15,7 +15,6 @@ from penstock.errors import (
     InvalidParameterValue,
     NotInPrerequisiteState,
     PenstockError,
-    UndefinedObject,
 )
 from penstock.publication.members import (
     Action,
@@ -28,6 +27,7 @@ from penstock.publication.members import (
 )
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
 from penstock.relation import AttGenerated
+from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
 NOT_COVERED: Final = "Column list used by the publication does not cover the replica identity."
@@ -45,17 +45,14 @@ def column_list(
     seen: set[str] = set()
     for name in names:
         if name in _SYSTEM_COLUMNS and name not in known:
-            raise PenstockError(
-                f'cannot use system column "{name}" in publication column list', sqlstate="42P10"
+            raise InvalidColumnReference(
+                f'cannot use system column "{name}" in publication column list'
             )
         if name not in known:
-            raise UndefinedObject(
-                f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
-            )
+            raise UndefinedColumn(f'column "{name}" of relation "{table}" does not exist')
         if known[name] == AttGenerated.VIRTUAL:
-            raise PenstockError(
+            raise InvalidColumnReference(
                 f'cannot use virtual generated column "{name}" in publication column list',
-                sqlstate="42P10",
             )
         if name in seen:
             raise DuplicateObject(f'duplicate column "{name}" in publication column list')
@@ -143,9 +140,7 @@ def check_identity(
 
 def breaks_rule(command: Action, table: str, detail: str) -> PenstockError:
     """The error of an UPDATE or DELETE whose old row could not be sent."""
-    return PenstockError(
-        f'cannot {_COMMANDS[command][0]} "{table}"', detail=detail, sqlstate="42P10"
-    )
+    return InvalidColumnReference(f'cannot {_COMMANDS[command][0]} "{table}"', detail=detail)
 
 
 def has_no_identity(command: Action, table: str) -> PenstockError:

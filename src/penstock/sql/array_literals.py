@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sqlstate import InvalidTextRepresentation
 
 _BLANK: Final = re.compile(r"[ \t\n\r\f\v]*")
 _IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t\n\r\f\v]*', re.DOTALL)
@@ -106,4 +107,4 @@ def _quoted(item: str) -> str:
 
 
 def _malformed(text: str, detail: str) -> PenstockError:
-    return PenstockError(f'malformed array literal: "{text}"', detail=detail, sqlstate="22P02")
+    return InvalidTextRepresentation(f'malformed array literal: "{text}"', detail=detail)

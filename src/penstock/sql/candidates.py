@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from penstock.errors import PenstockError
 from penstock.sql.builtin import Function, Operator, functions_by_name, operators
 from penstock.sql.coercion import ANY, can_coerce, category, is_preferred
 from penstock.sql.primnodes import UNKNOWN
 from penstock.sql.quoting import type_name
+from penstock.sqlstate import AmbiguousFunction, UndefinedFunction
 
 _CASTS_HINT: Final = "You might need to add explicit type casts."
 
@@ -48,17 +48,15 @@ def find_operator(name: str, left: int | None, right: int) -> Operator:
     if left is not None:
         shown = f"{type_name(left)} {shown}"
     if matching:
-        raise PenstockError(
+        raise AmbiguousFunction(
             f"operator is not unique: {shown}",
             hint=f"Could not choose a best candidate operator. {_CASTS_HINT}",
-            sqlstate="42725",
         )
     noun = "type" if left is None else "types"
-    raise PenstockError(
+    raise UndefinedFunction(
         f"operator does not exist: {shown}",
         hint=f"No operator matches the given name and argument {noun}. "
         f"{_CASTS_HINT if left is not None else 'You might need to add an explicit type cast.'}",
-        sqlstate="42883",
     )
 
 
@@ -93,10 +91,9 @@ def find_function(name: str, wanted: Sequence[int], *, variadic: bool = False) -
     chosen = select_candidate(wanted, matching)
     if len(chosen) != 1:
         shown = ", ".join(type_name(oid) for oid in wanted)
-        raise PenstockError(
+        raise AmbiguousFunction(
             f"function {name}({shown}) is not unique",
             hint=f"Could not choose a best candidate function. {_CASTS_HINT}",
-            sqlstate="42725",
         )
     return chosen[0]
 

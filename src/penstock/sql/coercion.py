@@ -11,7 +11,6 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from penstock.errors import PenstockError
 from penstock.sql.builtin import casts, functions
 from penstock.sql.literals import read_literal
 from penstock.sql.primnodes import (
@@ -31,6 +30,7 @@ from penstock.sql.primnodes import (
 )
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import is_enum, types
+from penstock.sqlstate import AmbiguousParameter, CannotCoerce, DatatypeMismatch
 
 ANY: Final = 2276
 ANYARRAY: Final = 2277
@@ -196,9 +196,8 @@ def select_common_type(nodes: Sequence[Node], context: str) -> int:
     known = [oid for oid in oids if oid != UNKNOWN]
     other = next(oid for oid in known if category(oid) != category(known[0]))
     mine = common_type(known[: known.index(other)]) or known[0]
-    raise PenstockError(
+    raise DatatypeMismatch(
         f"{context} types {type_name(mine)} and {type_name(other)} cannot be matched",
-        sqlstate="42804",
     )
 
 
@@ -208,9 +207,8 @@ def to_common_type(node: Node, target: int, context: str) -> Node:
         return node
     if can_coerce([node.type], [target]):
         return coerce(node, target, "i", Form.IMPLICIT)
-    raise PenstockError(
+    raise CannotCoerce(
         f"{context} could not convert type {type_name(node.type)} to {type_name(target)}",
-        sqlstate="42846",
     )
 
 
@@ -219,9 +217,8 @@ def to_boolean(node: Node, construct: str) -> Node:
     if node.type != BOOL:
         found = to_target(node, BOOL, -1, "a", Form.IMPLICIT)
         if found is None:
-            raise PenstockError(
+            raise DatatypeMismatch(
                 f"argument of {construct} must be type boolean, not type {type_name(node.type)}",
-                sqlstate="42804",
             )
         return found
     return node
@@ -264,19 +261,16 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
             return CoerceViaIO(target, node, -1, form)
         case Path.RELABEL:
             return RelabelType(target, node, -1, form)
-    raise PenstockError(
-        f"cannot cast type {type_name(node.type)} to {type_name(target)}", sqlstate="42846"
-    )
+    raise CannotCoerce(f"cannot cast type {type_name(node.type)} to {type_name(target)}")
 
 
 def _typed_parameter(node: Param, target: int) -> Node:
     """variable_coerce_param_hook: it takes the type that is wanted first."""
     known = node.types.setdefault(node.number, target)
     if known != target:
-        raise PenstockError(
+        raise AmbiguousParameter(
             f"inconsistent types deduced for parameter ${node.number}",
             detail=f"{type_name(known)} versus {type_name(target)}",
-            sqlstate="42P08",
         )
     return replace(node, type=target)
 

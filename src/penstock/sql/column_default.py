@@ -33,6 +33,7 @@ from penstock.sql.primnodes import (
 )
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import types
+from penstock.sqlstate import NumericValueOutOfRange
 
 _DATATYPE_MISMATCH: Final = "42804"
 _BOOL, _INT8, _INT2, _INT4, _TEXT, _OID = 16, 20, 21, 23, 25, 26
@@ -136,7 +137,7 @@ def _converted(text: str, source: int, target: int) -> str:
     if target in _BITS:
         whole = rounded(text, 0)
         if not _in_range(whole, target):
-            raise PenstockError(f"{type_name(target)} out of range", sqlstate="22003")
+            raise NumericValueOutOfRange(f"{type_name(target)} out of range")
         return whole
     if target in (_NUMERIC, _FLOAT4, _FLOAT8):
         return canonical(text, target)

@@ -11,7 +11,8 @@ import re
 from typing import Final
 
 from penstock.civil import civil_from_days, date_text, days_from_civil, era_text
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported
+from penstock.sqlstate import DatetimeFieldOverflow, InvalidDatetimeFormat
 
 _MICROSECONDS: Final = 1_000_000
 _DAY: Final = 86_400 * _MICROSECONDS
@@ -84,21 +85,19 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int, int, int]:
                 f'"{text}" is not supported as a constant of type {_SQL_NAMES[name]}',
                 hint="Write dates as YYYY-MM-DD and times as HH:MM:SS.",
             )
-        raise PenstockError(
-            f'invalid input syntax for type {_SQL_NAMES[name]}: "{text}"', sqlstate="22007"
-        )
+        raise InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[name]}: "{text}"')
     year, month, day = (int(match[group]) for group in ("year", "month", "day"))
     if match["era"] and match["era"].lower() == "bc":
         year = 1 - year
     hour, minute, second = (int(match[group] or 0) for group in ("hour", "minute", "second"))
     wrong = not 1 <= month <= 12 or not 1 <= day <= _month_days(year, month)
     if wrong or match["year"] == "0000" or hour > 24 or minute > 59 or second > 60:
-        raise PenstockError(f'date/time field value out of range: "{text}"', sqlstate="22008")
+        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     clock = (hour * 3600 + minute * 60 + second) * _MICROSECONDS + _fraction(match["fraction"])
     if clock > _DAY:
-        raise PenstockError(f'date/time field value out of range: "{text}"', sqlstate="22008")
+        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     if not _FIRST_YEAR <= year <= _LAST_YEARS[name]:
-        raise PenstockError(f'{_range_word(name)} out of range: "{text}"', sqlstate="22008")
+        raise DatetimeFieldOverflow(f'{_range_word(name)} out of range: "{text}"')
     return year, month, day, clock, _offset(match)
 
 

@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from functools import singledispatchmethod
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.errors import (
+    FeatureNotSupported,
+    SqlSyntaxError,
+    UndefinedObject,
+    WrongObjectType,
+)
 from penstock.sql.coercion import (
     array_of,
     coerce,
@@ -72,6 +77,14 @@ from penstock.sql.query.parsenodes import ASubLink, SubLinkKind
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import named_type, types
 from penstock.sql.typmods import typmod_in
+from penstock.sqlstate import (
+    CannotCoerce,
+    DatatypeMismatch,
+    IndeterminateDatatype,
+    UndefinedColumn,
+    UndefinedParameter,
+    UndefinedTable,
+)
 
 _INT8: Final = 20
 _NUMERIC: Final = 1700
@@ -117,9 +130,7 @@ class ExpressionAnalysis:
     def _column(self, raw: ColumnRef) -> Node:
         *qualifier, name = raw.fields
         if qualifier and tuple(qualifier) != self._table[-len(qualifier) :]:
-            raise PenstockError(
-                f'missing FROM-clause entry for table "{qualifier[-1]}"', sqlstate="42P01"
-            )
+            raise UndefinedTable(f'missing FROM-clause entry for table "{qualifier[-1]}"')
         if name in self._columns:
             return Var(self._columns[name][0], name, self._columns[name][1])
         if name in SYSTEM_COLUMNS:
@@ -127,11 +138,11 @@ class ExpressionAnalysis:
         if not qualifier and name == self._table[-1]:
             raise FeatureNotSupported("whole rows are not supported in expressions")
         shown = f"{qualifier[-1]}.{name}" if qualifier else f'"{name}"'
-        raise PenstockError(f"column {shown} does not exist", sqlstate="42703")
+        raise UndefinedColumn(f"column {shown} does not exist")
 
     @transform.register
     def _param(self, raw: ParamRef) -> Node:
-        raise PenstockError(f"there is no parameter ${raw.number}", sqlstate="42P02")
+        raise UndefinedParameter(f"there is no parameter ${raw.number}")
 
     @transform.register
     def _const(self, raw: AConst) -> Node:
@@ -172,9 +183,8 @@ class ExpressionAnalysis:
             node = self.transform(raw.argument)
         found = to_target(node, target, typmod, "e", Form.EXPLICIT)
         if found is None:
-            raise PenstockError(
+            raise CannotCoerce(
                 f"cannot cast type {type_name(node.type)} to {type_name(target)}",
-                sqlstate="42846",
             )
         return found
 
@@ -183,9 +193,7 @@ class ExpressionAnalysis:
         node = self.transform(raw.argument)
         type_ = types().get(node.type)
         if node.type != UNKNOWN and not (type_ and type_.collation):
-            raise PenstockError(
-                f"collations are not supported by type {type_name(node.type)}", sqlstate="42804"
-            )
+            raise DatatypeMismatch(f"collations are not supported by type {type_name(node.type)}")
         name = raw.collation[-1]
         if len(raw.collation) > 1 or name not in BINARY_COLLATIONS:
             raise FeatureNotSupported(
@@ -240,18 +248,15 @@ class ExpressionAnalysis:
     @transform.register
     def _array(self, raw: AArray) -> Node:
         if not raw.elements:
-            raise PenstockError(
+            raise IndeterminateDatatype(
                 "cannot determine type of empty array",
                 hint="Explicitly cast to the desired type, for example ARRAY[]::integer[].",
-                sqlstate="42P18",
             )
         nodes = [self._element(item) for item in raw.elements]
         type_ = select_common_type(nodes, "ARRAY")
         elements = tuple(to_common_type(node, type_, "ARRAY") for node in nodes)
         if not array_of(type_):
-            raise PenstockError(
-                f"could not find array type for data type {type_name(type_)}", sqlstate="42704"
-            )
+            raise UndefinedObject(f"could not find array type for data type {type_name(type_)}")
         return ArrayExpr(array_of(type_), elements)
 
     def _array_of(self, raw: AArray, target: int, element_type: int, typmod: int) -> Node:
@@ -261,9 +266,8 @@ class ExpressionAnalysis:
             node = self._element(item)
             found = to_target(node, element_type, typmod, "e", Form.EXPLICIT)
             if found is None:
-                raise PenstockError(
+                raise CannotCoerce(
                     f"cannot cast type {type_name(node.type)} to {type_name(element_type)}",
-                    sqlstate="42846",
                 )
             elements.append(found)
         return ArrayExpr(target, tuple(elements))
@@ -295,16 +299,14 @@ class ExpressionAnalysis:
     def _indirection(self, raw: Indirection) -> Node:
         node = self.transform(raw.argument)
         if raw.field:
-            raise PenstockError(
+            raise WrongObjectType(
                 f"column notation .{raw.field} applied to type {type_name(node.type)}, which is"
                 " not a composite type",
-                sqlstate="42809",
             )
         if not element(node.type):
-            raise PenstockError(
+            raise DatatypeMismatch(
                 f"cannot subscript type {type_name(node.type)} because it does not support"
                 " subscripting",
-                sqlstate="42804",
             )
         return OtherNode(node.type if raw.slice else element(node.type), "subscript")
 
@@ -315,7 +317,7 @@ def find_type(name: TypeName) -> tuple[int, int]:
     type_ = None if len(schema) > 1 else named_type(last, *schema)
     if type_ is None:
         shown = ".".join(name.names) + ("[]" if name.array else "")
-        raise PenstockError(f'type "{shown}" does not exist', sqlstate="42704")
+        raise UndefinedObject(f'type "{shown}" does not exist')
     typmod = typmod_in(type_.oid, name.typmods)
     return (type_.array if name.array else type_.oid), typmod
 

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.literals import canonical
 from penstock.sql.quoting import type_name
+from penstock.sqlstate import NumericValueOutOfRange, StringDataRightTruncation
 
 _BPCHAR, _VARCHAR, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1042, 1043, 1114, 1184, 1700
 _HEADER: Final = 4
@@ -40,9 +41,7 @@ def fitted(text: str, type_oid: int, typmod: int) -> str:
 def _string(text: str, type_oid: int, length: int) -> str:
     """varchar and bpchar: trailing blanks do not count."""
     if len(text) > length and text[length:].strip(" "):
-        raise PenstockError(
-            f"value too long for type {type_name(type_oid)}({length})", sqlstate="22001"
-        )
+        raise StringDataRightTruncation(f"value too long for type {type_name(type_oid)}({length})")
     text = text[:length]
     return text.ljust(length) if type_oid == _BPCHAR else text
 
@@ -74,7 +73,7 @@ def _numeric(text: str, packed: int) -> str:
 
 
 def _overflow(detail: str) -> PenstockError:
-    return PenstockError("numeric field overflow", detail=detail, sqlstate="22003")
+    return NumericValueOutOfRange("numeric field overflow", detail=detail)
 
 
 def _timestamp(text: str, type_oid: int, digits: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, WrongObjectType
 from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.candidates import find_function
 from penstock.sql.coercion import Path, coerce, pathway
@@ -18,6 +18,7 @@ from penstock.sql.operator_analysis import coerced
 from penstock.sql.primnodes import UNKNOWN, Const, Form, FuncExpr, Node
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import named_type
+from penstock.sqlstate import GroupingError, InvalidSchemaName, UndefinedFunction, WindowingError
 
 FUNCTION, AGGREGATE, WINDOW = "f", "a", "w"
 _HINT: Final = (
@@ -41,9 +42,7 @@ def call(
     if function.kind in (AGGREGATE, WINDOW):
         raise not_allowed(raw, clause)
     if function.returns_set and not sets:
-        raise PenstockError(
-            f"set-returning functions are not allowed in {clause}", sqlstate="0A000"
-        )
+        raise FeatureNotSupported(f"set-returning functions are not allowed in {clause}")
     form = Form.SQL if raw.sql_syntax else Form.CALL
     return FuncExpr(result, function.oid, name, nodes, form)
 
@@ -51,7 +50,7 @@ def call(
 def function_name(raw: FuncCall) -> str:
     """Without a schema, which pg_catalog alone would be. Raises PenstockError (3F000)."""
     if len(raw.name) > 1:
-        raise PenstockError(f'schema "{raw.name[0]}" does not exist', sqlstate="3F000")
+        raise InvalidSchemaName(f'schema "{raw.name[0]}" does not exist')
     return raw.name[0]
 
 
@@ -65,23 +64,19 @@ def found_function(
     found = find_function(name, wanted, variadic=raw.variadic)
     if found is None:
         shown = ", ".join(type_name(oid) for oid in wanted)
-        raise PenstockError(
-            f"function {name}({shown}) does not exist", hint=_HINT, sqlstate="42883"
-        )
+        raise UndefinedFunction(f"function {name}({shown}) does not exist", hint=_HINT)
     function = functions()[found.row.oid]
     _check_decorations(raw, name, function.kind)
     if function.kind == AGGREGATE and not arguments and not raw.star:
-        raise PenstockError(
-            f"{name}(*) must be used to call a parameterless aggregate function", sqlstate="42809"
-        )
+        raise WrongObjectType(f"{name}(*) must be used to call a parameterless aggregate function")
     return function, *coerced(tuple(arguments), found.arguments, function.result)
 
 
 def not_allowed(raw: FuncCall, clause: str) -> PenstockError:
     """An aggregate or window function where none may be."""
     if raw.over is None:
-        return PenstockError(f"aggregate functions are not allowed in {clause}", sqlstate="42803")
-    return PenstockError(f"window functions are not allowed in {clause}", sqlstate="42P20")
+        return GroupingError(f"aggregate functions are not allowed in {clause}")
+    return WindowingError(f"window functions are not allowed in {clause}")
 
 
 def kinds(name: str) -> frozenset[str]:
@@ -111,7 +106,7 @@ def _as_coercion(name: str, argument: Node) -> Node | None:
 def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
     """What only aggregates and window functions have."""
     if kind == WINDOW and raw.over is None:
-        raise PenstockError(f"window function {name} requires an OVER clause", sqlstate="42809")
+        raise WrongObjectType(f"window function {name} requires an OVER clause")
     if kind in (AGGREGATE, WINDOW):
         return
     for given, word, what in (
@@ -122,4 +117,4 @@ def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
         (raw.over, "OVER", "a window function nor an aggregate function"),
     ):
         if given:
-            raise PenstockError(f"{word} specified, but {name} is not {what}", sqlstate="42809")
+            raise WrongObjectType(f"{word} specified, but {name} is not {what}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from penstock.errors import PenstockError
 from penstock.sql.literals import canonical
+from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
 _NUMERIC = 1700
 _SURROGATES = range(0xD800, 0xE000)
@@ -38,7 +38,7 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=wrong)
     except (ValueError, RecursionError):
-        raise PenstockError("invalid input syntax for type json", sqlstate="22P02") from None
+        raise InvalidTextRepresentation("invalid input syntax for type json") from None
 
 
 def _printed(value: Any) -> str:
@@ -58,7 +58,7 @@ def _printed(value: Any) -> str:
 
 def _string(text: str) -> str:
     if "\0" in text:
-        raise PenstockError("unsupported Unicode escape sequence", sqlstate="22P05")
+        raise UntranslatableCharacter("unsupported Unicode escape sequence")
     if any(ord(character) in _SURROGATES for character in text):
-        raise PenstockError("invalid input syntax for type json", sqlstate="22P02")
+        raise InvalidTextRepresentation("invalid input syntax for type json")
     return json.dumps(text, ensure_ascii=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
 from penstock.identifiers import truncated
 from penstock.sql.array_literals import read_array
 from penstock.sql.builtin import Type
@@ -22,6 +22,7 @@ from penstock.sql.datetime_literals import read_date, read_timestamp
 from penstock.sql.primnodes import UNKNOWN, Const
 from penstock.sql.quoting import type_name
 from penstock.sql.type_cache import ENUM, types
+from penstock.sqlstate import InvalidTextRepresentation, NumericValueOutOfRange
 
 MAX_DIGITS: Final = 3500
 """Of a number. Python refuses to read or write more than 4300 digits of one, be it hexadecimal."""
@@ -69,7 +70,7 @@ def _enum(text: str, type_: Type) -> str:
     """enum_in: a label, to the letter."""
     if text not in type_.labels:
         message = f'invalid input value for enum {type_.sql_name}: "{text}"'
-        raise PenstockError(message, sqlstate="22P02")
+        raise InvalidTextRepresentation(message)
     return text
 
 
@@ -83,7 +84,7 @@ def _integer(bits: int, name: str) -> Callable[[str], str]:
         value = int(digits, 0) if digits[1:2].isalpha() else int(digits)
         value = -value if match[1] == "-" else value
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise PenstockError(f'value "{text}" is out of range for type {name}', sqlstate="22003")
+            raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
         return str(value)
 
     return read
@@ -106,7 +107,7 @@ def _numeric(text: str) -> str:
     whole, _, fraction = digits.partition(".")
     shift = int(exponent or 0)
     if abs(shift) > _MAX_SHIFT:
-        raise PenstockError("value overflows numeric format", sqlstate="22003")
+        raise NumericValueOutOfRange("value overflows numeric format")
     scale = max(len(fraction) - shift, 0)
     unscaled = (whole + fraction + "0" * max(shift - len(fraction), 0)).lstrip("0")
     padded = unscaled.rjust(scale + 1, "0")
@@ -145,9 +146,7 @@ def _float(name: str, format_: str) -> Callable[[str], str]:
         except OverflowError:
             value = math.inf
         if math.isinf(value) or (value == 0 and exact != 0):
-            raise PenstockError(
-                f'"{stripped}" is out of range for type {sql_name}', sqlstate="22003"
-            )
+            raise NumericValueOutOfRange(f'"{stripped}" is out of range for type {sql_name}')
         return print_float(value, name)
 
     return read
@@ -205,12 +204,12 @@ def _bytea(text: str) -> str:
         digits = re.sub(r"[ \n\t\r]", "", text[2:])
         wrong = re.search(r"[^0-9a-fA-F]", digits)
         if wrong:
-            raise PenstockError(f'invalid hexadecimal digit: "{wrong[0]}"', sqlstate="22023")
+            raise InvalidParameterValue(f'invalid hexadecimal digit: "{wrong[0]}"')
         if len(digits) % 2:
-            raise PenstockError("invalid hexadecimal data: odd number of digits", sqlstate="22023")
+            raise InvalidParameterValue("invalid hexadecimal data: odd number of digits")
         return "\\x" + digits.lower()
     if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*", text, re.DOTALL):
-        raise PenstockError("invalid input syntax for type bytea", sqlstate="22P02")
+        raise InvalidTextRepresentation("invalid input syntax for type bytea")
     parts = re.findall(r"\\(\\|[0-7]{3})|([^\\]+)", text)
     data = b"".join(
         plain.encode() if plain else (b"\\" if escape == "\\" else bytes([int(escape, 8)]))
@@ -237,7 +236,7 @@ def _unsigned(bits: int, name: str) -> Callable[[str], str]:
         _check_length(stripped)
         value = int(stripped)
         if not -(1 << bits - 1) <= value < 1 << bits:
-            raise PenstockError(f'value "{text}" is out of range for type {name}', sqlstate="22003")
+            raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
         return str(value % (1 << bits))
 
     return read
@@ -256,7 +255,7 @@ def _vector(item: int) -> Callable[[str], str]:
 
 def invalid(name: str, text: str) -> PenstockError:
     """``invalid input syntax for type integer: "x"``; to be raised."""
-    return PenstockError(f'invalid input syntax for type {name}: "{text}"', sqlstate="22P02")
+    return InvalidTextRepresentation(f'invalid input syntax for type {name}: "{text}"')
 
 
 _READERS: Final[dict[int, Callable[[str], str]]] = {

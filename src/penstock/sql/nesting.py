@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError
+from penstock.sqlstate import StatementTooComplex
 
 
 @contextmanager
@@ -17,6 +17,6 @@ def limited_depth() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise PenstockError(
-            "stack depth limit exceeded", hint="Write it with fewer levels.", sqlstate="54001"
+        raise StatementTooComplex(
+            "stack depth limit exceeded", hint="Write it with fewer levels."
         ) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import WrongObjectType
 from penstock.sql.candidates import find_operator
 from penstock.sql.coercion import (
     POLYMORPHIC,
@@ -38,6 +38,7 @@ from penstock.sql.primnodes import (
     Var,
     children,
 )
+from penstock.sqlstate import DatatypeMismatch
 
 _NULL: Final = AConst(ConstKind.NULL)
 
@@ -85,9 +86,8 @@ def coerced(
     """Arguments as a function declares them, and what it returns (make_fn_arguments)."""
     resolved = resolve_polymorphic([node.type for node in nodes], declared)
     if resolved is None:
-        raise PenstockError(
+        raise DatatypeMismatch(
             "could not determine polymorphic type because input has type unknown",
-            sqlstate="42804",
         )
     arguments = tuple(
         coerce(node, concrete(target, resolved), "i", Form.IMPLICIT)
@@ -118,24 +118,21 @@ def _null_if(left: Node, right: Node) -> Node:
 
 def _require_boolean(node: OpExpr, construct: str) -> None:
     if node.type != BOOL:
-        raise PenstockError(f"{construct} requires = operator to yield boolean", sqlstate="42804")
+        raise DatatypeMismatch(f"{construct} requires = operator to yield boolean")
 
 
 def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
     """make_scalar_array_op."""
     item = UNKNOWN if right.type == UNKNOWN else element(right.type)
     if not item:
-        raise PenstockError("op ANY/ALL (array) requires array on right side", sqlstate="42809")
+        raise WrongObjectType("op ANY/ALL (array) requires array on right side")
     operator = find_operator(name, left.type, item)
     if operator.result != BOOL:
-        raise PenstockError(
-            "op ANY/ALL (array) requires operator to yield boolean", sqlstate="42809"
-        )
+        raise WrongObjectType("op ANY/ALL (array) requires operator to yield boolean")
     resolved = resolve_polymorphic((left.type, item), (operator.left, operator.right))
     if resolved is None or (operator.right in POLYMORPHIC and element(item)):
-        raise PenstockError(
+        raise DatatypeMismatch(
             "could not determine polymorphic type because input has type unknown",
-            sqlstate="42804",
         )
     left = coerce(left, concrete(operator.left, resolved), "i", Form.IMPLICIT)
     right = coerce(right, array_of(concrete(operator.right, resolved)), "i", Form.IMPLICIT)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import PenstockError
 from penstock.sql.object_names import RangeVar
 from penstock.sql.query.change_analysis import analyze_change, analyze_insert
 from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
@@ -19,6 +19,7 @@ from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.select_analysis import analyze_select
 from penstock.sql.query.statement import Surroundings
+from penstock.sqlstate import UndefinedTable
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 """(schema or None, table) -> type oids by column, in the table's order; empty: not known."""
@@ -41,7 +42,7 @@ def _analyze(text: str, found: dict[int, int], columns: ColumnTypes) -> None:
     def find_table(relation: RangeVar) -> tuple[OutputColumn, ...]:
         known = columns(relation.schema, relation.name)
         if not known:
-            raise UndefinedObject(f'relation "{relation.name}" does not exist', sqlstate="42P01")
+            raise UndefinedTable(f'relation "{relation.name}" does not exist')
         return tuple(OutputColumn(name, oid) for name, oid in known.items())
 
     raw = parse_query(text)

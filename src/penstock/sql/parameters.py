@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
-from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.errors import PenstockError
 from penstock.sql.array_literals import split_array
 from penstock.sql.query.libpg_query import ScanToken, Token, scan
 from penstock.sql.quoting import quote_literal
 from penstock.sql.type_cache import types
+from penstock.sqlstate import InvalidTextRepresentation, UndefinedParameter
 
 _BOOL: Final = 16
 _NUMERIC: Final = 1700
@@ -67,7 +68,7 @@ def _number(data: bytes, token: ScanToken) -> int:
         return 0
     digits = data[token.start + 1 : token.end]
     if not 1 <= int(digits) <= _MAX_PARAMETERS:
-        raise PenstockError(f"there is no parameter ${digits.decode()}", sqlstate="42P02")
+        raise UndefinedParameter(f"there is no parameter ${digits.decode()}")
     return int(digits)
 
 
@@ -111,6 +112,4 @@ def _boolean(value: str) -> str:
 
 
 def _invalid(value: str, name: str) -> PenstockError:
-    return InvalidParameterValue(
-        f'invalid input syntax for type {name}: "{value}"', sqlstate="22P02"
-    )
+    return InvalidTextRepresentation(f'invalid input syntax for type {name}: "{value}"')

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    SqlSyntaxError,
+)
 from penstock.sql.quoting import type_name
 
 _VARHDRSZ: Final = 4
@@ -33,9 +37,7 @@ def typmod_in(type_oid: int, numbers: Sequence[int]) -> int:
             raise InvalidParameterValue("invalid type modifier")
         return min(numbers[0], _MAX_FRACTION)
     if type_oid in (16, 17, 19, 20, 21, 23, 25, 700, 701, 1082, 2950):
-        raise PenstockError(
-            f'type modifier is not allowed for type "{type_name(type_oid)}"', sqlstate="42601"
-        )
+        raise SqlSyntaxError(f'type modifier is not allowed for type "{type_name(type_oid)}"')
     raise FeatureNotSupported(f"modifiers of type {type_name(type_oid)} are not supported")
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, UndefinedObject
 from penstock.relation import TableName
+from penstock.sqlstate import UndefinedTable
 from penstock.walreceiver.connection import Connection, literal_list
 
 _TABLES_16: Final = """\
@@ -108,10 +109,9 @@ def tables_without_replica_identity(
 
 def not_found(schema: str, table: str) -> UndefinedObject:
     """PostgreSQL's error for a table that the publisher does not have."""
-    return UndefinedObject(
+    return UndefinedTable(
         f'table "{schema}.{table}" not found on publisher',
         hint="It was dropped or renamed.",
-        sqlstate="42P01",
         alter="REFRESH PUBLICATION",
     )
 

@@ -19,13 +19,14 @@ from typing import Final
 from penstock.catalog import Catalog, Slot
 from penstock.errors import (
     DuplicateObject,
+    FeatureNotSupported,
     InsufficientPrivilege,
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
-    PenstockError,
 )
 from penstock.lsn import Lsn
+from penstock.sqlstate import InvalidName, NameTooLong, UndefinedFile
 from penstock.walsender.sequencer import Position, Sequencer
 
 _VALID: Final = re.compile(r"[a-z0-9_]+")
@@ -96,15 +97,12 @@ class Slots:
         """
         check_name(name)
         if plugin not in _PLUGINS:
-            raise PenstockError(
+            raise UndefinedFile(
                 f'could not access file "{plugin}": No such file or directory',
                 hint=f"This node has the output plugins {', '.join(_PLUGINS)}.",
-                sqlstate="58P01",
             )
         if temporary and failover:
-            raise PenstockError(
-                "cannot enable failover for a temporary replication slot", sqlstate="0A000"
-            )
+            raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
         # A table that nobody knew until now is in no snapshot; so look for it first. That may take
         # its time: nobody who holds or moves another slot waits for it.
         self._sequencer.step(discover=True)
@@ -199,8 +197,8 @@ class Slots:
                 owner, slot = self._temporary[name]
                 changed = change(slot)
                 if changed.failover:
-                    raise PenstockError(
-                        "cannot enable failover for a temporary replication slot", sqlstate="0A000"
+                    raise FeatureNotSupported(
+                        "cannot enable failover for a temporary replication slot"
                     )
                 self._temporary[name] = owner, changed
                 return
@@ -255,15 +253,14 @@ class Slots:
 def check_name(name: str) -> None:
     """ReplicationSlotValidateName. Raises PenstockError (42602, 42622)."""
     if not name:
-        raise PenstockError(f'replication slot name "{name}" is too short', sqlstate="42602")
+        raise InvalidName(f'replication slot name "{name}" is too short')
     if len(name.encode()) > _NAME_SIZE:
-        raise PenstockError(f'replication slot name "{name}" is too long', sqlstate="42622")
+        raise NameTooLong(f'replication slot name "{name}" is too long')
     if not _VALID.fullmatch(name):
-        raise PenstockError(
+        raise InvalidName(
             f'replication slot name "{name}" contains invalid character',
             hint="Replication slot names may only contain lower case letters, numbers, "
             "and the underscore character.",
-            sqlstate="42602",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.errors import PenstockError
+from penstock.errors import UndefinedObject
 from penstock.walsender.sequencer import Position
 
 
@@ -33,7 +33,7 @@ class Snapshots:
         """SET TRANSACTION SNAPSHOT. Raises PenstockError (42704)."""
         with self._lock:
             if name not in self._exported:
-                raise PenstockError(f'snapshot "{name}" does not exist', sqlstate="42704")
+                raise UndefinedObject(f'snapshot "{name}" does not exist')
             return self._exported[name][1]
 
     def withdraw(self, pid: int) -> None:

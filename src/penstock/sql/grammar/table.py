@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import SqlSyntaxError
 from penstock.sql.default_grammar import default_constant
 from penstock.sql.grammar.column import (
     ColumnDef,
@@ -32,6 +31,7 @@ from penstock.sql.query.libpg_query import Token
 from penstock.sql.query.raw_node import Json, RawNode
 from penstock.sql.quoting import quote_identifier
 from penstock.sql.statements import Statement
+from penstock.sqlstate import InvalidObjectDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,8 @@ def _partition_spec(fields: Json | None) -> PartitionSpec | None:
     columns = tuple(_partition_column(node) for node in raw.nodes("partParams"))
     raw.done()
     if strategy is Strategy.LIST and len(columns) > 1:
-        raise SqlSyntaxError(
-            'cannot use "list" partition strategy with more than one column', sqlstate="42P17"
+        raise InvalidObjectDefinition(
+            'cannot use "list" partition strategy with more than one column'
         )
     return PartitionSpec(strategy, columns)
 

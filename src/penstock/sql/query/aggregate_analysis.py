@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported
 from penstock.sql.builtin import functions
 from penstock.sql.expressions import FuncCall, WindowDef
 from penstock.sql.function_analysis import AGGREGATE, found_function
 from penstock.sql.primnodes import Const, Node, children
 from penstock.sql.query.primnodes import Aggref, Frame, SortKey, WindowFunc
+from penstock.sqlstate import (
+    GroupingError,
+    InvalidColumnReference,
+    InvalidPrecedingOrFollowingSize,
+    WindowingError,
+)
 
 # FRAMEOPTION_* of parsenodes.h
 _NONDEFAULT, _RANGE, _ROWS, _GROUPS = 0x1, 0x2, 0x4, 0x8
@@ -42,11 +48,10 @@ def aggregate(
     function, nodes, result = found_function(raw, arguments)
     nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
     if function.kind == AGGREGATE and nested:
-        raise PenstockError("aggregate function calls cannot be nested", sqlstate="42803")
+        raise GroupingError("aggregate function calls cannot be nested")
     if raw.distinct and any(key.node not in nodes for key in order):
-        raise PenstockError(
+        raise InvalidColumnReference(
             "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
-            sqlstate="42P10",
         )
     return Aggref(result, function.oid, function.name, nodes, raw.distinct, order, filter_)
 
@@ -66,7 +71,7 @@ def window(
     if function.filter is not None and functions()[function.oid].kind != AGGREGATE:
         raise FeatureNotSupported("FILTER is not implemented for non-aggregate window functions")
     if any(_has_window(node) for node in (*function.arguments, *partition)):
-        raise PenstockError("window function calls cannot be nested", sqlstate="42P20")
+        raise WindowingError("window function calls cannot be nested")
     frame = _frame(definition, offsets)
     return WindowFunc(function.type, function, partition, order, frame)
 
@@ -90,7 +95,7 @@ def _bound(words: str, offset: Node | None, mode: str) -> str:
     if mode == "RANGE" or not isinstance(offset, Const) or offset.text is None:
         raise FeatureNotSupported("this frame of a window is not supported")
     if int(offset.text) < 0:
-        raise PenstockError("frame starting offset must not be negative", sqlstate="22013")
+        raise InvalidPrecedingOrFollowingSize("frame starting offset must not be negative")
     return words.format(int(offset.text))
 
 

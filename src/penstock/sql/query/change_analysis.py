@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.errors import (
-    DuplicateObject,
     FeatureNotSupported,
-    PenstockError,
     SqlSyntaxError,
     UndefinedObject,
 )
@@ -45,6 +43,7 @@ from penstock.sql.query.select_analysis import SelectAnalysis
 from penstock.sql.query.set_returning import as_select
 from penstock.sql.query.statement import FindTable, Surroundings
 from penstock.sql.quoting import type_name
+from penstock.sqlstate import DatatypeMismatch, DuplicateColumn, UndefinedColumn
 
 _CAST_HINT = "You will need to rewrite or cast the expression."
 
@@ -134,14 +133,12 @@ def _wanted(raw: InsertStmt, target: Sequence[OutputColumn]) -> list[OutputColum
         if name not in known:
             raise _no_column(name, raw.relation.name)
         if raw.columns.count(name) > 1:
-            raise DuplicateObject(f'column "{name}" specified more than once', sqlstate="42701")
+            raise DuplicateColumn(f'column "{name}" specified more than once')
     return [known[name] for name in raw.columns]
 
 
 def _no_column(name: str, table: str) -> UndefinedObject:
-    return UndefinedObject(
-        f'column "{name}" of relation "{table}" does not exist', sqlstate="42703"
-    )
+    return UndefinedColumn(f'column "{name}" of relation "{table}" does not exist')
 
 
 def _check_width(width: int, wanted: int, named: bool) -> None:
@@ -274,10 +271,9 @@ def assigned(node: Node, column: OutputColumn) -> Node:
     """transformAssignedExpr. Raises PenstockError (42804)."""
     found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
     if found is None:
-        raise PenstockError(
+        raise DatatypeMismatch(
             f'column "{column.name}" is of type {type_name(column.type)} but expression is of '
             f"type {type_name(node.type)}",
             hint=_CAST_HINT,
-            sqlstate="42804",
         )
     return found

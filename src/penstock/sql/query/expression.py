@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.errors import (
+    FeatureNotSupported,
+    SqlSyntaxError,
+    UndefinedObject,
+    WrongObjectType,
+)
 from penstock.sql.coercion import array_of, element, to_boolean, to_target
 from penstock.sql.expression_analysis import ExpressionAnalysis
 from penstock.sql.expressions import (
@@ -53,6 +58,12 @@ from penstock.sql.query.primnodes import SessionValue, SortKey, SubLink
 from penstock.sql.query.scope import Scope
 from penstock.sql.query.statement import Relations
 from penstock.sql.quoting import type_name
+from penstock.sqlstate import (
+    DatatypeMismatch,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedParameter,
+)
 
 _OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
 """Functions of the session without arguments."""
@@ -108,7 +119,7 @@ class QueryExpressions(ExpressionAnalysis):
     def _parameter(self, number: int) -> Node:
         types = self._relations.around.parameters
         if types is None:
-            raise PenstockError(f"there is no parameter ${number}", sqlstate="42P02")
+            raise UndefinedParameter(f"there is no parameter ${number}")
         return Param(types.get(number, UNKNOWN), number, types)
 
     def _indirected(self, node: Node, steps: Sequence[Subscript | str]) -> Node:
@@ -122,14 +133,13 @@ class QueryExpressions(ExpressionAnalysis):
     def _element_of(self, node: Node, index: Node) -> Node:
         type_ = element(node.type)
         if not type_:
-            raise PenstockError(
+            raise DatatypeMismatch(
                 f"cannot subscript type {type_name(node.type)} because it does not support"
                 " subscripting",
-                sqlstate="42804",
             )
         at = to_target(index, INT4, -1, "a", Form.IMPLICIT)
         if at is None:
-            raise PenstockError("array subscript must have type integer", sqlstate="42804")
+            raise DatatypeMismatch("array subscript must have type integer")
         return SubscriptingRef(type_, node, at)
 
     def sort_key(self, raw: SortBy) -> SortKey:
@@ -171,9 +181,7 @@ class QueryExpressions(ExpressionAnalysis):
         type_ = element(arguments[0].type) if len(arguments) == 1 else 0
         if not type_:
             shown = ", ".join(type_name(node.type) for node in arguments)
-            raise PenstockError(
-                f"function {'.'.join(_EXPANDARRAY)}({shown}) does not exist", sqlstate="42883"
-            )
+            raise UndefinedFunction(f"function {'.'.join(_EXPANDARRAY)}({shown}) does not exist")
         return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
@@ -197,7 +205,7 @@ class QueryExpressions(ExpressionAnalysis):
             return raw
         found = self._windows.get(raw.name)
         if found is None:
-            raise PenstockError(f'window "{raw.name}" does not exist', sqlstate="42704")
+            raise UndefinedObject(f'window "{raw.name}" does not exist')
         return found
 
     def _subquery(self, raw: ASubLink) -> Node:
@@ -217,25 +225,20 @@ class QueryExpressions(ExpressionAnalysis):
         value = Var(column.type, "c1", column.typmod, relation=SUBLINK_COLUMN)
         test = make_operator(raw.operator, self.transform(raw.test), value)
         if test.type != BOOL:
-            raise PenstockError(
-                "operator must return type boolean, not another one", sqlstate="42804"
-            )
+            raise DatatypeMismatch("operator must return type boolean, not another one")
         return SubLink(BOOL, raw.kind, query, test)
 
 
 def field_of(node: Node, name: str) -> Node:
     """``(row).field`` of what _pg_expandarray gives."""
     if node.type != RECORD or typmod_of(node) < 0:
-        raise PenstockError(
+        raise WrongObjectType(
             f"column notation .{name} applied to type {type_name(node.type)}, which is not a "
             "composite type",
-            sqlstate="42809",
         )
     types = {"x": typmod_of(node), "n": INT4}
     if name not in types:
-        raise PenstockError(
-            f'could not identify column "{name}" in record data type', sqlstate="42703"
-        )
+        raise UndefinedColumn(f'could not identify column "{name}" in record data type')
     return FieldSelect(types[name], node, name)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.sql.coercion import select_common_type, to_common_type, to_target
 from penstock.sql.expressions import BoolOp, Expression, FuncCall, SqlValueFunction
 from penstock.sql.operator_analysis import make_operator
@@ -53,6 +53,7 @@ from penstock.sql.query.raw_statements import parse_query
 from penstock.sql.query.scope import Column, NamedRelation, Namespace, Scope
 from penstock.sql.query.set_returning import SERIES
 from penstock.sql.query.statement import Relations
+from penstock.sqlstate import AmbiguousColumn, InvalidColumnReference, UndefinedColumn
 
 _INTEGERS: Final = frozenset({20, 23})
 _INT8_OID: Final = 20
@@ -201,14 +202,11 @@ def _sides(
 def _one(names: Namespace, name: str, side: str) -> Node:
     found = [node for known, node in names.columns if known == name]
     if not found:
-        raise PenstockError(
+        raise UndefinedColumn(
             f'column "{name}" specified in USING clause does not exist in {side} table',
-            sqlstate="42703",
         )
     if len(found) > 1:
-        raise PenstockError(
-            f'common column name "{name}" appears more than once in {side} table', sqlstate="42702"
-        )
+        raise AmbiguousColumn(f'common column name "{name}" appears more than once in {side} table')
     return found[0]
 
 
@@ -228,10 +226,9 @@ def _named(
     names = [column.name for column in relation.columns]
     if alias is not None:
         if len(alias.columns) > len(names):
-            raise PenstockError(
+            raise InvalidColumnReference(
                 f'table "{alias.name}" has {len(names)} columns available but '
                 f"{len(alias.columns)} columns specified",
-                sqlstate="42P10",
             )
         names[: len(alias.columns)] = alias.columns
         name, schema = alias.name, None
@@ -243,10 +240,9 @@ def _named(
 def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
     """With the column names of ``WITH name (columns)``."""
     if len(names) > len(query.columns):
-        raise PenstockError(
+        raise InvalidColumnReference(
             f'WITH query "{cte}" has {len(query.columns)} columns available but {len(names)} '
             "columns specified",
-            sqlstate="42P10",
         )
     columns = list(query.columns)
     for number, name in enumerate(names):

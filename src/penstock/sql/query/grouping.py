@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.errors import PenstockError
 from penstock.sql.primnodes import Node, Var, children
 from penstock.sql.query.primnodes import (
     Aggref,
@@ -23,6 +22,7 @@ from penstock.sql.query.primnodes import (
     WindowFunc,
 )
 from penstock.sql.query.scope import Namespace
+from penstock.sqlstate import GroupingError
 
 
 def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Namespace) -> None:
@@ -44,7 +44,7 @@ def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Name
                 else f'column "{column}" must appear in the GROUP BY clause or be used in an '
                 "aggregate function"
             )
-            raise PenstockError(message, sqlstate="42803")
+            raise GroupingError(message)
 
 
 def _ungrouped(

@@ -21,6 +21,7 @@ from postgast.pg_query_pb2 import Token as Token
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.nesting import limited_depth
+from penstock.sqlstate import CharacterNotInRepertoire, StatementTooComplex
 
 _MAX_CHAIN: Final = 2_000
 """Tokens of an expression whose nodes may lie above one another. The parser builds chains such as
@@ -160,11 +161,11 @@ def _check_parameters(scanned: Scanned) -> None:
 
 def _encoded(text: str) -> bytes:
     if "\0" in text:
-        raise PenstockError('invalid byte sequence for encoding "UTF8": 0x00', sqlstate="22021")
+        raise CharacterNotInRepertoire('invalid byte sequence for encoding "UTF8": 0x00')
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise PenstockError('invalid byte sequence for encoding "UTF8"', sqlstate="22021") from None
+        raise CharacterNotInRepertoire('invalid byte sequence for encoding "UTF8"') from None
 
 
 def _error(message: str, in_unicode: bool) -> PenstockError:
@@ -195,9 +196,7 @@ def _near(source: str) -> str:
 
 
 def _too_deep() -> PenstockError:
-    return PenstockError(
-        "stack depth limit exceeded", hint="Write it with fewer levels.", sqlstate="54001"
-    )
+    return StatementTooComplex("stack depth limit exceeded", hint="Write it with fewer levels.")
 
 
 def _check_depth(tokens: Sequence[ScanToken]) -> None:

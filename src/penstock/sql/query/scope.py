@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import DuplicateObject, FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.expression_analysis import SYSTEM_COLUMNS
 from penstock.sql.primnodes import Node
+from penstock.sqlstate import (
+    AmbiguousAlias,
+    AmbiguousColumn,
+    DuplicateAlias,
+    UndefinedColumn,
+    UndefinedTable,
+)
 
 Column = tuple[str, Node]
 """(name, value)"""
@@ -41,9 +48,7 @@ class Namespace:
         known = {(relation.name, relation.schema) for relation in self.relations}
         for relation in other.relations:
             if (relation.name, relation.schema) in known:
-                raise DuplicateObject(
-                    f'table name "{relation.name}" specified more than once', sqlstate="42712"
-                )
+                raise DuplicateAlias(f'table name "{relation.name}" specified more than once')
         return Namespace((*self.relations, *other.relations), columns)
 
 
@@ -70,9 +75,7 @@ class Scope:
         if name in SYSTEM_COLUMNS:
             raise FeatureNotSupported(f'system column "{name}" is not supported')
         if qualifier:
-            raise PenstockError(
-                f'missing FROM-clause entry for table "{qualifier[-1]}"', sqlstate="42P01"
-            )
+            raise UndefinedTable(f'missing FROM-clause entry for table "{qualifier[-1]}"')
         if self._relations([name]):
             raise FeatureNotSupported("whole rows are not supported in expressions")
         raise _no_column(f'"{name}"')
@@ -84,7 +87,7 @@ class Scope:
         if not relations:
             return None
         if len(relations) > 1:
-            raise PenstockError(f'table reference "{qualifier[-1]}" is ambiguous', sqlstate="42P09")
+            raise AmbiguousAlias(f'table reference "{qualifier[-1]}" is ambiguous')
         found = [node for known, node in relations[0].columns if known == name]
         if not found and name in SYSTEM_COLUMNS:
             raise FeatureNotSupported(f'system column "{name}" is not supported')
@@ -96,15 +99,11 @@ class Scope:
         """``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
         if not qualifier:
             if not self.namespace.relations and not self.namespace.columns:
-                raise PenstockError(
-                    "SELECT * with no tables specified is not valid", sqlstate="42601"
-                )
+                raise SqlSyntaxError("SELECT * with no tables specified is not valid")
             return self.namespace.columns
         relations = self._relations(qualifier)
         if not relations:
-            raise PenstockError(
-                f'missing FROM-clause entry for table "{qualifier[-1]}"', sqlstate="42P01"
-            )
+            raise UndefinedTable(f'missing FROM-clause entry for table "{qualifier[-1]}"')
         return relations[0].columns
 
     def _relations(self, qualifier: Sequence[str]) -> list[NamedRelation]:
@@ -118,9 +117,9 @@ class Scope:
 
 def _only(found: Sequence[Node], name: str) -> Node | None:
     if len(found) > 1:
-        raise PenstockError(f'column reference "{name}" is ambiguous', sqlstate="42702")
+        raise AmbiguousColumn(f'column reference "{name}" is ambiguous')
     return found[0] if found else None
 
 
 def _no_column(shown: str) -> PenstockError:
-    return PenstockError(f"column {shown} does not exist", sqlstate="42703")
+    return UndefinedColumn(f"column {shown} does not exist")

@@ -47,6 +47,13 @@ from penstock.sql.query.sort_clause import (
 )
 from penstock.sql.query.statement import FindTable, Relations, Surroundings
 from penstock.sql.quoting import type_name
+from penstock.sqlstate import (
+    DatatypeMismatch,
+    DuplicateAlias,
+    GroupingError,
+    InvalidColumnReference,
+    InvalidRecursion,
+)
 
 _INT8 = 20
 
@@ -85,9 +92,7 @@ class SelectAnalysis:
         own: dict[str, Cte] = {}
         for item in raw.ctes:
             if item.name in own:
-                raise PenstockError(
-                    f'WITH query name "{item.name}" specified more than once', sqlstate="42712"
-                )
+                raise DuplicateAlias(f'WITH query name "{item.name}" specified more than once')
             if item.recursive and reads(item.query, item.name):
                 made = self._recursive(item, parent)
             else:
@@ -100,10 +105,9 @@ class SelectAnalysis:
         """determineRecursiveColTypes: the first query decides about names and types."""
         raw = item.query
         if raw.operation is not SetOperation.UNION or raw.left is None or raw.right is None:
-            raise PenstockError(
+            raise InvalidRecursion(
                 f'recursive query "{item.name}" does not have the form '
                 "non-recursive-term UNION [ALL] recursive-term",
-                sqlstate="42P19",
             )
         if raw.order or raw.limit is not None or raw.offset is not None or raw.ctes:
             raise FeatureNotSupported("ORDER BY, LIMIT and WITH in a recursive query")
@@ -116,12 +120,11 @@ class SelectAnalysis:
         for number, (mine, other) in enumerate(zip(first.columns, again.columns, strict=True), 1):
             common = select_common_type([_var(mine), _var(other)], "UNION")
             if common != mine.type:
-                raise PenstockError(
+                raise DatatypeMismatch(
                     f'recursive query "{item.name}" column {number} has type '
                     f"{type_name(mine.type)} in non-recursive term but type {type_name(common)} "
                     "overall",
                     hint="Cast the output of the non-recursive term to the correct type.",
-                    sqlstate="42804",
                 )
         return Cte(name, first, self._converted(again, list(first.columns), "UNION"), raw.all)
 
@@ -148,9 +151,8 @@ class SelectAnalysis:
         sort = sort_clause(raw.order, columns, targets, expressions)
         distinct_on = distinct_keys(raw.distinct or (), columns, targets, sort, expressions)
         if raw.distinct == () and any(key.node not in targets for key in sort):
-            raise PenstockError(
+            raise InvalidColumnReference(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
-                sqlstate="42P10",
             )
         keys = (*distinct_on, *(key.node for key in sort))
         shown = (*targets, *keys, *(() if having is None else (having,)))
@@ -206,9 +208,7 @@ class SelectAnalysis:
             else:
                 node = expressions.transform(item)
             if contains_aggregate((node,)):
-                raise PenstockError(
-                    "aggregate functions are not allowed in GROUP BY", sqlstate="42803"
-                )
+                raise GroupingError("aggregate functions are not allowed in GROUP BY")
             if contains_subquery(node):
                 raise FeatureNotSupported("a subquery in GROUP BY is not supported")
             found.append(node)
@@ -226,7 +226,7 @@ class SelectAnalysis:
             return None
         given = self._expressions(scope, word).transform(raw)
         if contains_var(given):
-            raise PenstockError(f"argument of {word} must not contain variables", sqlstate="42P10")
+            raise InvalidColumnReference(f"argument of {word} must not contain variables")
         node = to_target(given, _INT8, -1, "a", Form.IMPLICIT)
         while node is not None and not isinstance(node, Const):
             (node,) = getattr(node, "arguments", None) or (None,)  # int8(integer)

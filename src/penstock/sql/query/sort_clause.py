@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 
-from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.sql.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
 from penstock.sql.primnodes import Node
 from penstock.sql.query.expression import QueryExpressions, sort_key
 from penstock.sql.query.grouping import contains_subquery
 from penstock.sql.query.primnodes import OutputColumn, SetOperationScan, SortKey
 from penstock.sql.query.scope import Scope
+from penstock.sqlstate import AmbiguousColumn, InvalidColumnReference
 
 
 def sort_clause(
@@ -58,9 +59,8 @@ def distinct_keys(
     if nodes and others and any(n not in leading for n in nodes):
         if any(map(contains_subquery, nodes)):  # two of one text are not known to be the same
             raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
-        raise PenstockError(
+        raise InvalidColumnReference(
             "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
-            sqlstate="42P10",
         )
     return nodes
 
@@ -71,12 +71,11 @@ def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) 
     if node is None and isinstance(key.expression, ColumnRef):
         node = target_by_name(key.expression, scan.columns, targets, "ORDER BY")
     if node is None:
-        raise PenstockError(
+        raise FeatureNotSupported(
             "invalid UNION/INTERSECT/EXCEPT ORDER BY clause",
             detail="Only result column names can be used, not expressions or functions.",
             hint="Add the expression/function to every SELECT, or move the UNION into a FROM "
             "clause.",
-            sqlstate="0A000",
         )
     return sort_key(key, node)
 
@@ -87,9 +86,7 @@ def target_position(raw: Expression, clause: str, length: int) -> int | None:
     if raw.kind is not ConstKind.INTEGER:
         raise SqlSyntaxError(f"non-integer constant in {clause}")
     if not 1 <= int(raw.value) <= length:
-        raise PenstockError(
-            f"{clause} position {raw.value} is not in select list", sqlstate="42P10"
-        )
+        raise InvalidColumnReference(f"{clause} position {raw.value} is not in select list")
     return int(raw.value) - 1
 
 
@@ -100,7 +97,7 @@ def target_by_name(
         return None
     found = [t for c, t in zip(columns, targets, strict=True) if c.name == raw.fields[0]]
     if any(node != found[0] for node in found):
-        raise PenstockError(f'{clause} "{raw.fields[0]}" is ambiguous', sqlstate="42702")
+        raise AmbiguousColumn(f'{clause} "{raw.fields[0]}" is ambiguous')
     return found[0] if found else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import InvalidParameterValue
 from penstock.sql.coercion import element
 from penstock.sql.to_duckdb.duckdb_values import BOOL, STRINGS, Value, refused
 
@@ -104,7 +104,7 @@ def _shown(value: Value) -> str:
 def _json_object(values: Sequence[Value]) -> str:
     """As json_build_object prints it; of values that are numbers, booleans or text."""
     if len(values) % 2:
-        raise PenstockError("argument list must have even number of elements", sqlstate="22023")
+        raise InvalidParameterValue("argument list must have even number of elements")
     pairs: list[str] = []
     for name, value in zip(values[::2], values[1::2], strict=True):
         pairs += ["', '", f"to_json({_shown(name)})::VARCHAR", "' : '"]

@@ -10,6 +10,11 @@ import re
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.sqlstate import (
+    InvalidTextRepresentation,
+    NumericValueOutOfRange,
+    StringDataRightTruncation,
+)
 
 _RAISED: Final = {
     "division by zero": ("division by zero", "22012"),
@@ -52,19 +57,19 @@ def postgres_error(text: str) -> PenstockError:
             return PenstockError(message, sqlstate=sqlstate)
     no_label = _NO_LABEL.search(text)
     if no_label is not None:
-        return PenstockError(no_label[0], sqlstate="22P02")
+        return InvalidTextRepresentation(no_label[0])
     too_long = _TOO_LONG.search(text)
     if too_long is not None:
-        return PenstockError(too_long[0], sqlstate="22001")
+        return StringDataRightTruncation(too_long[0])
     out_of_range = _RANGE.search(text)
     if out_of_range is not None:
         name = _INTEGERS.get(out_of_range[1] or out_of_range[2])
         shown = "value out of range: overflow" if name is None else f"{name} out of range"
-        return PenstockError(shown, sqlstate="22003")
+        return NumericValueOutOfRange(shown)
     smallest = _SMALLEST.search(text)
     if smallest is not None and smallest[1] in _BY_SMALLEST:
-        return PenstockError(f"{_BY_SMALLEST[smallest[1]]} out of range", sqlstate="22003")
+        return NumericValueOutOfRange(f"{_BY_SMALLEST[smallest[1]]} out of range")
     if _NUMERIC.search(text):
-        return PenstockError("numeric field overflow", sqlstate="22003")
+        return NumericValueOutOfRange("numeric field overflow")
     first = (text.strip().splitlines() or ["no message"])[0]
     return PenstockError(f"the query failed: {first}")

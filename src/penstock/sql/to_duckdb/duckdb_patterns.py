@@ -11,9 +11,9 @@ import re
 import string
 from typing import Final
 
-from penstock.errors import InvalidParameterValue
 from penstock.sql.quoting import quote_literal
 from penstock.sql.to_duckdb.duckdb_values import refused
+from penstock.sqlstate import InvalidEscapeCharacter, InvalidEscapeSequence
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _MAX_REPEAT: Final = 255
@@ -42,9 +42,7 @@ def ascii_upper(sql: str) -> str:
 def like(sql: str, pattern: str, insensitive: bool) -> str:
     """``sql LIKE pattern`` with the backslash as escape. Raises 22025 for one at the end."""
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise InvalidParameterValue(
-            "LIKE pattern must not end with escape character", sqlstate="22025"
-        )
+        raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
     if insensitive:
         sql, pattern = ascii_lower(sql), pattern.translate(_LOWER)
     return f"({sql} LIKE {quote_literal(pattern)} ESCAPE '\\')"
@@ -53,10 +51,9 @@ def like(sql: str, pattern: str, insensitive: bool) -> str:
 def like_escape(pattern: str, escape: str) -> str:
     """A pattern with another escape character, rewritten for the backslash (like_escape)."""
     if len(escape) > 1:
-        raise InvalidParameterValue(
+        raise InvalidEscapeCharacter(
             "invalid escape string",
             hint="Escape string must be empty or one character.",
-            sqlstate="22019",
         )
     if not escape:
         return pattern.replace("\\", "\\\\")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import singledispatchmethod
 from typing import Final
 
-from penstock.errors import PenstockError
 from penstock.sql.array_literals import split_array
 from penstock.sql.builtin import functions
 from penstock.sql.coercion import element
@@ -59,6 +58,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sqlstate import StatementTooComplex
 
 MAX_LENGTH: Final = 1_000_000
 """Characters of a predicate: nested arithmetic repeats its operands."""
@@ -101,7 +101,7 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
 
 def _limited(value: Value) -> Value:
     if len(value.sql) > MAX_LENGTH:
-        raise PenstockError("row filter is too complex", sqlstate="54001")
+        raise StatementTooComplex("row filter is too complex")
     return value
 
 
