@@ -8,8 +8,8 @@ import pytest
 import penstock.pgtypes as pgtypes
 from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
-from penstock.sql.copy_query import CopyTarget, Form, parse_copy_query
-from penstock.sql.object_names import RangeVar
+from penstock.sql.grammar.copy_query import CopyTarget, Form, parse_copy_query
+from penstock.sql.text.object_names import RangeVar
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.duck import query_error
 from penstock.sql import RangeVar
-from penstock.sql.query.parsenodes import SelectStmt
-from penstock.sql.query.primnodes import OutputColumn, Query
-from penstock.sql.query.raw_statements import parse_query
-from penstock.sql.query.select_analysis import analyze_select
+from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb import numeric_functions
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.select_analysis import analyze_select
 from server_rows import arrow_arrays
 
 Rows = list[tuple[bytes | None, ...]]

@@ -13,10 +13,10 @@ import pytest
 from executor.lake_oracle import LakeOracle
 from fix_postgres import Database
 from penstock.errors import PenstockError
-from penstock.sql.query.change_analysis import analyze_change, analyze_insert
-from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
-from penstock.sql.query.raw_statements import parse_query
+from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_change import compile_expression, compile_insert
+from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
 
 pytestmark = pytest.mark.postgres
 

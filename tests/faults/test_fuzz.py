@@ -28,15 +28,15 @@ from penstock.protocol.slot_options import alter_slot_options, create_slot_optio
 from penstock.protocol.startup_options import parse_options
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
 from penstock.sql import Query, RangeVar, parse, parse_partition_bound, parse_script
-from penstock.sql.copy_query import parse_copy_query
-from penstock.sql.query.change_analysis import analyze_change, analyze_insert
-from penstock.sql.query.parse_expression import parse_expression
-from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
-from penstock.sql.query.primnodes import OutputColumn
-from penstock.sql.query.raw_statements import parse_query
-from penstock.sql.query.select_analysis import analyze_select
+from penstock.sql.grammar.copy_query import parse_copy_query
+from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_change import compile_expression, compile_insert
 from penstock.sql.to_duckdb.duckdb_query import compile_query
+from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
+from penstock.sql.typed.query_nodes import OutputColumn
+from penstock.sql.typed.select_analysis import analyze_select
 from pg_catalog import objects, subscriber_queries
 from pg_catalog.test_queries import QUERIES
 from publication.filters import VALUES, Filters
@@ -152,6 +152,8 @@ def catalog_queries() -> Callable[[str], None]:
         if reads_catalog_only(text):
             database.describe(text)
             database.query(text)
+        else:
+            parse_query(text)
 
     return check
 
@@ -238,13 +240,13 @@ MANY_NINES: Final = "9" * 5000
 @pytest.mark.parametrize(
     ("call", "text", "sqlstate"),
     [
-        (statements, f"CREATE ROLE r CONNECTION LIMIT {MANY_NINES}", "0A000"),
+        (statements, f"CREATE ROLE r CONNECTION LIMIT {MANY_NINES}", "42601"),
         (statements, "SELECT $99999999999", "42601"),
         (filters, f"i4 = {MANY_NINES}", "0A000"),
         (filters, f"n > '{MANY_NINES}'", "0A000"),
         (filters, f"i4 > '{MANY_NINES}'", "0A000"),
         (filters, "i4 = '٣'", "22P02"),
-        (filters, "(" * 300 + "i4" + ")" * 300 + " > 1", "54001"),
+        (filters, "(" * 3000 + "i4" + ")" * 3000 + " > 1", "54001"),
         (filters, "NOT " * 3000 + "b", "54001"),
         (filters, " + ".join(["i4"] * 3000) + " > 1", "54001"),
         (expressions, "i4 operator(pg_catalog.", "42601"),
@@ -259,8 +261,9 @@ MANY_NINES: Final = "9" * 5000
         (catalog_queries(), "SELECT $a", "42601"),
         (catalog_queries(), "SELECT * FROM (VALUES ('a'), (2, NULL)) v", "42601"),
         (catalog_queries(), "VALUES (1, 'x'), (2)", "42601"),
-        (catalog_queries(), "SELECT ARRAY 'b c'", "0A000"),
-        (catalog_queries(), "SELECT ARRAY['a', ARRAY 'b c' OR 'b c']", "0A000"),
+        (catalog_queries(), "SELECT $2147483647", "42P02"),
+        (catalog_queries(), "SELECT ARRAY 'b c'", "42601"),
+        (catalog_queries(), "SELECT ARRAY['a', ARRAY 'b c' OR 'b c']", "42601"),
         (lake_queries, "INSERT INTO t (b)", "42601"),
         (lake_queries, "DELETE FROM t WHERE b'' LIKE 'x%'", "0A000"),
     ],

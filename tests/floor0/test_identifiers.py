@@ -8,8 +8,8 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.identifiers import split_identifiers, split_qualified, truncate
-from penstock.sql.keywords import KEY_WORDS
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.keywords import KEY_WORDS
+from penstock.sql.text.quoting import quote_identifier
 
 NAMES = ["a", "a$b", "$a", "_a", "1a", "a1", "A", "é", "a b", 'q"', "", "a.b", *sorted(KEY_WORDS)]
 QUALIFIED = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.sql.array_literals import join_array, read_array
+from penstock.sql.text.array_literals import join_array, read_array
 
 INSIDE = st.text(st.sampled_from(list('{},"\\ anulN\t\vé')), max_size=8)
 

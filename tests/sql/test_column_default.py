@@ -14,8 +14,8 @@ from fix_postgres import Database
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import CreateTable
-from penstock.sql.column_default import check_default, coerced_default
-from penstock.sql.parser import parse
+from penstock.sql.grammar.parser import parse
+from penstock.sql.typed.column_default import check_default, coerced_default
 
 pytestmark = pytest.mark.postgres
 

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.enum_type import EnumLabel, EnumType
 from penstock.errors import PenstockError
-from penstock.sql.enum_types import enum_name, known_enums, remember_enums
-from penstock.sql.literals import canonical
-from penstock.sql.quoting import type_name, type_text
-from penstock.sql.type_cache import is_enum, named_type, types
+from penstock.sql.builtin.enum_types import enum_name, known_enums, remember_enums
+from penstock.sql.builtin.type_cache import is_enum, named_type, types
+from penstock.sql.text.quoting import type_name, type_text
+from penstock.sql.typed.literals import canonical
 
 COLOR = EnumType(
     16390, "public", "color", 16391, "_color", (EnumLabel(1, 1.0, "red"), EnumLabel(2, 2.0, "a,b"))

@@ -10,8 +10,8 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sql.builtin import casts, functions, operators, types
-from penstock.sql.literals import canonical
-from penstock.sql.query.parse_expression import parse_expression, without_parentheses
+from penstock.sql.grammar.parse_expression import parse_expression, without_parentheses
+from penstock.sql.typed.literals import canonical
 
 SAME = [
     ("a OR b AND NOT c", "a OR (b AND (NOT c))"),

@@ -6,7 +6,7 @@ import psycopg
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.sql.builtin import types
-from penstock.sql.quoting import type_text
+from penstock.sql.text.quoting import type_text
 
 TYPMODS = [None, -1, 0, 3, 4, 5, 6, 24, 655366, 0x7FFFFFFF, ((10 << 16) | (-2 & 0x7FF)) + 4]
 INTERVALS = {1186, 1187}

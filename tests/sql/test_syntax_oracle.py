@@ -18,14 +18,14 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import PenstockError, SqlSyntaxError
 from penstock.sql import parse
-from penstock.sql.keywords import (
+from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.text.keywords import (
     COLUMN_NAME,
     RESERVED,
     TYPE_OR_FUNCTION_NAME,
     UNRESERVED,
     words,
 )
-from penstock.sql.query.parse_expression import parse_expression
 
 Verdict = tuple[str, str, str | None, str | None]
 

@@ -19,8 +19,8 @@ from penstock.errors import FeatureNotSupported, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgtypes import find
 from penstock.pgtypes.text_output import text_output
-from penstock.sql.array_literals import join_array
-from penstock.sql.type_cache import is_enum, types
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.array_literals import join_array
 from penstock.sqlstate import DatatypeMismatch
 
 _HEADER: Final = struct.Struct("!iiI")

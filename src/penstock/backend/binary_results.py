@@ -22,8 +22,8 @@ from penstock.pgtypes.binary_output import binary_output
 from penstock.protocol.answers import Cells
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
 from penstock.protocol.encoding import UTF8, ClientEncoding
-from penstock.sql.array_literals import split_array
-from penstock.sql.type_cache import ENUM, is_enum, types
+from penstock.sql.builtin.type_cache import ENUM, is_enum, types
+from penstock.sql.text.array_literals import split_array
 from penstock.sqlstate import UndefinedFunction
 
 CHARACTER_TYPES: Final = frozenset((18, 19, 25, 114, 194, 705, 1042, 1043, 2275))

@@ -19,7 +19,7 @@ from penstock.protocol.answers import CopyOut, Rows
 from penstock.protocol.backend_messages import BINARY_FORMAT, TEXT_FORMAT
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 from penstock.sql import Copy
-from penstock.sql.copy_query import CopyTarget, parse_copy_query
+from penstock.sql.grammar.copy_query import CopyTarget, parse_copy_query
 
 _FORMATS: Final = {"text": False, "binary": True}
 

@@ -13,8 +13,8 @@ from penstock.protocol.answers import CommandOutcome
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import Statement, parse
 from penstock.sql.grammar.table import CreateTableAs
-from penstock.sql.object_names import RangeVar
-from penstock.sql.quoting import quote_identifier, type_text
+from penstock.sql.text.object_names import RangeVar
+from penstock.sql.text.quoting import quote_identifier, type_text
 
 _DUPLICATE_TABLE = "42P07"
 

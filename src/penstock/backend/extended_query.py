@@ -33,7 +33,7 @@ from penstock.protocol.backend_messages import (
 from penstock.protocol.encoding import ClientEncoding
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
-from penstock.sql.literals import canonical
+from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import (
     DuplicateCursor,
     DuplicatePreparedStatement,

@@ -14,8 +14,8 @@ from penstock.backend.services import SessionServices
 from penstock.catalog import Role
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.protocol.answers import Cells, Description
-from penstock.sql.parameter_types import parameter_types
-from penstock.sql.parameters import last_parameter, with_values
+from penstock.sql.typed.parameter_types import parameter_types
+from penstock.sql.typed.parameters import last_parameter, with_values
 from penstock.walsender.sequencer import Position
 
 _PUBLIC = "public"

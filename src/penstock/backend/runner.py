@@ -57,10 +57,10 @@ from penstock.sql import (
     parse,
     parse_script,
 )
-from penstock.sql.enum_types import remember_enums
+from penstock.sql.builtin.enum_types import remember_enums
 from penstock.sql.grammar.table import CreateTableAs
-from penstock.sql.parameters import with_values
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.parameters import with_values
 from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 
 _TEXT = 25

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import StateMismatch
-from penstock.sql.quoting import quote_identifier, quote_literal
+from penstock.sql.text.quoting import quote_identifier, quote_literal
 
 
 @dataclass(frozen=True, slots=True)

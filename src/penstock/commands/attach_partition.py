@@ -35,7 +35,7 @@ from penstock.lakehouse.table_changes import table_changes
 from penstock.lsn import Lsn
 from penstock.publication.members import Members
 from penstock.sql import PartitionBound
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 
 _MISMATCH = "42804"
 

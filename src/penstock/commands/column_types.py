@@ -16,7 +16,7 @@ from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import ColumnType
 from penstock.sql.builtin import types_by_name
-from penstock.sql.enum_types import enum_name
+from penstock.sql.builtin.enum_types import enum_name
 
 
 def find_enum(

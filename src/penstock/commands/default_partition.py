@@ -24,7 +24,7 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.partition_tree import belonging
 from penstock.pipeline.routing import Level, RangeBound
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
-from penstock.sql.partition_bound import PartitionBound, Strategy, parse_partition_bound
+from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, parse_partition_bound
 
 _CHECK_VIOLATION: Final = "23514"
 

@@ -35,9 +35,9 @@ from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
 from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
-from penstock.sql.column_default import check_default, coerced_default
-from penstock.sql.quoting import type_name
-from penstock.sql.type_cache import is_enum
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.column_default import check_default, coerced_default
 from penstock.sqlstate import InvalidObjectDefinition
 
 UNDEFINED_COLUMN = "42703"

@@ -14,7 +14,7 @@ from penstock.commands.index_names import is_taken
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import Scope
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 
 DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
 

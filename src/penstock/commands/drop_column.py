@@ -21,7 +21,7 @@ from penstock.commands.scope import Scope
 from penstock.commands.unique_indexes import without
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
 from penstock.sql import DropColumn
-from penstock.sql.partition_bound import key_columns
+from penstock.sql.grammar.partition_bound import key_columns
 
 
 def drop_column(

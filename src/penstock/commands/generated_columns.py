@@ -19,12 +19,12 @@ from penstock.errors import (
 )
 from penstock.relation import AttGenerated
 from penstock.sql import ColumnDef
-from penstock.sql.deparse import deparse
-from penstock.sql.primnodes import Node, children, column_names
-from penstock.sql.query.generated_column import analyze_generation
-from penstock.sql.query.primnodes import OutputColumn
+from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
-from penstock.sql.type_cache import is_enum
+from penstock.sql.typed.deparse import deparse
+from penstock.sql.typed.generated_column import analyze_generation
+from penstock.sql.typed.primnodes import Node, children, column_names
+from penstock.sql.typed.query_nodes import OutputColumn
 
 _INVALID_COLUMN_DEFINITION = "42611"
 _INVALID_OBJECT_DEFINITION = "42P17"

@@ -26,7 +26,7 @@ from penstock.commands.unique_indexes import add_index
 from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
 from penstock.sql import CreateIndex, DropIndex, RangeVar
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidSchemaName
 
 

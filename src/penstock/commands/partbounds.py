@@ -16,7 +16,7 @@ from penstock.commands.namespace import table_columns
 from penstock.commands.scope import Scope
 from penstock.errors import InvalidParameterValue
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
-from penstock.sql.partition_bound import key_columns, strategy_of
+from penstock.sql.grammar.partition_bound import key_columns, strategy_of
 from penstock.sqlstate import InvalidTextRepresentation
 
 Comparable = tuple[int, Decimal | str]

@@ -30,7 +30,7 @@ from penstock.commands.subscriptioncmds import (
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.relation import TableName, qualified
 from penstock.sql import AlterSubscriptionRefreshTables
-from penstock.sql.object_names import RangeVar
+from penstock.sql.text.object_names import RangeVar
 from penstock.sqlstate import UndefinedTable
 
 _COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)

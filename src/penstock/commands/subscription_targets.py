@@ -26,7 +26,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.log import common_point
 from penstock.lsn import Lsn
 from penstock.relation import TableName
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 
 T = TypeVar("T")
 

@@ -54,7 +54,7 @@ from penstock.sql import (
     AlterSubscriptionSet,
     CreateSubscription,
 )
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publications import missing_publications_message
 

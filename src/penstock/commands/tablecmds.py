@@ -62,7 +62,7 @@ from penstock.errors import (
 from penstock.lakehouse.schema import TableSchema
 from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
-from penstock.sql.enum_types import enum_name
+from penstock.sql.builtin.enum_types import enum_name
 from penstock.sqlstate import ReservedName
 
 log = logging.getLogger(__name__)

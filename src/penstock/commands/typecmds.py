@@ -28,8 +28,8 @@ from penstock.errors import (
 from penstock.identifiers import quoted
 from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
 from penstock.sql.builtin import types_by_name
-from penstock.sql.enum_types import enum_name
-from penstock.sql.quoting import quote_identifier, type_name
+from penstock.sql.builtin.enum_types import enum_name
+from penstock.sql.text.quoting import quote_identifier, type_name
 
 _MAX_LABEL_BYTES: Final = 63
 """NAMEDATALEN - 1"""

@@ -15,7 +15,7 @@ from penstock.commands.define_relation import check_partition_columns
 from penstock.commands.index_names import check_free, choose_name
 from penstock.relation import ReplicaIdentity
 from penstock.sql import Unique
-from penstock.sql.partition_bound import key_columns
+from penstock.sql.grammar.partition_bound import key_columns
 
 
 def add_index(

@@ -32,7 +32,7 @@ from penstock.sql import (
     RoleKind,
     RoleSpec,
 )
-from penstock.sql.enum_types import enum_name
+from penstock.sql.builtin.enum_types import enum_name
 
 _RESERVED = "42939"
 

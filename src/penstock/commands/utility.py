@@ -62,7 +62,7 @@ from penstock.sql import (
     SetSchema,
     Statement,
 )
-from penstock.sql.enum_types import known_enums
+from penstock.sql.builtin.enum_types import known_enums
 
 _NODE_SCOPE: Final = Scope()
 

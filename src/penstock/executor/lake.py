@@ -30,7 +30,7 @@ from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
-from penstock.sql.copy_query import CopyTarget, Form
+from penstock.sql.grammar.copy_query import CopyTarget, Form
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type

@@ -26,8 +26,8 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import RangeVar
-from penstock.sql.query.parsenodes import InsertStmt, SelectStmt
-from penstock.sql.query.raw_statements import parse_query
+from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.walsender.sequencer import Sequencer
 
 

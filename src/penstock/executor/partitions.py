@@ -14,7 +14,7 @@ from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.routing import check_comparable
-from penstock.sql.partition_bound import (
+from penstock.sql.grammar.partition_bound import (
     Limit,
     PartitionBound,
     Strategy,

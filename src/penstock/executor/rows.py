@@ -27,18 +27,18 @@ from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
 from penstock.pipeline.query import Interrupts
-from penstock.sql.default_grammar import NOW, default_text
-from penstock.sql.primnodes import Node
-from penstock.sql.query.change_analysis import analyze_change, analyze_insert
-from penstock.sql.query.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
-from penstock.sql.query.primnodes import OutputColumn
-from penstock.sql.quoting import quote_literal
+from penstock.sql.grammar.default_grammar import NOW, default_text
+from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
+from penstock.sql.text.quoting import quote_literal
 from penstock.sql.to_duckdb.duckdb_change import (
     CompiledExpression,
     compile_expression,
     compile_insert,
 )
 from penstock.sql.to_duckdb.duckdb_query import compile_input
+from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
+from penstock.sql.typed.primnodes import Node
+from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sqlstate import ProgramLimitExceeded, SerializationFailure
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.sequencer import Position

@@ -22,13 +22,13 @@ from penstock.pipeline.scan import ScanColumn
 from penstock.protocol.answers import Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
-from penstock.sql.query.parsenodes import SelectStmt
-from penstock.sql.query.primnodes import OutputColumn, Query
-from penstock.sql.query.raw_statements import parse_query
-from penstock.sql.query.select_analysis import analyze_select
-from penstock.sql.query.statement import FindTable
+from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.select_analysis import analyze_select
+from penstock.sql.typed.statement import FindTable
 from penstock.walsender.lake_columns import output_column
 from penstock.walsender.sequencer import Position
 

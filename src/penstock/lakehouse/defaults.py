@@ -15,7 +15,7 @@ import pyarrow as pa
 import penstock.pgtypes as pgtypes
 from penstock.errors import PenstockError, ValueNotRepresentable
 from penstock.lakehouse.schema import Column
-from penstock.sql.column_default import coerced_default
+from penstock.sql.typed.column_default import coerced_default
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:

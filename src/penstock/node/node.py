@@ -49,7 +49,7 @@ from penstock.node.status import SubscriptionStatus, read_status
 from penstock.pg_catalog.connections import Connections
 from penstock.relation import TableName
 from penstock.sql import Query, parse_script
-from penstock.sql.statements import Statement
+from penstock.sql.grammar.statements import Statement
 from penstock.stats.backend_status import Sessions
 from penstock.stats.report import NodeReport
 

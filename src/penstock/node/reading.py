@@ -21,7 +21,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import TableName, qualified
 from penstock.sql import parse_table_name
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import UndefinedTable
 
 _NOT_A_WORD: Final = re.compile(r"\W")

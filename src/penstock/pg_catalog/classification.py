@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.pg_catalog.functions import functions, table_functions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.query.raw_names import names_in
+from penstock.sql.grammar.raw_names import names_in
 from penstock.sql.to_duckdb.catalog_templates import KNOWN_FUNCTIONS
 
 _NEWEST: Final = 18

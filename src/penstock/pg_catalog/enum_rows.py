@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pgtypes.pg_type import Type, types
-from penstock.sql.enum_types import type_rows
+from penstock.sql.builtin.enum_types import type_rows
 
 
 def pg_enum(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:

@@ -21,7 +21,7 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
 from penstock.pgtypes.pg_type import types, types_by_name
-from penstock.sql.quoting import quote_identifier, type_text
+from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sqlstate import InvalidSchemaName, UndefinedFunction, UndefinedTable
 
 _CATALOG: Final = "pg_catalog"

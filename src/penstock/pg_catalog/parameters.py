@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.sql.array_literals import split_array
+from penstock.sql.text.array_literals import split_array
 from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
 from penstock.sqlstate import InvalidTextRepresentation
 

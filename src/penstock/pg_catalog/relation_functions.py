@@ -15,8 +15,8 @@ from penstock.pg_catalog.relations import (
     is_partitioned,
     replica_identity_index,
 )
-from penstock.sql.query.parse_expression import without_parentheses
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.grammar.parse_expression import without_parentheses
+from penstock.sql.text.quoting import quote_identifier
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024

@@ -14,7 +14,7 @@ from penstock.lsn import Lsn
 from penstock.pg_catalog.relations import schema_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import NullValueNotAllowed
 
 _ENCODINGS: Final = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.sql.array_literals import join_array
+from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))

@@ -12,8 +12,8 @@ from penstock.pg_catalog.relation_rows import BTREE, DELTA, Row
 from penstock.pg_catalog.relations import PG_CATALOG, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
 from penstock.pgtypes.pg_type import Type, types
-from penstock.sql.enum_types import type_rows
-from penstock.sql.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
+from penstock.sql.builtin.enum_types import type_rows
+from penstock.sql.text.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR_FUNCTION_NAME
 
 ARRAY_INPUT: Final = 750
 """pg_proc.oid of array_in: what tells true arrays from other types."""

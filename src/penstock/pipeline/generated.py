@@ -17,8 +17,8 @@ from penstock.errors import PenstockError, RelationChanged, ValueNotRepresentabl
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.pipeline.evaluate import Evaluation
-from penstock.sql.query.primnodes import OutputColumn
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
+from penstock.sql.typed.query_nodes import OutputColumn
 
 _TABLES: Final = 256
 """Of which the compiled expressions are kept: every batch asks."""

@@ -29,8 +29,8 @@ from penstock.pipeline.routing import (
     RangeBound,
     check_comparable,
 )
-from penstock.sql import partition_bound
-from penstock.sql.partition_bound import (
+from penstock.sql.grammar import partition_bound
+from penstock.sql.grammar.partition_bound import (
     PartitionBound,
     Strategy,
     key_columns,

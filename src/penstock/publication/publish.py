@@ -24,7 +24,7 @@ from penstock.publication.members import (
 )
 from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.relation import AttGenerated
-from penstock.sql.expressions import BoolOp
+from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
 from penstock.sql.to_duckdb.duckdb_values import BOOL, Value
 

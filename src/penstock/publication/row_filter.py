@@ -14,11 +14,14 @@ from typing import Final
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Action
 from penstock.relation import AttGenerated
-from penstock.sql.coercion import to_boolean
-from penstock.sql.deparse import deparse
-from penstock.sql.expression_analysis import ExpressionAnalysis
-from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import (
+from penstock.sql.grammar.parse_expression import parse_expression
+from penstock.sql.text.limits import limited_depth
+from penstock.sql.to_duckdb.duckdb_predicate import predicate
+from penstock.sql.typed.coercion import to_boolean
+from penstock.sql.typed.deparse import deparse
+from penstock.sql.typed.expression_analysis import ExpressionAnalysis
+from penstock.sql.typed.generated_column import analyze_generation
+from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     CaseWhen,
     CoerceViaIO,
@@ -29,11 +32,8 @@ from penstock.sql.primnodes import (
     column_names,
     substituted,
 )
-from penstock.sql.query.generated_column import analyze_generation
-from penstock.sql.query.parse_expression import parse_expression
-from penstock.sql.query.primnodes import OutputColumn
-from penstock.sql.to_duckdb.duckdb_predicate import predicate
-from penstock.sql.volatility import calls_mutable_function
+from penstock.sql.typed.query_nodes import OutputColumn
+from penstock.sql.typed.volatility import calls_mutable_function
 
 FIRST_NORMAL_OBJECT_ID: Final = 16384
 _ONLY_SIMPLE: Final = (

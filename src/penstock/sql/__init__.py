@@ -24,6 +24,13 @@ from penstock.sql.grammar.alter_table import (
 )
 from penstock.sql.grammar.column import ColumnDef, ColumnType, Unique
 from penstock.sql.grammar.copy import Copy, Query, Truncate
+from penstock.sql.grammar.parser import parse, parse_script, parse_table_name
+from penstock.sql.grammar.partition_bound import (
+    Limit,
+    PartitionBound,
+    Strategy,
+    parse_partition_bound,
+)
 from penstock.sql.grammar.publication import (
     AlterPublicationObjects,
     AlterPublicationOptions,
@@ -58,6 +65,7 @@ from penstock.sql.grammar.session import (
     TransactionModes,
     Unlisten,
 )
+from penstock.sql.grammar.statements import DefElem, Statement
 from penstock.sql.grammar.subscription import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -77,10 +85,7 @@ from penstock.sql.grammar.table import (
     PartitionSpec,
 )
 from penstock.sql.grammar.type import AddEnumValue, CreateEnum, DropType
-from penstock.sql.object_names import RangeVar, RoleKind, RoleSpec
-from penstock.sql.parser import parse, parse_script, parse_table_name
-from penstock.sql.partition_bound import Limit, PartitionBound, Strategy, parse_partition_bound
-from penstock.sql.statements import DefElem, Statement
+from penstock.sql.text.object_names import RangeVar, RoleKind, RoleSpec
 
 __all__ = [
     "AddColumn",

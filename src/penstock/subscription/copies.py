@@ -27,7 +27,7 @@ from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,

@@ -12,7 +12,7 @@ from penstock.catalog.publisher_identity import alter
 from penstock.errors import RelationChanged
 from penstock.lakehouse.table import DeltaTable
 from penstock.relation import Relation
-from penstock.sql.quoting import quote_identifier, type_text
+from penstock.sql.text.quoting import quote_identifier, type_text
 
 
 def exchange_error(

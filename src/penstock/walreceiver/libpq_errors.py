@@ -22,7 +22,7 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
-from penstock.sql.quoting import quote_identifier
+from penstock.sql.text.quoting import quote_identifier
 
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"

@@ -28,8 +28,8 @@ from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import AttGenerated
-from penstock.sql.query.primnodes import OutputColumn
-from penstock.sql.type_cache import is_enum
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.typed.query_nodes import OutputColumn
 
 _TEXT: Final = 25
 

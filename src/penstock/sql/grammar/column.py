@@ -12,11 +12,11 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.relation import AttGenerated
-from penstock.sql.default_grammar import default_constant
+from penstock.sql.grammar.default_grammar import default_constant
 from penstock.sql.grammar.names import constant, not_supported, relation
+from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.object_names import RangeVar
-from penstock.sql.query.raw_node import Json, RawNode
+from penstock.sql.text.object_names import RangeVar
 
 
 @dataclass(frozen=True, slots=True)

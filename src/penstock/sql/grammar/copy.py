@@ -17,10 +17,10 @@ from penstock.sql.grammar.names import (
     range_var,
     relations,
 )
+from penstock.sql.grammar.raw_node import RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.object_names import RangeVar
-from penstock.sql.query.raw_node import RawNode
-from penstock.sql.statements import DefElem, Statement
+from penstock.sql.grammar.statements import DefElem, Statement
+from penstock.sql.text.object_names import RangeVar
 
 
 @dataclass(frozen=True, slots=True)

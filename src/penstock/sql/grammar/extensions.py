@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import SqlSyntaxError
+from penstock.sql.grammar.libpg_query import Scanned, Token, parse_tree
 from penstock.sql.grammar.names import Readers, any_names
+from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
 from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
-from penstock.sql.query.libpg_query import Scanned, Token, parse_tree
-from penstock.sql.query.raw_node import Json, RawNode
 
 _KEY: Final = (Token.REPLICA, Token.IDENTITY_P, Token.USING, Token.KEY, Token.ASCII_40)
 _NOTHING: Final = (Token.REPLICA, Token.IDENTITY_P, Token.NOTHING)

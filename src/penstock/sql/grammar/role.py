@@ -19,11 +19,11 @@ from penstock.sql.grammar.names import (
     role_spec,
     role_specs,
 )
+from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.keywords import words
-from penstock.sql.object_names import RangeVar, RoleSpec
-from penstock.sql.query.raw_node import Json, RawNode
-from penstock.sql.statements import Statement
+from penstock.sql.grammar.statements import Statement
+from penstock.sql.text.keywords import words
+from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.identifiers import fold, truncate
-from penstock.sql.query.libpg_query import ScanToken, Token
+from penstock.sql.grammar.libpg_query import ScanToken, Token
 
 _OPEN: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
 _CLOSE: Final = frozenset({Token.ASCII_41, Token.ASCII_93})

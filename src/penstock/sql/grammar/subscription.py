@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.sql.grammar.names import Readers, cascades, def_elems, not_supported, options
+from penstock.sql.grammar.raw_node import RawNode, string
 from penstock.sql.grammar.source import Source
-from penstock.sql.object_names import RangeVar
-from penstock.sql.query.raw_node import RawNode, string
-from penstock.sql.statements import DefElem, Statement
+from penstock.sql.grammar.statements import DefElem, Statement
+from penstock.sql.text.object_names import RangeVar
 
 
 @dataclass(frozen=True, slots=True)

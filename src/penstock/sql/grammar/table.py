@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.sql.default_grammar import default_constant
 from penstock.sql.grammar.column import (
     ColumnDef,
     Unique,
     column_def,
     table_constraint,
 )
+from penstock.sql.grammar.default_grammar import default_constant
+from penstock.sql.grammar.libpg_query import Token
 from penstock.sql.grammar.names import (
     Readers,
     any_names,
@@ -24,13 +25,12 @@ from penstock.sql.grammar.names import (
     relations,
     role_spec,
 )
+from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, partition_bound
+from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
-from penstock.sql.object_names import RangeVar, RoleSpec
-from penstock.sql.partition_bound import PartitionBound, Strategy, partition_bound
-from penstock.sql.query.libpg_query import Token
-from penstock.sql.query.raw_node import Json, RawNode
-from penstock.sql.quoting import quote_identifier
-from penstock.sql.statements import Statement
+from penstock.sql.grammar.statements import Statement
+from penstock.sql.text.object_names import RangeVar, RoleSpec
+from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidObjectDefinition
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
-from penstock.sql.array_literals import join_array
 from penstock.sql.builtin import types
-from penstock.sql.coercion import array_of, element
-from penstock.sql.literals import REG_TYPES
-from penstock.sql.primnodes import (
+from penstock.sql.text.array_literals import join_array
+from penstock.sql.typed.coercion import array_of, element
+from penstock.sql.typed.literals import REG_TYPES
+from penstock.sql.typed.primnodes import (
     INT4,
     TEXT,
     UNKNOWN,
@@ -29,7 +29,7 @@ from penstock.sql.primnodes import (
     RelabelType,
     SubscriptingRef,
 )
-from penstock.sql.query.primnodes import OutputColumn, SessionValue, TableScan
+from penstock.sql.typed.query_nodes import OutputColumn, SessionValue, TableScan
 
 _CHAR, _NAME, _INT8, _NUMERIC, LSN, _RECORD = 18, 19, 20, 1700, 3220, 2249
 _VECTORS: Final = frozenset({22, 30})

@@ -12,34 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.sql.builtin import functions
-from penstock.sql.coercion import element
-from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import (
-    ArrayCoerceExpr,
-    CoerceViaIO,
-    Const,
-    FieldSelect,
-    Form,
-    FuncExpr,
-    Node,
-    OpExpr,
-    Param,
-    RelabelType,
-    SubscriptingRef,
-    children,
-)
-from penstock.sql.query.grouping import nodes_of
-from penstock.sql.query.primnodes import (
-    Aggref,
-    Cte,
-    FunctionScan,
-    OutputColumn,
-    Query,
-    SeriesScan,
-    SessionValue,
-    TableScan,
-)
-from penstock.sql.query.set_returning import SERIES
+from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import lowered
 from penstock.sql.to_duckdb.catalog_templates import template
@@ -62,6 +35,33 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.grouping import nodes_of
+from penstock.sql.typed.primnodes import (
+    ArrayCoerceExpr,
+    CoerceViaIO,
+    Const,
+    FieldSelect,
+    Form,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Param,
+    RelabelType,
+    SubscriptingRef,
+    children,
+)
+from penstock.sql.typed.query_nodes import (
+    Aggref,
+    Cte,
+    FunctionScan,
+    OutputColumn,
+    Query,
+    SeriesScan,
+    SessionValue,
+    TableScan,
+)
+from penstock.sql.typed.set_returning import SERIES
 
 _RECORD: Final = 2249
 _LSN: Final = (20, 0)

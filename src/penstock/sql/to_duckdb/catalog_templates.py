@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidParameterValue
-from penstock.sql.coercion import element
 from penstock.sql.to_duckdb.duckdb_values import BOOL, STRINGS, Value, refused
+from penstock.sql.typed.coercion import element
 
 _TEMPLATES: Final = {
     ("split_part", 3): "split_part({0}, {1}, {2})",

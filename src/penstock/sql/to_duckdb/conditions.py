@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.sql.expressions import BoolOp
-from penstock.sql.primnodes import BoolExpr, Node, Var, children
-from penstock.sql.query.parsenodes import JoinType
-from penstock.sql.query.primnodes import FromNode, Join, SubLink, TableScan
+from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.grammar.parsenodes import JoinType
+from penstock.sql.typed.primnodes import BoolExpr, Node, Var, children
+from penstock.sql.typed.query_nodes import FromNode, Join, SubLink, TableScan
 
 
 def always_there(node: FromNode) -> Iterator[TableScan]:

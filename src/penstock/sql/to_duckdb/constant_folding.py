@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.sql.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType
 
 _BITS: Final = {21: 16, 23: 32, 20: 64}
 

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.sql.coercion import element
-from penstock.sql.primnodes import Const, Node
-from penstock.sql.query.primnodes import Aggref
-from penstock.sql.quoting import type_name
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN
 from penstock.sql.to_duckdb.duckdb_values import (
     BOOL,
@@ -29,7 +27,9 @@ from penstock.sql.to_duckdb.duckdb_values import (
     refused,
 )
 from penstock.sql.to_duckdb.numeric_functions import DIVISION
-from penstock.sql.type_cache import is_enum
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.primnodes import Const, Node
+from penstock.sql.typed.query_nodes import Aggref
 
 _RANKS: Final = {
     "row_number": "BIGINT",

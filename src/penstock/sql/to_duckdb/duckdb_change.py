@@ -11,13 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.pgtypes.numeric import precision_and_scale
-from penstock.sql.coercion import element
-from penstock.sql.nesting import limited_depth
-from penstock.sql.object_names import RangeVar
-from penstock.sql.primnodes import Node, substituted
-from penstock.sql.query.change_analysis import ChangePlan, InsertPlan
-from penstock.sql.query.generated_column import analyze_generation
-from penstock.sql.query.primnodes import OutputColumn, TableScan
+from penstock.sql.text.limits import limited_depth
+from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.duckdb_query import (
     CompiledQuery,
     QueryCompiler,
@@ -25,6 +20,11 @@ from penstock.sql.to_duckdb.duckdb_query import (
     compile_query,
 )
 from penstock.sql.to_duckdb.duckdb_values import NUMERIC, Value, as_text, duckdb_type
+from penstock.sql.typed.change_analysis import ChangePlan, InsertPlan
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.generated_column import analyze_generation
+from penstock.sql.typed.primnodes import Node, substituted
+from penstock.sql.typed.query_nodes import OutputColumn, TableScan
 
 _ROWS: Final = "r1"
 

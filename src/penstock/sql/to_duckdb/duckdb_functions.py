@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.pgtypes.numeric import precision_and_scale
-from penstock.sql.coercion import element
-from penstock.sql.primnodes import Const, Node
-from penstock.sql.quoting import quote_literal, type_name
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.quoting import quote_literal, type_name
 from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
 from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
 from penstock.sql.to_duckdb.duckdb_values import (
@@ -37,7 +36,8 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
-from penstock.sql.type_cache import is_enum, types
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.primnodes import Const, Node
 
 _TRIMS: Final = {"btrim": "trim", "ltrim": "ltrim", "rtrim": "rtrim"}
 _DATE_FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.sql.coercion import element
-from penstock.sql.primnodes import Const, Node
-from penstock.sql.quoting import type_name
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_patterns import like, regular_expression
 from penstock.sql.to_duckdb.duckdb_values import (
     BOOL,
@@ -34,7 +33,8 @@ from penstock.sql.to_duckdb.duckdb_values import (
     integer_shape,
     refused,
 )
-from penstock.sql.type_cache import is_enum
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.primnodes import Const, Node
 
 _ORDERS: Final = frozenset({"<", "<=", ">", ">="})
 COMPARISONS: Final = _ORDERS | {"=", "<>"}

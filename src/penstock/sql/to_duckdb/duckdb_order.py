@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.sql.coercion import element
-from penstock.sql.query.primnodes import SortKey
-from penstock.sql.quoting import type_name
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN
 from penstock.sql.to_duckdb.duckdb_values import BPCHAR, NUMERIC, Value, comparable, refused
-from penstock.sql.type_cache import is_enum
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.query_nodes import SortKey
 
 _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 

@@ -11,7 +11,7 @@ import re
 import string
 from typing import Final
 
-from penstock.sql.quoting import quote_literal
+from penstock.sql.text.quoting import quote_literal
 from penstock.sql.to_duckdb.duckdb_values import refused
 from penstock.sqlstate import InvalidEscapeCharacter, InvalidEscapeSequence
 

@@ -11,33 +11,10 @@ from collections.abc import Sequence
 from functools import singledispatchmethod
 from typing import Final
 
-from penstock.sql.array_literals import split_array
 from penstock.sql.builtin import functions
-from penstock.sql.coercion import element
-from penstock.sql.expressions import BoolOp
-from penstock.sql.operator_analysis import contains_var
-from penstock.sql.primnodes import (
-    ArrayExpr,
-    BooleanTest,
-    BoolExpr,
-    CaseExpr,
-    CaseTestExpr,
-    CoalesceExpr,
-    CollateExpr,
-    Const,
-    DistinctExpr,
-    Form,
-    FuncExpr,
-    MinMaxExpr,
-    Node,
-    NullIfExpr,
-    NullTest,
-    OpExpr,
-    RelabelType,
-    ScalarArrayOpExpr,
-    Var,
-)
-from penstock.sql.quoting import type_name
+from penstock.sql.grammar.expressions import BoolOp
+from penstock.sql.text.array_literals import split_array
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.constant_folding import folded
 from penstock.sql.to_duckdb.duckdb_functions import cast, function
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN, binary, compare, prefix
@@ -57,6 +34,29 @@ from penstock.sql.to_duckdb.duckdb_values import (
     constant,
     duckdb_type,
     refused,
+)
+from penstock.sql.typed.coercion import element
+from penstock.sql.typed.operator_analysis import contains_var
+from penstock.sql.typed.primnodes import (
+    ArrayExpr,
+    BooleanTest,
+    BoolExpr,
+    CaseExpr,
+    CaseTestExpr,
+    CoalesceExpr,
+    CollateExpr,
+    Const,
+    DistinctExpr,
+    Form,
+    FuncExpr,
+    MinMaxExpr,
+    Node,
+    NullIfExpr,
+    NullTest,
+    OpExpr,
+    RelabelType,
+    ScalarArrayOpExpr,
+    Var,
 )
 from penstock.sqlstate import StatementTooComplex
 

@@ -12,36 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.sql.builtin import functions
-from penstock.sql.nesting import limited_depth
-from penstock.sql.primnodes import (
-    CoerceViaIO,
-    Form,
-    FuncExpr,
-    Node,
-    OpExpr,
-    Var,
-)
-from penstock.sql.query.expression import SUBLINK_COLUMN
-from penstock.sql.query.parsenodes import SetOperation, SubLinkKind
-from penstock.sql.query.primnodes import (
-    Aggref,
-    Cte,
-    CteScan,
-    FromNode,
-    FunctionScan,
-    Join,
-    OutputColumn,
-    Query,
-    SeriesScan,
-    SessionValue,
-    SetOperationScan,
-    SortKey,
-    SubLink,
-    SubqueryScan,
-    TableScan,
-    ValuesScan,
-    WindowFunc,
-)
+from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
+from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, relations
 from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable, window_function
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
@@ -61,6 +33,34 @@ from penstock.sql.to_duckdb.duckdb_values import (
     refused,
 )
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.primnodes import (
+    CoerceViaIO,
+    Form,
+    FuncExpr,
+    Node,
+    OpExpr,
+    Var,
+)
+from penstock.sql.typed.query_expression import SUBLINK_COLUMN
+from penstock.sql.typed.query_nodes import (
+    Aggref,
+    Cte,
+    CteScan,
+    FromNode,
+    FunctionScan,
+    Join,
+    OutputColumn,
+    Query,
+    SeriesScan,
+    SessionValue,
+    SetOperationScan,
+    SortKey,
+    SubLink,
+    SubqueryScan,
+    TableScan,
+    ValuesScan,
+    WindowFunc,
+)
 
 _Item = TypeVar("_Item")
 

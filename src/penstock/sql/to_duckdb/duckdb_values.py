@@ -15,10 +15,10 @@ from typing import Final
 from penstock.errors import FeatureNotSupported
 from penstock.identifiers import quoted
 from penstock.pgtypes.numeric import precision_and_scale
-from penstock.sql.array_literals import split_array
-from penstock.sql.coercion import element
-from penstock.sql.quoting import quote_literal, type_name
-from penstock.sql.type_cache import is_enum, types
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.array_literals import split_array
+from penstock.sql.text.quoting import quote_literal, type_name
+from penstock.sql.typed.coercion import element
 
 BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
 FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = (

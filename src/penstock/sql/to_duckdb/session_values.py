@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.errors import UndefinedObject
-from penstock.sql.query.primnodes import SessionValue
 from penstock.sql.to_duckdb.duckdb_values import Value, constant, refused
+from penstock.sql.typed.query_nodes import SessionValue
 
 
 @dataclass(frozen=True, slots=True)

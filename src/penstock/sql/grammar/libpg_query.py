@@ -1,0 +1,216 @@
+"""PostgreSQL 18's own grammar, by libpg_query. The only importer of postgast, which ships it.
+
+In: the text of statements. Out: PostgreSQL's raw parse tree as JSON has it: dicts by the names of
+parsenodes.h, without fields that are zero, or PostgreSQL's syntax error. The JSON form is read, not
+the Protobuf that postgast's own functions give: Protobuf's readers end at 100 levels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from ctypes import c_char_p
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import postgast
+from postgast import native
+from postgast.pg_query_pb2 import Token as Token
+
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.text.limits import limited_depth
+from penstock.sqlstate import CharacterNotInRepertoire, StatementTooComplex
+
+_MAX_CHAIN: Final = 2_000
+"""Tokens of an expression whose nodes may lie above one another. The parser builds chains such as
+``1 + 1 + ...`` without bounds, and what prints them runs on the thread's stack."""
+_OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
+_CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
+_SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Token.OR})
+"""What they separate lies in one list; so do all operands of AND and OR."""
+_LEFT_DEEP: Final = frozenset({Token.JOIN, Token.UNION, Token.INTERSECT, Token.EXCEPT})
+_COMMENTS: Final = frozenset({Token.SQL_COMMENT, Token.C_COMMENT})
+_MEMORY: Final = "memory exhausted"
+_JUNK: Final = re.compile(r"\$[0-9]+[A-Za-z_\x80-\U0010ffff][\w$]*")
+_STRING: Final = re.compile(r"[eEnN]?'|[uU]&'|\$[^$]*\$")
+_PASSWORD: Final = re.compile("password|encrypted", re.IGNORECASE)
+_HIDDEN: Final = "'***'"
+_UNICODE: Final = b"str_udeescape"
+_NEAR: Final = re.compile('(.* at or near )"(.*)"', re.DOTALL)
+_MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
+    ('role name "(public|none)" is reserved', "42939", None, None),
+    (".* cannot be used as a role name here", "42939", None, None),
+    ("precision for type float must be", "22023", None, None),
+    ("unrecognized partitioning strategy", "22023", None, None),
+    (".* for hash partition provided more than once", "42710", None, None),
+    ("current database cannot be changed", "0A000", None, None),
+    (".* constraints cannot be marked", "0A000", None, None),
+    (".* not yet implemented", "0A000", None, None),
+    (
+        "UNENCRYPTED PASSWORD is no longer supported",
+        "0A000",
+        None,
+        "Remove UNENCRYPTED to store the password in encrypted form instead.",
+    ),
+    (
+        "invalid publication object list",
+        "42601",
+        "One of TABLE or TABLES IN SCHEMA must be specified before a standalone table or schema "
+        "name.",
+        None,
+    ),
+    (
+        "LIMIT #,# syntax is not supported",
+        "42601",
+        None,
+        "Use separate LIMIT and OFFSET clauses.",
+    ),
+    ("frame (start|end)|.*frame cannot", "42P20", None, None),
+    ("invalid Unicode escape$", "22025", None, r"Unicode escapes must be \uXXXX or \UXXXXXXXX."),
+    ("invalid byte sequence", "22021", None, None),
+)
+"""Beginnings of errors of gram.y and scan.l that have another SQLSTATE, a detail or a hint."""
+
+_library: Final = native.lib
+_library.pg_query_parse.argtypes = [c_char_p]
+_library.pg_query_parse.restype = native.PgQueryParseResult
+
+
+class ScanToken(NamedTuple):
+    """``kind``: a number of ``Token``; places count bytes."""
+
+    kind: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """``text``: what the parser takes, of the same length; ``tokens``: without comments."""
+
+    text: str
+    tokens: Sequence[ScanToken]
+
+
+def parse_tree(text: str) -> list[dict[str, Any]]:
+    """The statements of a query string, each a dict of one node (RawStmt.stmt).
+
+    Raises SqlSyntaxError (42601), PenstockError (54001) where it is nested too deeply.
+    """
+    return [statement["stmt"] for statement in parse_scanned(scan(text))]
+
+
+def scan(text: str) -> Scanned:
+    """A text as PostgreSQL's scanner cuts it. Raises PenstockError (22021).
+
+    No tokens where one of them cannot be read: no tree comes of it, and the parser says what is
+    wrong, which may be something before. Comments become blanks, since libpg_query
+    does not see behind one that a string goes on in the next line.
+    """
+    data = _encoded(text)
+    try:
+        found = [(each.token, each.start, each.end) for each in postgast.scan(text).tokens]
+    except postgast.PgQueryError:
+        return Scanned(text, ())
+    tokens = [ScanToken(*token) for token in found if token[0] not in _COMMENTS]
+    comments = [token for token in found if token[0] == Token.SQL_COMMENT]
+    if not comments:
+        return Scanned(text, tokens)
+    blanked = bytearray(data)
+    for _, start, end in comments:
+        blanked[start:end] = b" " * (end - start)
+    return Scanned(blanked.decode(), tokens)
+
+
+def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
+    """The same, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes."""
+    _check_depth(scanned.tokens)
+    _check_parameters(scanned)
+    result = _library.pg_query_parse(scanned.text.encode())
+    try:
+        if result.error:
+            error = result.error.contents
+            message = error.message.decode(errors="replace")
+            raise _error(_masked(message, scanned.text), error.funcname == _UNICODE)
+        with limited_depth():
+            tree: dict[str, Any] = json.loads(result.parse_tree)
+    finally:
+        _library.pg_query_free_parse_result(result)
+    found: list[dict[str, Any]] = tree.get("stmts", [])
+    return found
+
+
+def _check_parameters(scanned: Scanned) -> None:
+    """``$1a``, which libpg_query's scanner takes for a parameter and a name."""
+    for number, (token, after) in enumerate(pairwise(scanned.tokens)):
+        if token.kind != Token.PARAM or token.end != after.start:
+            continue
+        data = scanned.text.encode()
+        junk = _JUNK.match(data[token.start :].decode())
+        if junk is None:
+            continue
+        try:
+            parse_scanned(Scanned(data[: token.start].decode(), scanned.tokens[:number]))
+        except SqlSyntaxError as error:
+            if not error.message.endswith("end of input"):
+                raise
+        raise SqlSyntaxError(f'trailing junk after parameter at or near "{junk[0]}"')
+
+
+def _encoded(text: str) -> bytes:
+    if "\0" in text:
+        raise CharacterNotInRepertoire('invalid byte sequence for encoding "UTF8": 0x00')
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CharacterNotInRepertoire('invalid byte sequence for encoding "UTF8"') from None
+
+
+def _error(message: str, in_unicode: bool) -> PenstockError:
+    """The parser's error with what libpg_query leaves out; ``in_unicode``: of a U&'...' string."""
+    if message.startswith(_MEMORY):
+        return _too_deep()
+    if in_unicode and message == "invalid Unicode escape":
+        return SqlSyntaxError(message, hint=r"Unicode escapes must be \XXXX or \+XXXXXX.")
+    for begin, sqlstate, detail, hint in _MORE:
+        if re.match(begin, message):
+            error = FeatureNotSupported if sqlstate == "0A000" else SqlSyntaxError
+            return error(message, detail=detail, hint=hint, sqlstate=sqlstate)
+    return SqlSyntaxError(message)
+
+
+def _masked(message: str, text: str) -> str:
+    """A string that an error shows may hold a password (law 9)."""
+    place = _NEAR.fullmatch(message)
+    if place is None:
+        return message
+    secret = _STRING.match(place[2]) and _PASSWORD.search(text)
+    return f'{place[1]}"{_HIDDEN if secret else _near(place[2])}"'
+
+
+def _near(source: str) -> str:
+    """A piece of source as a message may show it: a string may hold a password (law 9)."""
+    return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
+
+
+def _too_deep() -> PenstockError:
+    return StatementTooComplex("stack depth limit exceeded", hint="Write it with fewer levels.")
+
+
+def _check_depth(tokens: Sequence[ScanToken]) -> None:
+    """Bound the depth of the tree by what stands between separators, bracket by bracket."""
+    above, here, left_deep = [0], 0, 0
+    for token, _, _ in tokens:
+        left_deep += token in _LEFT_DEEP
+        if token in _SIDE_BY_SIDE:
+            here = above[-1]
+        elif token in _CLOSING and len(above) > 1:
+            here = above.pop()
+        else:
+            here += 1
+            if token in _OPENING:
+                above.append(here)
+        if here + left_deep > _MAX_CHAIN:
+            raise _too_deep()

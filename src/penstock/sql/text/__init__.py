@@ -1,0 +1,1 @@
+"""Names, literals and quoting as PostgreSQL reads and prints them (quote.c, arrayfuncs.c)."""

@@ -1,0 +1,1 @@
+"""From raw trees to typed ones (analyze.c, parse_*.c): names, types and functions are found."""

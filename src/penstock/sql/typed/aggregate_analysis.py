@@ -1,0 +1,120 @@
+"""Aggregates and window functions (parse_agg.c, ParseFuncOrColumn of parse_func.c).
+
+In: a call with its typed arguments, and where it stands. Out: an Aggref or a WindowFunc. Which of
+PostgreSQL's aggregates can be computed is left to whoever runs them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.sql.builtin import functions
+from penstock.sql.grammar.expressions import FuncCall, WindowDef
+from penstock.sql.typed.function_analysis import AGGREGATE, found_function
+from penstock.sql.typed.primnodes import Const, Node, children
+from penstock.sql.typed.query_nodes import Aggref, Frame, SortKey, WindowFunc
+from penstock.sqlstate import (
+    GroupingError,
+    InvalidColumnReference,
+    InvalidPrecedingOrFollowingSize,
+    WindowingError,
+)
+
+# FRAMEOPTION_* of parsenodes.h
+_NONDEFAULT, _RANGE, _ROWS, _GROUPS = 0x1, 0x2, 0x4, 0x8
+_STARTS: Final = {
+    0x20: "UNBOUNDED PRECEDING",
+    0x200: "CURRENT ROW",
+    0x800: "{} PRECEDING",
+    0x2000: "{} FOLLOWING",
+}
+_ENDS: Final = {
+    0x100: "UNBOUNDED FOLLOWING",
+    0x400: "CURRENT ROW",
+    0x1000: "{} PRECEDING",
+    0x4000: "{} FOLLOWING",
+}
+_EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
+
+
+def aggregate(
+    raw: FuncCall,
+    arguments: tuple[Node, ...],
+    order: tuple[SortKey, ...],
+    filter_: Node | None,
+) -> Aggref:
+    """The typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
+    function, nodes, result = found_function(raw, arguments)
+    nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
+    if function.kind == AGGREGATE and nested:
+        raise GroupingError("aggregate function calls cannot be nested")
+    if raw.distinct and any(key.node not in nodes for key in order):
+        raise InvalidColumnReference(
+            "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+        )
+    return Aggref(result, function.oid, function.name, nodes, raw.distinct, order, filter_)
+
+
+def window(
+    function: Aggref,
+    definition: WindowDef,
+    partition: tuple[Node, ...],
+    order: tuple[SortKey, ...],
+    offsets: tuple[Node | None, Node | None],
+) -> WindowFunc:
+    """The typed call with OVER. Raises FeatureNotSupported."""
+    if function.distinct:
+        raise FeatureNotSupported("DISTINCT is not implemented for window functions")
+    if function.order:
+        raise FeatureNotSupported("aggregate ORDER BY is not implemented for window functions")
+    if function.filter is not None and functions()[function.oid].kind != AGGREGATE:
+        raise FeatureNotSupported("FILTER is not implemented for non-aggregate window functions")
+    if any(_has_window(node) for node in (*function.arguments, *partition)):
+        raise WindowingError("window function calls cannot be nested")
+    frame = _frame(definition, offsets)
+    return WindowFunc(function.type, function, partition, order, frame)
+
+
+def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> Frame | None:
+    options = definition.frame
+    if not options & _NONDEFAULT:
+        return None
+    if options & _EXCLUDE:
+        raise FeatureNotSupported("EXCLUDE in a window's frame is not supported")
+    modes = {_RANGE: "RANGE", _ROWS: "ROWS", _GROUPS: "GROUPS"}
+    mode = next(word for bit, word in modes.items() if options & bit)
+    start = next(word for bit, word in _STARTS.items() if options & bit)
+    end = next((word for bit, word in _ENDS.items() if options & bit), "CURRENT ROW")
+    return Frame(mode, _bound(start, offsets[0], mode), _bound(end, offsets[1], mode))
+
+
+def _bound(words: str, offset: Node | None, mode: str) -> str:
+    if "{}" not in words:
+        return words
+    if mode == "RANGE" or not isinstance(offset, Const) or offset.text is None:
+        raise FeatureNotSupported("this frame of a window is not supported")
+    if int(offset.text) < 0:
+        raise InvalidPrecedingOrFollowingSize("frame starting offset must not be negative")
+    return words.format(int(offset.text))
+
+
+def _has_aggregate(node: Node) -> bool:
+    return isinstance(node, Aggref) or any(_has_aggregate(child) for child in children(node))
+
+
+def _has_window(node: Node) -> bool:
+    return isinstance(node, WindowFunc) or any(_has_window(child) for child in children(node))
+
+
+def contains_aggregate(nodes: tuple[Node, ...]) -> bool:
+    """Whether one of them is computed over groups of rows."""
+    return any(_computes(node) for node in nodes)
+
+
+def _computes(node: Node) -> bool:
+    if isinstance(node, WindowFunc):
+        inner = node.aggregate
+        below = (*inner.arguments, *node.partition, *(key.node for key in node.order))
+        return any(_computes(child) for child in below)
+    return isinstance(node, Aggref) or any(_computes(child) for child in children(node))

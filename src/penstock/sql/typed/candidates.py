@@ -1,0 +1,185 @@
+"""Which operator or function is meant (parse_oper.c, parse_func.c).
+
+In: a name and the types of the arguments. Out: the row of pg_operator or pg_proc, or PostgreSQL's
+error with its hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from penstock.sql.builtin import Function, Operator, functions_by_name, operators
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.coercion import ANY, can_coerce, category, is_preferred
+from penstock.sql.typed.primnodes import UNKNOWN
+from penstock.sqlstate import AmbiguousFunction, UndefinedFunction
+
+_CASTS_HINT: Final = "You might need to add explicit type casts."
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row with the types that its arguments are matched against."""
+
+    row: Operator | Function
+    arguments: tuple[int, ...]
+
+
+_T = TypeVar("_T")
+
+
+def find_operator(name: str, left: int | None, right: int) -> Operator:
+    """The operator; ``left`` None: a prefix. Raises 42883 and 42725."""
+    wanted = (right,) if left is None else (left, right)
+    if left is None:
+        candidates = [Candidate(o, (o.right,)) for o in operators().get(name, ()) if not o.left]
+    else:
+        candidates = [Candidate(o, (o.left, o.right)) for o in operators().get(name, ()) if o.left]
+    for exact in candidates:
+        if exact.arguments == _same_for_unknown(wanted):
+            return _operator(exact)
+    matching = [c for c in candidates if can_coerce(wanted, c.arguments)]
+    chosen = select_candidate(wanted, matching) if len(matching) > 1 else matching
+    if len(chosen) == 1:
+        return _operator(chosen[0])
+    shown = f"{name} {type_name(right)}"
+    if left is not None:
+        shown = f"{type_name(left)} {shown}"
+    if matching:
+        raise AmbiguousFunction(
+            f"operator is not unique: {shown}",
+            hint=f"Could not choose a best candidate operator. {_CASTS_HINT}",
+        )
+    noun = "type" if left is None else "types"
+    raise UndefinedFunction(
+        f"operator does not exist: {shown}",
+        hint=f"No operator matches the given name and argument {noun}. "
+        f"{_CASTS_HINT if left is not None else 'You might need to add an explicit type cast.'}",
+    )
+
+
+def _operator(candidate: Candidate) -> Operator:
+    assert isinstance(candidate.row, Operator)
+    return candidate.row
+
+
+def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """binary_oper_exact: a literal takes the type of the other side."""
+    known = [oid for oid in wanted if oid != UNKNOWN]
+    return tuple(known[0] if oid == UNKNOWN and known else oid for oid in wanted)
+
+
+def find_function(name: str, wanted: Sequence[int], *, variadic: bool = False) -> Candidate | None:
+    """The function with the types of its arguments; None where no name and number fits.
+
+    Raises 42725 where several fit equally well. Variadic arguments are repeated, defaults left out;
+    ``variadic``: the last argument is the array of them.
+    """
+    candidates = []
+    for function in functions_by_name().get(name, ()):
+        arguments = _arguments(function, len(wanted), variadic)
+        if arguments is not None:
+            candidates.append(Candidate(function, arguments))
+    exact = [c for c in candidates if c.arguments == tuple(wanted)]
+    if exact:
+        return exact[0]
+    matching = [c for c in candidates if can_coerce(wanted, c.arguments)]
+    if len(matching) <= 1:
+        return matching[0] if matching else None
+    chosen = select_candidate(wanted, matching)
+    if len(chosen) != 1:
+        shown = ", ".join(type_name(oid) for oid in wanted)
+        raise AmbiguousFunction(
+            f"function {name}({shown}) is not unique",
+            hint=f"Could not choose a best candidate function. {_CASTS_HINT}",
+        )
+    return chosen[0]
+
+
+def _arguments(function: Function, count: int, variadic: bool) -> tuple[int, ...] | None:
+    declared = function.arguments
+    if variadic:
+        return declared if function.variadic and count == len(declared) else None
+    if function.variadic and count >= len(declared):
+        last = ANY if function.variadic == ANY else function.variadic
+        return (*declared[:-1], *([last] * (count - len(declared) + 1)))
+    if len(declared) - function.defaults <= count <= len(declared):
+        return declared[:count]
+    return None
+
+
+def select_candidate(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """func_select_candidate: one candidate, or those that cannot be told apart."""
+    best = _best(candidates, lambda c: _exact(wanted, c))
+    if len(best) == 1:
+        return best
+    best = _best(best, lambda c: _exact_or_preferred(wanted, c))
+    if len(best) == 1 or UNKNOWN not in wanted:
+        return best
+    narrowed = _by_category(wanted, best)
+    if len(narrowed) == 1:
+        return narrowed
+    best = narrowed or best
+    known = {oid for oid in wanted if oid != UNKNOWN}
+    if len(known) == 1:
+        assumed = [known.copy().pop()] * len(wanted)
+        fitting = [c for c in best if can_coerce(assumed, c.arguments)]
+        if len(fitting) == 1:
+            return fitting
+    return best
+
+
+def _best(candidates: Sequence[Candidate], score: object) -> Sequence[Candidate]:
+    assert callable(score)
+    scores = [score(candidate) for candidate in candidates]
+    top = max(scores, default=0)
+    return [c for c, points in zip(candidates, scores, strict=True) if points == top]
+
+
+def _exact(wanted: Sequence[int], candidate: Candidate) -> int:
+    pairs = zip(wanted, candidate.arguments, strict=True)
+    return sum(w == c for w, c in pairs if w != UNKNOWN)
+
+
+def _exact_or_preferred(wanted: Sequence[int], candidate: Candidate) -> int:
+    pairs = zip(wanted, candidate.arguments, strict=True)
+    return sum(w == c or is_preferred(category(w), c) for w, c in pairs if w != UNKNOWN)
+
+
+def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Narrow by the category that the candidates have where a literal stands; [] if it fails."""
+    categories: dict[int, tuple[str, bool]] = {}
+    for position, oid in enumerate(wanted):
+        if oid != UNKNOWN:
+            continue
+        slot = _slot_category([c.arguments[position] for c in candidates])
+        if slot is None:
+            return []
+        categories[position] = slot
+    return [
+        c
+        for c in candidates
+        if all(
+            category(c.arguments[position]) == slot
+            and (not preferred or is_preferred(slot, c.arguments[position]))
+            for position, (slot, preferred) in categories.items()
+        )
+    ]
+
+
+def _slot_category(oids: Sequence[int]) -> tuple[str, bool] | None:
+    """The category of a slot, and whether a preferred type is among its types."""
+    slot, preferred = category(oids[0]), is_preferred(category(oids[0]), oids[0])
+    conflict = False
+    for oid in oids[1:]:
+        if category(oid) == slot:
+            preferred = preferred or is_preferred(slot, oid)
+        elif category(oid) == "S":
+            slot, preferred = "S", is_preferred("S", oid)
+        else:
+            conflict = True
+    if conflict and slot != "S":
+        return None
+    return slot, preferred

@@ -1,0 +1,279 @@
+"""INSERT, UPDATE and DELETE to typed plans (analyze.c, transformInsertStmt and its kin).
+
+In: a raw statement, the columns of its target, and who knows other tables. Out: values with the
+coercions of assignments, or PostgreSQL's error. Which rows find their partition, and who may write,
+is left to whoever runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.errors import (
+    FeatureNotSupported,
+    SqlSyntaxError,
+    UndefinedObject,
+)
+from penstock.sql.grammar.expressions import AConst, ConstKind, Default, Expression, ParamRef
+from penstock.sql.grammar.parsenodes import (
+    Alias,
+    DeleteStmt,
+    InsertStmt,
+    SelectStmt,
+    Star,
+    UpdateStmt,
+)
+from penstock.sql.text.limits import limited_depth
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.coercion import to_target
+from penstock.sql.typed.column_default import coerced_default
+from penstock.sql.typed.generated_column import (
+    check_inserted,
+    check_updated,
+    expanded,
+    is_values_list,
+    with_generated_rows,
+    with_generated_settings,
+)
+from penstock.sql.typed.primnodes import UNKNOWN, Const, Form, Node
+from penstock.sql.typed.query_expression import QueryExpressions
+from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
+from penstock.sql.typed.scope import NamedRelation, Namespace, Scope
+from penstock.sql.typed.select_analysis import SelectAnalysis
+from penstock.sql.typed.set_returning import as_select
+from penstock.sql.typed.statement import FindTable, Surroundings
+from penstock.sqlstate import DatatypeMismatch, DuplicateColumn, UndefinedColumn
+
+_CAST_HINT = "You will need to rewrite or cast the expression."
+
+
+@dataclass(frozen=True, slots=True)
+class InsertPlan:
+    """``columns``: names of those that are written; ``query``: their values, in that order."""
+
+    columns: tuple[str, ...]
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """UPDATE, or DELETE without ``settings``: (column, value) over the columns of ``target``."""
+
+    target: TableScan
+    settings: tuple[tuple[str, Node], ...]
+    where: Node | None
+
+
+def analyze_insert(
+    raw: InsertStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
+) -> InsertPlan:
+    """Raises PenstockError (42601, 42703, 42804, ...), FeatureNotSupported."""
+    if raw.query is None:
+        raise FeatureNotSupported("INSERT ... DEFAULT VALUES is not supported")
+    wanted = _wanted(raw, target)
+    with limited_depth():
+        analysis = SelectAnalysis(around)
+        given = _given(raw, wanted, analysis)
+        check_inserted(raw, wanted[: len(given.columns)])
+        plan = _with_defaults(given, target)
+        rows = SubqueryScan(analysis.relations.name(), plan.query.columns, plan.query)
+        made = with_generated_rows(plan.columns, rows, target, raw.relation.name)
+        return plan if made is None else InsertPlan(tuple(c.name for c in made.columns), made)
+
+
+def _given(raw: InsertStmt, wanted: list[OutputColumn], analysis: SelectAnalysis) -> InsertPlan:
+    assert raw.query is not None
+    sets = as_select(raw.query)
+    if sets is not None:
+        query = _rows(sets, wanted, analysis, named=raw.columns is not None)
+    elif is_values_list(raw.query):
+        query = _values(raw.query, wanted, analysis, named=raw.columns is not None)
+    else:
+        query = _rows(raw.query, wanted, analysis, named=raw.columns is not None)
+    return InsertPlan(tuple(column.name for column in wanted[: len(query.columns)]), query)
+
+
+def analyze_change(
+    raw: UpdateStmt | DeleteStmt, target: Sequence[OutputColumn], around: FindTable | Surroundings
+) -> ChangePlan:
+    """Raises as ``analyze_insert``."""
+    analysis = SelectAnalysis(around)
+    scan = TableScan(analysis.relations.name(), tuple(target), raw.relation)
+    scope = Scope(None, _names(scan, raw.alias))
+    with limited_depth():
+        where = None
+        if raw.where is not None:
+            expressions = QueryExpressions(scope, analysis.relations, "WHERE")
+            where = expressions.boolean(raw.where, "WHERE")
+        settings = _settings(raw, scan, scope, analysis) if isinstance(raw, UpdateStmt) else ()
+    return ChangePlan(scan, settings, where)
+
+
+def _names(scan: TableScan, alias: Alias | None) -> Namespace:
+    if alias is not None and alias.columns:
+        raise SqlSyntaxError('syntax error at or near "("')
+    columns = tuple(
+        (column.name, variable)
+        for column, variable in zip(scan.columns, expanded(scan), strict=True)
+    )
+    schema = None if alias else scan.table.schema or "public"
+    name = alias.name if alias else scan.table.name
+    return Namespace((NamedRelation(name, schema, columns),), columns)
+
+
+# INSERT
+
+
+def _wanted(raw: InsertStmt, target: Sequence[OutputColumn]) -> list[OutputColumn]:
+    if raw.columns is None:
+        return list(target)
+    known = {column.name: column for column in target}
+    for name in raw.columns:
+        if name not in known:
+            raise _no_column(name, raw.relation.name)
+        if raw.columns.count(name) > 1:
+            raise DuplicateColumn(f'column "{name}" specified more than once')
+    return [known[name] for name in raw.columns]
+
+
+def _no_column(name: str, table: str) -> UndefinedObject:
+    return UndefinedColumn(f'column "{name}" of relation "{table}" does not exist')
+
+
+def _check_width(width: int, wanted: int, named: bool) -> None:
+    if width > wanted:
+        raise SqlSyntaxError("INSERT has more expressions than target columns")
+    if named and width < wanted:
+        raise SqlSyntaxError("INSERT has more target columns than expressions")
+
+
+def _values(
+    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+) -> Query:
+    """VALUES: each value takes the type of its column at once."""
+    if len({len(row) for row in raw.values}) > 1:
+        raise SqlSyntaxError("VALUES lists must all be the same length")
+    if raw.ctes:
+        raise FeatureNotSupported("WITH in front of VALUES is not supported in INSERT")
+    width = len(raw.values[0])
+    _check_width(width, len(wanted), named)
+    expressions = QueryExpressions(Scope(), analysis.relations, "VALUES")
+    columns = tuple(wanted[:width])
+    rows = tuple(
+        tuple(
+            _assigned_raw(value, column, expressions)
+            for value, column in zip(row, columns, strict=True)
+        )
+        for row in raw.values
+    )
+    scan = ValuesScan(analysis.relations.name(), columns, rows)
+    return Query(columns, scan.variables(), (scan,))
+
+
+def _rows(
+    raw: SelectStmt, wanted: list[OutputColumn], analysis: SelectAnalysis, *, named: bool
+) -> Query:
+    _type_parameters(raw, wanted, analysis.relations.around.parameters)
+    query = analysis.query(raw)
+    width = len(query.columns)
+    _check_width(width, len(wanted), named)
+    columns = tuple(wanted[:width])
+    scan = SubqueryScan(analysis.relations.name(), query.columns, query)
+    targets = []
+    for position, (given, column) in enumerate(zip(scan.variables(), columns, strict=True)):
+        targets.append(assigned(_literal(raw, position) or given, column))
+    return Query(columns, tuple(targets), (scan,))
+
+
+def _type_parameters(
+    raw: SelectStmt, wanted: list[OutputColumn], types: dict[int, int] | None
+) -> None:
+    """A parameter of the SELECT list takes the type of the column, as a string does."""
+    if types is None or raw.operation is not None:
+        return
+    for target, column in zip(raw.targets, wanted, strict=False):
+        if isinstance(target.value, ParamRef):
+            types.setdefault(target.value.number, column.type)
+
+
+def _literal(raw: SelectStmt, position: int) -> Const | None:
+    """A string of the SELECT list, which takes the type of the column, not text."""
+    if raw.operation is not None or position >= len(raw.targets) or raw.distinct is not None:
+        return None
+    if any(isinstance(target.value, Star) for target in raw.targets):
+        return None
+    value = raw.targets[position].value
+    if isinstance(value, Star):
+        return None
+    if not isinstance(value, AConst) or value.kind not in (ConstKind.STRING, ConstKind.NULL):
+        return None
+    return Const(UNKNOWN, value.value if value.kind is ConstKind.STRING else None)
+
+
+def _with_defaults(plan: InsertPlan, target: Sequence[OutputColumn]) -> InsertPlan:
+    """Columns that are left out get their default (rewriteTargetListIU)."""
+    more = [c for c in target if c.default is not None and c.name not in plan.columns]
+    if not more:
+        return plan
+    query = plan.query
+    if (
+        query.limit is not None
+        or query.sort
+        or query.distinct
+        or query.distinct_on
+        or query.grouped
+    ):
+        raise FeatureNotSupported("INSERT of such a query leaves out a column with a default")
+    query = replace(
+        query,
+        columns=(*query.columns, *more),
+        targets=(*query.targets, *map(_default, more)),
+    )
+    return InsertPlan((*plan.columns, *(column.name for column in more)), query)
+
+
+def _default(column: OutputColumn) -> Node:
+    if column.default is None:
+        return assigned(Const(UNKNOWN, None), column)
+    value = coerced_default(column.name, column.default, column.type, column.typmod)
+    return Const(column.type, value, column.typmod)
+
+
+# UPDATE
+
+
+def _settings(
+    raw: UpdateStmt, scan: TableScan, scope: Scope, analysis: SelectAnalysis
+) -> tuple[tuple[str, Node], ...]:
+    known = {column.name: column for column in scan.columns}
+    expressions = QueryExpressions(scope, analysis.relations, "UPDATE")
+    settings: dict[str, Node] = {}
+    for target in raw.targets:
+        name = target.name or ""
+        if name not in known:
+            raise _no_column(name, raw.relation.name)
+        if name in settings:
+            raise SqlSyntaxError(f'multiple assignments to same column "{name}"')
+        assert not isinstance(target.value, Star)
+        settings[name] = _assigned_raw(target.value, known[name], expressions)
+    check_updated(raw, known)
+    return tuple(with_generated_settings(settings, scan, raw.relation.name).items())
+
+
+def _assigned_raw(raw: Expression, column: OutputColumn, expressions: QueryExpressions) -> Node:
+    if isinstance(raw, Default):
+        return _default(column)
+    return assigned(expressions.transform(raw), column)
+
+
+def assigned(node: Node, column: OutputColumn) -> Node:
+    """transformAssignedExpr. Raises PenstockError (42804)."""
+    found = to_target(node, column.type, column.typmod, "a", Form.IMPLICIT)
+    if found is None:
+        raise DatatypeMismatch(
+            f'column "{column.name}" is of type {type_name(column.type)} but expression is of '
+            f"type {type_name(node.type)}",
+            hint=_CAST_HINT,
+        )
+    return found

@@ -1,0 +1,308 @@
+"""Which type becomes which, and by what (parse_coerce.c).
+
+In: type oids and typed expressions. Out: verdicts, and expressions with their coercions. Literals
+of unknown type are read by ``literals``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final
+
+from penstock.sql.builtin import casts, functions
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.literals import read_literal
+from penstock.sql.typed.primnodes import (
+    BOOL,
+    TEXT,
+    UNKNOWN,
+    ArrayCoerceExpr,
+    CoerceViaIO,
+    CollateExpr,
+    Const,
+    Form,
+    FuncExpr,
+    Node,
+    Param,
+    RelabelType,
+    typmod_of,
+)
+from penstock.sqlstate import AmbiguousParameter, CannotCoerce, DatatypeMismatch
+
+ANY: Final = 2276
+ANYARRAY: Final = 2277
+ANYELEMENT: Final = 2283
+ANYNONARRAY: Final = 2776
+ANYENUM: Final = 3500
+ANYCOMPATIBLE: Final = 5077
+ANYCOMPATIBLEARRAY: Final = 5078
+ANYCOMPATIBLENONARRAY: Final = 5079
+_ARRAY_POLYMORPHIC: Final = frozenset({ANYARRAY, ANYCOMPATIBLEARRAY})
+_SCALAR_POLYMORPHIC: Final = frozenset(
+    {ANYELEMENT, ANYNONARRAY, ANYENUM, ANYCOMPATIBLE, ANYCOMPATIBLENONARRAY}
+)
+POLYMORPHIC: Final = _ARRAY_POLYMORPHIC | _SCALAR_POLYMORPHIC
+_NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
+_COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
+_CONTEXTS: Final = "iae"
+_VECTORS: Final = frozenset({22, 30})
+"""int2vector and oidvector, which no array becomes."""
+
+
+class Path(Enum):
+    """CoercionPathType."""
+
+    NONE = auto()
+    FUNC = auto()
+    RELABEL = auto()
+    ARRAY = auto()
+    IO = auto()
+
+
+def category(oid: int) -> str:
+    """typcategory; X for what is not known."""
+    type_ = types().get(oid)
+    return type_.category if type_ else "X"
+
+
+def element(oid: int) -> int:
+    """get_element_type: 0 where it is no array."""
+    type_ = types().get(oid)
+    return type_.element if type_ else 0
+
+
+def array_of(oid: int) -> int:
+    """get_array_type: 0 where there is none."""
+    type_ = types().get(oid)
+    return type_.array if type_ else 0
+
+
+def is_preferred(category_: str, oid: int) -> bool:
+    """IsPreferredType."""
+    type_ = types().get(oid)
+    return bool(type_ and type_.preferred and type_.category == category_)
+
+
+def binary_coercible(source: int, target: int) -> bool:
+    """IsBinaryCoercible."""
+    if source == target or target in (ANY, ANYELEMENT, ANYCOMPATIBLE):
+        return True
+    if target in _ARRAY_POLYMORPHIC:
+        return bool(element(source))
+    if target in _NONARRAY:
+        return not element(source)
+    if target == ANYENUM:
+        return is_enum(source)
+    cast = casts().get((source, target))
+    return bool(cast and cast.method == "b" and cast.context == "i")
+
+
+def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
+    """find_coercion_pathway: how a value is cast in a context (i, a, e), and by which function."""
+    if source == target:
+        return Path.RELABEL, 0
+    cast = casts().get((source, target))
+    if cast is not None:
+        if _CONTEXTS.index(context) < _CONTEXTS.index(cast.context):
+            return Path.NONE, 0
+        return {"f": Path.FUNC, "i": Path.IO, "b": Path.RELABEL}[cast.method], cast.function
+    if element(target) and element(source) and target not in _VECTORS:
+        path, function = pathway(element(target), element(source), context)
+        if path is not Path.NONE:
+            return Path.ARRAY, function
+    wide = context == "e" and category(source) == "S"
+    if wide or (context in "ae" and category(target) == "S"):
+        return Path.IO, 0
+    return Path.NONE, 0
+
+
+def can_coerce(sources: Sequence[int], targets: Sequence[int], context: str = "i") -> bool:
+    """can_coerce_type."""
+    polymorphic = False
+    for source, target in zip(sources, targets, strict=True):
+        if source == target or target == ANY:
+            continue
+        if target in POLYMORPHIC:
+            polymorphic = True
+        elif source != UNKNOWN and pathway(target, source, context)[0] is Path.NONE:
+            return False
+    return not polymorphic or resolve_polymorphic(sources, targets) is not None
+
+
+def resolve_polymorphic(sources: Sequence[int], targets: Sequence[int]) -> tuple[int, int] | None:
+    """The types that anyelement and anycompatible stand for; None where they do not fit."""
+    exact: set[int] = set()
+    compatible: list[int] = []
+    for source, target in zip(sources, targets, strict=True):
+        if target not in POLYMORPHIC:
+            continue
+        if source == UNKNOWN:
+            continue
+        scalar = element(source) if target in _ARRAY_POLYMORPHIC else source
+        if not scalar or (target in _NONARRAY and element(source)):
+            return None
+        if target == ANYENUM and not is_enum(source):
+            return None
+        if target in _COMPATIBLE:
+            compatible.append(scalar)
+        else:
+            exact.add(scalar)
+    common = common_type(compatible) if compatible else TEXT
+    if len(exact) > 1 or common is None:
+        return None
+    if not exact and any(t in POLYMORPHIC - _COMPATIBLE for t in targets):
+        return None
+    return (exact.pop() if exact else TEXT), common
+
+
+def concrete(target: int, resolved: tuple[int, int]) -> int:
+    """A declared type with polymorphic ones replaced."""
+    if target not in POLYMORPHIC:
+        return target
+    scalar = resolved[1] if target in _COMPATIBLE else resolved[0]
+    return array_of(scalar) if target in _ARRAY_POLYMORPHIC else scalar
+
+
+def common_type(oids: Sequence[int]) -> int | None:
+    """select_common_type; None where the types cannot be matched."""
+    chosen = oids[0]
+    if chosen != UNKNOWN and all(oid == chosen for oid in oids):
+        return chosen
+    for oid in oids[1:]:
+        if oid in (UNKNOWN, chosen):
+            continue
+        if chosen == UNKNOWN:
+            chosen = oid
+        elif category(oid) != category(chosen):
+            return None
+        elif (
+            not is_preferred(category(chosen), chosen)
+            and can_coerce([chosen], [oid])
+            and not can_coerce([oid], [chosen])
+        ):
+            chosen = oid
+    return TEXT if chosen == UNKNOWN else chosen
+
+
+def select_common_type(nodes: Sequence[Node], context: str) -> int:
+    """The type that all can take. Raises 42804 ``CASE types integer and text cannot ...``."""
+    oids = [node.type for node in nodes]
+    found = common_type(oids)
+    if found is not None:
+        return found
+    known = [oid for oid in oids if oid != UNKNOWN]
+    other = next(oid for oid in known if category(oid) != category(known[0]))
+    mine = common_type(known[: known.index(other)]) or known[0]
+    raise DatatypeMismatch(
+        f"{context} types {type_name(mine)} and {type_name(other)} cannot be matched",
+    )
+
+
+def to_common_type(node: Node, target: int, context: str) -> Node:
+    """coerce_to_common_type. Raises 42846."""
+    if node.type == target:
+        return node
+    if can_coerce([node.type], [target]):
+        return coerce(node, target, "i", Form.IMPLICIT)
+    raise CannotCoerce(
+        f"{context} could not convert type {type_name(node.type)} to {type_name(target)}",
+    )
+
+
+def to_boolean(node: Node, construct: str) -> Node:
+    """coerce_to_boolean. Raises 42804."""
+    if node.type != BOOL:
+        found = to_target(node, BOOL, -1, "a", Form.IMPLICIT)
+        if found is None:
+            raise DatatypeMismatch(
+                f"argument of {construct} must be type boolean, not type {type_name(node.type)}",
+            )
+        return found
+    return node
+
+
+def to_target(node: Node, target: int, typmod: int, context: str, form: Form) -> Node | None:
+    """coerce_to_target_type; None where there is no cast."""
+    if not can_coerce([node.type], [target], context):
+        return None
+    inner = node.argument if isinstance(node, CollateExpr) else node
+    result = coerce(inner, target, context, form)
+    result = _to_typmod(
+        result, target, typmod, form, hide=result is not inner and not isinstance(result, Const)
+    )
+    if isinstance(node, CollateExpr) and types()[target].collation:
+        return CollateExpr(target, result, node.collation)
+    return result
+
+
+def coerce(node: Node, target: int, context: str, form: Form) -> Node:
+    """coerce_type: the pathway is there."""
+    if node.type == target or target in (ANY, *POLYMORPHIC):
+        return node
+    if isinstance(node, Const) and node.type == UNKNOWN:
+        return read_literal(node.text, target)
+    if isinstance(node, Param) and node.type == UNKNOWN:
+        return _typed_parameter(node, target)
+    if isinstance(node, CollateExpr):
+        inner = coerce(node.argument, target, context, form)
+        return CollateExpr(target, inner, node.collation) if types()[target].collation else inner
+    if node.type == UNKNOWN:
+        return CoerceViaIO(target, node, -1, form)
+    path, function = pathway(target, node.type, context)
+    match path:
+        case Path.FUNC:
+            return FuncExpr(target, function, functions()[function].name, (node,), form)
+        case Path.ARRAY:
+            return ArrayCoerceExpr(target, node, -1, form)
+        case Path.IO:
+            return CoerceViaIO(target, node, -1, form)
+        case Path.RELABEL:
+            return RelabelType(target, node, -1, form)
+    raise CannotCoerce(f"cannot cast type {type_name(node.type)} to {type_name(target)}")
+
+
+def _typed_parameter(node: Param, target: int) -> Node:
+    """variable_coerce_param_hook: it takes the type that is wanted first."""
+    known = node.types.setdefault(node.number, target)
+    if known != target:
+        raise AmbiguousParameter(
+            f"inconsistent types deduced for parameter ${node.number}",
+            detail=f"{type_name(known)} versus {type_name(target)}",
+        )
+    return replace(node, type=target)
+
+
+def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) -> Node:
+    """coerce_type_typmod: the length coercion, or a label where there is nothing to do."""
+    if typmod == typmod_of(node):
+        return node
+    if hide:
+        node = _hidden(node)
+    cast = casts().get((target, target))
+    if typmod >= 0 and element(target):
+        return ArrayCoerceExpr(target, node, typmod, form)
+    if typmod >= 0 and cast is not None and cast.function:
+        name = functions()[cast.function].name
+        return FuncExpr(target, cast.function, name, (node,), form, typmod)
+    return _relabelled(node, target, typmod, form)
+
+
+def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
+    """applyRelabelType: a label on a label is one, a constant takes the label itself."""
+    while isinstance(node, RelabelType):
+        node = node.argument
+    if isinstance(node, Const):
+        return Const(target, node.text, typmod)
+    if node.type == target and typmod_of(node) == typmod:
+        return node
+    return RelabelType(target, node, typmod, form)
+
+
+def _hidden(node: Node) -> Node:
+    """hide_coercion_node."""
+    if isinstance(node, FuncExpr | RelabelType | CoerceViaIO | ArrayCoerceExpr):
+        return replace(node, form=Form.IMPLICIT)
+    return node

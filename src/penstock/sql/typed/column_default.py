@@ -1,0 +1,151 @@
+"""The default of a column: its type, and the value that it gives (heap.c, cookDefault).
+
+In: a default as ``default_grammar`` keeps it, the column's type. Out: PostgreSQL's error where the
+column cannot have it, or the value in PostgreSQL's text, coerced as by an assignment. A constant
+is worth the same wherever it is used, so there is one place that computes it. As in PostgreSQL, a
+value that does not fit (22001, 22003) is an error of whoever uses the default, not of its
+definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.sql.builtin.type_cache import types
+from penstock.sql.grammar.default_grammar import BOOLEANS, NOW, default_text
+from penstock.sql.text.array_literals import join_array, split_array
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.coercion import element, to_target
+from penstock.sql.typed.expression_analysis import number
+from penstock.sql.typed.fitting import fitted, rounded
+from penstock.sql.typed.json_literals import read_json, read_jsonb
+from penstock.sql.typed.literals import REG_TYPES, canonical
+from penstock.sql.typed.primnodes import (
+    UNKNOWN,
+    ArrayCoerceExpr,
+    CoerceViaIO,
+    Const,
+    Form,
+    FuncExpr,
+    Node,
+    RelabelType,
+)
+from penstock.sqlstate import NumericValueOutOfRange
+
+_DATATYPE_MISMATCH: Final = "42804"
+_BOOL, _INT8, _INT2, _INT4, _TEXT, _OID = 16, 20, 21, 23, 25, 26
+_FLOAT4, _FLOAT8, _BPCHAR, _VARCHAR = 700, 701, 1042, 1043
+_DATE, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1082, 1114, 1184, 1700
+_STRINGS: Final = frozenset({_TEXT, _BPCHAR, _VARCHAR})
+_BITS: Final = {_INT2: 16, _INT4: 32, _INT8: 64}
+_OIDS: Final = 1 << 32
+_WORDS: Final = {"t": "true", "f": "false"}
+_READERS: Final[dict[int, Callable[[str], str]]] = {114: read_json, 3802: read_jsonb}
+"""Types whose constants no expression has, but a default may be."""
+
+
+def check_default(column: str, default: str, type_oid: int, typmod: int) -> None:
+    """Raises PenstockError (42804, 22P02, ...), FeatureNotSupported for types whose values we do
+    not read."""
+    _cooked(column, default, type_oid, typmod, None)
+
+
+def coerced_default(
+    column: str, default: str, type_oid: int, typmod: int, now: datetime | None = None
+) -> str | None:
+    """The value in its type's text. ``now``: what now() gives; it may be None for a constant.
+
+    Raises PenstockError (22001, 22003, ...), and as ``check_default``.
+    """
+    if type_oid not in types():  # an enum, where no statement is executed
+        return default_text(default)
+    return _value(_cooked(column, default, type_oid, typmod, now))
+
+
+def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime | None) -> Node:
+    """The default with its coercions."""
+    given = _constant(default, now)
+    reader = _READERS.get(type_oid)
+    if reader is not None and given.type == UNKNOWN:
+        return Const(type_oid, reader(given.text or ""))
+    if type_oid in REG_TYPES:
+        raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
+    found = to_target(given, type_oid, typmod, "a", Form.IMPLICIT)
+    if found is None:
+        raise PenstockError(
+            f'column "{column}" is of type {type_name(type_oid)} but default expression is of type '
+            f"{type_name(given.type)}",
+            hint="You will need to rewrite or cast the expression.",
+            sqlstate=_DATATYPE_MISMATCH,
+        )
+    return found
+
+
+def _constant(default: str, now: datetime | None) -> Const:
+    """make_const"""
+    text = default_text(default, now)
+    if default.startswith("'"):
+        return Const(UNKNOWN, text)
+    if default == NOW:
+        return Const(_TIMESTAMPTZ, text)
+    if default in BOOLEANS:
+        return Const(_BOOL, text)
+    return number(text.replace("_", ""))
+
+
+def _in_range(whole: str, type_oid: int) -> bool:
+    half = 1 << _BITS[type_oid] - 1
+    return -half <= int(whole) < half
+
+
+def _value(node: Node) -> str | None:
+    """What the coercions of a constant give."""
+    match node:
+        case Const():
+            return node.text
+        case RelabelType(type_oid, argument):
+            text = _value(argument)
+            return text if type_oid != _OID or text is None else str(int(text) % _OIDS)
+        case CoerceViaIO(type_oid, argument):
+            text = _value(argument)
+            return None if text is None else canonical(text, type_oid)
+        case ArrayCoerceExpr():
+            return _array(node)
+        case FuncExpr(arguments=(argument,)):
+            text = _value(argument)
+            if text is None:
+                return None
+            if argument.type == node.type:
+                return fitted(text, node.type, node.typmod)
+            return _converted(text, argument.type, node.type)
+    raise FeatureNotSupported("such a default is not supported")
+
+
+def _array(node: ArrayCoerceExpr) -> str | None:
+    text, item = _value(node.argument), element(node.type)
+    if text is None or element(node.argument.type) != item:
+        raise FeatureNotSupported("such a default is not supported")
+    items = split_array(text)
+    return join_array([i if i is None else fitted(i, item, node.typmod) for i in items])
+
+
+def _converted(text: str, source: int, target: int) -> str:
+    """A cast by a function, of the types that constants have."""
+    if target in _BITS:
+        whole = rounded(text, 0)
+        if not _in_range(whole, target):
+            raise NumericValueOutOfRange(f"{type_name(target)} out of range")
+        return whole
+    if target in (_NUMERIC, _FLOAT4, _FLOAT8):
+        return canonical(text, target)
+    if source == _BOOL and target in _STRINGS:
+        return _WORDS[text]
+    if source == _TIMESTAMPTZ and target in (_TIMESTAMP, _DATE):
+        return canonical(text, target)
+    raise FeatureNotSupported(
+        f"a default of type {type_name(source)} is not supported for a column of type "
+        f"{type_name(target)}"
+    )

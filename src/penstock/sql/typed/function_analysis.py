@@ -1,0 +1,120 @@
+"""Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
+
+In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion where the name is a type's;
+of any call the function that it means. Where aggregates may be is left to ``query``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import FeatureNotSupported, PenstockError, WrongObjectType
+from penstock.sql.builtin import Function, functions, functions_by_name
+from penstock.sql.builtin.type_cache import named_type
+from penstock.sql.grammar.expressions import FuncCall
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.candidates import find_function
+from penstock.sql.typed.coercion import Path, coerce, pathway
+from penstock.sql.typed.operator_analysis import coerced
+from penstock.sql.typed.primnodes import UNKNOWN, Const, Form, FuncExpr, Node
+from penstock.sqlstate import GroupingError, InvalidSchemaName, UndefinedFunction, WindowingError
+
+FUNCTION, AGGREGATE, WINDOW = "f", "a", "w"
+_HINT: Final = (
+    "No function matches the given name and argument types. "
+    "You might need to add explicit type casts."
+)
+
+
+def call(
+    raw: FuncCall, arguments: Sequence[Node], clause: str = "WHERE", *, sets: bool = False
+) -> Node:
+    """The typed call of a plain function. ``clause``: where it stands, in which there are no
+    aggregates; ``sets``: it may return them. Raises 42883, 42725, 42803, 42809, 42P20, 0A000."""
+    name = function_name(raw)
+    if len(arguments) == 1 and _exact(name, [arguments[0].type]) is None:
+        coercion = _as_coercion(name, arguments[0])
+        if coercion is not None:
+            _check_decorations(raw, name, FUNCTION)
+            return coercion
+    function, nodes, result = found_function(raw, arguments)
+    if function.kind in (AGGREGATE, WINDOW):
+        raise not_allowed(raw, clause)
+    if function.returns_set and not sets:
+        raise FeatureNotSupported(f"set-returning functions are not allowed in {clause}")
+    form = Form.SQL if raw.sql_syntax else Form.CALL
+    return FuncExpr(result, function.oid, name, nodes, form)
+
+
+def function_name(raw: FuncCall) -> str:
+    """Without a schema, which pg_catalog alone would be. Raises PenstockError (3F000)."""
+    if len(raw.name) > 1:
+        raise InvalidSchemaName(f'schema "{raw.name[0]}" does not exist')
+    return raw.name[0]
+
+
+def found_function(
+    raw: FuncCall, arguments: Sequence[Node]
+) -> tuple[Function, tuple[Node, ...], int]:
+    """The function of any kind, its coerced arguments, its result (func_get_detail). Raises
+    PenstockError (42883, 42725, 42809)."""
+    name = function_name(raw)
+    wanted = [argument.type for argument in arguments]
+    found = find_function(name, wanted, variadic=raw.variadic)
+    if found is None:
+        shown = ", ".join(type_name(oid) for oid in wanted)
+        raise UndefinedFunction(f"function {name}({shown}) does not exist", hint=_HINT)
+    function = functions()[found.row.oid]
+    _check_decorations(raw, name, function.kind)
+    if function.kind == AGGREGATE and not arguments and not raw.star:
+        raise WrongObjectType(f"{name}(*) must be used to call a parameterless aggregate function")
+    return function, *coerced(tuple(arguments), found.arguments, function.result)
+
+
+def not_allowed(raw: FuncCall, clause: str) -> PenstockError:
+    """An aggregate or window function where none may be."""
+    if raw.over is None:
+        return GroupingError(f"aggregate functions are not allowed in {clause}")
+    return WindowingError(f"window functions are not allowed in {clause}")
+
+
+def kinds(name: str) -> frozenset[str]:
+    """Which kinds of functions have a name (prokind)."""
+    return frozenset(function.kind for function in functions_by_name().get(name, ()))
+
+
+def _exact(name: str, wanted: list[int]) -> Function | None:
+    for function in functions_by_name().get(name, ()):
+        if function.arguments == tuple(wanted):
+            return function
+    return None
+
+
+def _as_coercion(name: str, argument: Node) -> Node | None:
+    """func_get_detail: ``int8(x)`` is a cast where there is no such function."""
+    type_ = named_type(name)
+    if type_ is None:
+        return None
+    if isinstance(argument, Const) and argument.type == UNKNOWN:
+        return coerce(argument, type_.oid, "e", Form.EXPLICIT)
+    if pathway(type_.oid, argument.type, "e")[0] is Path.RELABEL:
+        return coerce(argument, type_.oid, "e", Form.EXPLICIT)
+    return None
+
+
+def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
+    """What only aggregates and window functions have."""
+    if kind == WINDOW and raw.over is None:
+        raise WrongObjectType(f"window function {name} requires an OVER clause")
+    if kind in (AGGREGATE, WINDOW):
+        return
+    for given, word, what in (
+        (raw.star, f"{name}(*)", "an aggregate function"),
+        (raw.distinct, "DISTINCT", "an aggregate function"),
+        (raw.order, "ORDER BY", "an aggregate function"),
+        (raw.filter, "FILTER", "an aggregate function"),
+        (raw.over, "OVER", "a window function nor an aggregate function"),
+    ):
+        if given:
+            raise WrongObjectType(f"{word} specified, but {name} is not {what}")

@@ -1,0 +1,208 @@
+"""Operators of raw expressions to typed ones (parse_oper.c, transformAExpr... of parse_expr.c).
+
+In: a raw operator expression and who transforms its operands. Out: typed nodes; IN becomes ANY over
+an array, BETWEEN two comparisons, a comparison with NULL by DISTINCT a test.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from penstock.errors import WrongObjectType
+from penstock.sql.grammar.expressions import (
+    ABool,
+    AConst,
+    AExpr,
+    AExprKind,
+    BoolOp,
+    ConstKind,
+    Expression,
+)
+from penstock.sql.typed.candidates import find_operator
+from penstock.sql.typed.coercion import (
+    POLYMORPHIC,
+    array_of,
+    can_coerce,
+    coerce,
+    common_type,
+    concrete,
+    element,
+    resolve_polymorphic,
+    to_boolean,
+    to_common_type,
+)
+from penstock.sql.typed.primnodes import (
+    BOOL,
+    UNKNOWN,
+    ArrayExpr,
+    BoolExpr,
+    DistinctExpr,
+    Form,
+    Node,
+    NullIfExpr,
+    NullTest,
+    OpExpr,
+    ScalarArrayOpExpr,
+    Var,
+    children,
+)
+from penstock.sqlstate import DatatypeMismatch
+
+_NULL: Final = AConst(ConstKind.NULL)
+
+
+class Transforms(Protocol):
+    """Who makes typed trees of operands."""
+
+    def transform(self, raw: Expression) -> Node: ...
+
+
+def transform_operator(analysis: Transforms, raw: AExpr) -> Node:
+    """The typed tree of an operator expression."""
+    if isinstance(raw.right, tuple):
+        if raw.kind is AExprKind.IN:
+            return _in(analysis, raw)
+        return analysis.transform(_between(raw))
+    assert raw.left is not None or raw.kind is AExprKind.OP
+    right_raw = raw.right
+    match raw.kind:
+        case AExprKind.DISTINCT | AExprKind.NOT_DISTINCT:
+            return _distinct(analysis, raw, right_raw)
+        case AExprKind.NULLIF:
+            assert raw.left is not None
+            return _null_if(analysis.transform(raw.left), analysis.transform(right_raw))
+        case AExprKind.OP_ANY | AExprKind.OP_ALL:
+            assert raw.left is not None
+            left, right = analysis.transform(raw.left), analysis.transform(right_raw)
+            return _scalar_array(raw.operator, left, right, raw.kind is AExprKind.OP_ANY)
+    left_node = None if raw.left is None else analysis.transform(raw.left)
+    return make_operator(raw.operator, left_node, analysis.transform(right_raw))
+
+
+def make_operator(name: str, left: Node | None, right: Node) -> OpExpr:
+    """make_op: the operator found, its arguments coerced. Raises 42883, 42725."""
+    operator = find_operator(name, left.type if left else None, right.type)
+    nodes = (right,) if left is None else (left, right)
+    declared = (operator.right,) if left is None else (operator.left, operator.right)
+    arguments, result = coerced(nodes, declared, operator.result)
+    return OpExpr(result, operator.oid, operator.function, name, arguments)
+
+
+def coerced(
+    nodes: tuple[Node, ...], declared: tuple[int, ...], result: int
+) -> tuple[tuple[Node, ...], int]:
+    """Arguments as a function declares them, and what it returns (make_fn_arguments)."""
+    resolved = resolve_polymorphic([node.type for node in nodes], declared)
+    if resolved is None:
+        raise DatatypeMismatch(
+            "could not determine polymorphic type because input has type unknown",
+        )
+    arguments = tuple(
+        coerce(node, concrete(target, resolved), "i", Form.IMPLICIT)
+        for node, target in zip(nodes, declared, strict=True)
+    )
+    return arguments, concrete(result, resolved)
+
+
+def _distinct(analysis: Transforms, raw: AExpr, right_raw: Expression) -> Node:
+    assert raw.left is not None
+    negated = raw.kind is AExprKind.NOT_DISTINCT
+    if right_raw == _NULL:
+        return NullTest(BOOL, analysis.transform(raw.left), not negated)
+    if raw.left == _NULL:
+        return NullTest(BOOL, analysis.transform(right_raw), not negated)
+    made = make_operator("=", analysis.transform(raw.left), analysis.transform(right_raw))
+    _require_boolean(made, "IS DISTINCT FROM")
+    node = DistinctExpr(BOOL, made.oid, made.function, made.name, made.arguments)
+    return BoolExpr(BOOL, BoolOp.NOT, (node,)) if negated else node
+
+
+def _null_if(left: Node, right: Node) -> Node:
+    made = make_operator("=", left, right)
+    _require_boolean(made, "NULLIF")
+    type_ = made.arguments[0].type
+    return NullIfExpr(type_, made.oid, made.function, made.name, made.arguments)
+
+
+def _require_boolean(node: OpExpr, construct: str) -> None:
+    if node.type != BOOL:
+        raise DatatypeMismatch(f"{construct} requires = operator to yield boolean")
+
+
+def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
+    """make_scalar_array_op."""
+    item = UNKNOWN if right.type == UNKNOWN else element(right.type)
+    if not item:
+        raise WrongObjectType("op ANY/ALL (array) requires array on right side")
+    operator = find_operator(name, left.type, item)
+    if operator.result != BOOL:
+        raise WrongObjectType("op ANY/ALL (array) requires operator to yield boolean")
+    resolved = resolve_polymorphic((left.type, item), (operator.left, operator.right))
+    if resolved is None or (operator.right in POLYMORPHIC and element(item)):
+        raise DatatypeMismatch(
+            "could not determine polymorphic type because input has type unknown",
+        )
+    left = coerce(left, concrete(operator.left, resolved), "i", Form.IMPLICIT)
+    right = coerce(right, array_of(concrete(operator.right, resolved)), "i", Form.IMPLICIT)
+    return ScalarArrayOpExpr(BOOL, operator.oid, operator.function, name, (left, right), any_)
+
+
+def _in(analysis: Transforms, raw: AExpr) -> Node:
+    """transformAExprIn: constants go into an array, columns are compared one by one."""
+    assert raw.left is not None and isinstance(raw.right, tuple)
+    left = analysis.transform(raw.left)
+    items = [analysis.transform(item) for item in raw.right]
+    constants = [item for item in items if not contains_var(item)]
+    any_ = raw.operator == "="
+    result: Node | None = None
+    if len(constants) > 1:
+        type_ = common_type([left.type, *(item.type for item in constants)])
+        fits = type_ is not None and all(
+            can_coerce([node.type], [type_]) for node in (left, *constants)
+        )
+        if type_ is not None and fits and array_of(type_):
+            elements = tuple(to_common_type(item, type_, "IN") for item in constants)
+            array = ArrayExpr(array_of(type_), elements)
+            result = _scalar_array(raw.operator, left, array, any_)
+            items = [item for item in items if contains_var(item)]
+    for item in items:
+        compared = to_boolean(make_operator(raw.operator, left, item), "IN")
+        operator = BoolOp.OR if any_ else BoolOp.AND
+        result = compared if result is None else BoolExpr(BOOL, operator, (result, compared))
+    assert result is not None
+    return result
+
+
+def contains_var(node: Node) -> bool:
+    """Whether a column is in it (contain_vars_of_level)."""
+    return isinstance(node, Var) or any(contains_var(child) for child in children(node))
+
+
+def _between(raw: AExpr) -> Expression:
+    """transformAExprBetween: comparisons joined by AND and OR."""
+    assert raw.left is not None and isinstance(raw.right, tuple)
+    value, (low, high) = raw.left, raw.right
+
+    def both(first: Expression, second: Expression) -> Expression:
+        return ABool(
+            BoolOp.AND,
+            (
+                AExpr(AExprKind.OP, ">=", value, first),
+                AExpr(AExprKind.OP, "<=", value, second),
+            ),
+        )
+
+    def either(first: Expression, second: Expression) -> Expression:
+        return ABool(
+            BoolOp.OR,
+            (AExpr(AExprKind.OP, "<", value, first), AExpr(AExprKind.OP, ">", value, second)),
+        )
+
+    match raw.kind:
+        case AExprKind.BETWEEN:
+            return both(low, high)
+        case AExprKind.NOT_BETWEEN:
+            return either(low, high)
+        case AExprKind.BETWEEN_SYM:
+            return ABool(BoolOp.OR, (both(low, high), both(high, low)))
+    return ABool(BoolOp.AND, (either(low, high), either(high, low)))

@@ -1,0 +1,286 @@
+"""Value expressions with their types: what is executed (primnodes.h).
+
+In: what ``expression_analysis`` resolved. Out: frozen nodes with PostgreSQL's names. ``type`` is an
+oid of pg_type, ``typmod`` its modifier or -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Final
+
+from penstock.sql.grammar.expressions import BoolOp
+
+BOOL: Final = 16
+INT4: Final = 23
+TEXT: Final = 25
+UNKNOWN: Final = 705
+
+
+class Form(Enum):
+    """CoercionForm: how a function or coercion was written."""
+
+    CALL = "call"
+    SQL = "sql"
+    EXPLICIT = "explicit"
+    IMPLICIT = "implicit"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Any typed expression."""
+
+    type: int
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Node):
+    """A column. ``system``: ctid, xmin and the like, or the whole row.
+
+    ``relation``: which entry of a query's range table; "" where there is only one table.
+    """
+
+    name: str
+    typmod: int = -1
+    system: bool = False
+    relation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Node):
+    """A constant. ``text``: what the type's output function prints, None for NULL."""
+
+    text: str | None
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Param(Node):
+    """``$number``. ``types``: of the statement's parameters, as far as they are known."""
+
+    number: int
+    types: dict[int, int] = field(compare=False, repr=False, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptingRef(Node):
+    """An element of an array."""
+
+    array: Node
+    index: Node
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelect(Node):
+    """A field of a row."""
+
+    argument: Node
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FuncExpr(Node):
+    """A function call; of a coercion only the value is in ``arguments``."""
+
+    oid: int
+    name: str
+    arguments: tuple[Node, ...]
+    form: Form = Form.CALL
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OpExpr(Node):
+    """An operator of one or two arguments; ``function``: oid in pg_proc."""
+
+    oid: int
+    function: int
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctExpr(OpExpr):
+    """IS DISTINCT FROM."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullIfExpr(OpExpr):
+    """NULLIF; ``type`` is that of the first argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArrayOpExpr(OpExpr):
+    """``a op ANY (array)``, with ``any`` False ALL."""
+
+    any: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BoolExpr(Node):
+    """AND, OR, NOT."""
+
+    operator: BoolOp
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coercion(Node):
+    """What the three coercions without a function have in common."""
+
+    argument: Node
+    typmod: int = -1
+    form: Form = Form.IMPLICIT
+
+
+@dataclass(frozen=True, slots=True)
+class RelabelType(Coercion):
+    """A cast that changes no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoerceViaIO(Coercion):
+    """A cast by the output and input functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCoerceExpr(Coercion):
+    """A cast of every element."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollateExpr(Node):
+    """COLLATE."""
+
+    argument: Node
+    collation: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseWhen(Node):
+    """One branch of CASE."""
+
+    condition: Node
+    result: Node
+
+
+@dataclass(frozen=True, slots=True)
+class CaseExpr(Node):
+    """CASE. With ``argument``, the conditions have a CaseTestExpr at their left."""
+
+    argument: Node | None
+    whens: tuple[CaseWhen, ...]
+    default: Node
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTestExpr(Node):
+    """The argument of the CASE around it."""
+
+    typmod: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayExpr(Node):
+    """ARRAY[...]."""
+
+    elements: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoalesceExpr(Node):
+    """COALESCE."""
+
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MinMaxExpr(Node):
+    """GREATEST or LEAST."""
+
+    greatest: bool
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest(Node):
+    """IS [NOT] NULL."""
+
+    argument: Node
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanTest(Node):
+    """IS [NOT] TRUE | FALSE | UNKNOWN; ``test``: the words behind IS."""
+
+    argument: Node
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode(Node):
+    """A kind of expression that nobody here evaluates: a subquery, CURRENT_USER.
+
+    ``mutable``: it depends on the session or the time.
+    """
+
+    name: str
+    mutable: bool = False
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below, in the order of PostgreSQL's expression_tree_walker."""
+    found: list[Node] = []
+    for each in fields(node):
+        value = getattr(node, each.name)
+        if isinstance(value, Node):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [item for item in value if isinstance(item, Node)]
+    return tuple(found)
+
+
+def column_names(node: Node) -> frozenset[str]:
+    """Names of the columns that an expression over one table uses."""
+    own = {node.name} if isinstance(node, Var) else set()
+    return frozenset(own).union(*map(column_names, children(node)))
+
+
+def substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """The expression with values in the place of its columns (ReplaceVarsFromTargetList)."""
+    if isinstance(node, Var):
+        return values[node.name]
+    changed: dict[str, object] = {}
+    for each in fields(node):
+        value = getattr(node, each.name)
+        if isinstance(value, Node):
+            changed[each.name] = substituted(value, values)
+        elif isinstance(value, tuple):
+            changed[each.name] = tuple(
+                substituted(item, values) if isinstance(item, Node) else item for item in value
+            )
+    return replace(node, **changed)  # type: ignore[arg-type]
+
+
+def typmod_of(node: Node) -> int:
+    """exprTypmod: the modifier that a value surely has, or -1."""
+    if isinstance(node, CollateExpr):
+        return typmod_of(node.argument)
+    if isinstance(node, CoalesceExpr | MinMaxExpr):
+        return _common(node.type, node.arguments)
+    if isinstance(node, CaseExpr):
+        return _common(node.type, (node.default, *(when.result for when in node.whens)))
+    if isinstance(node, NullIfExpr):
+        return typmod_of(node.arguments[0])
+    if isinstance(node, ArrayExpr):
+        first = node.elements[0] if node.elements else None
+        return -1 if first is None else _common(first.type, node.elements)
+    return int(getattr(node, "typmod", -1))
+
+
+def _common(type_: int, nodes: tuple[Node, ...]) -> int:
+    typmods = {typmod_of(node) if node.type == type_ else -1 for node in nodes}
+    return typmods.pop() if len(typmods) == 1 else -1

@@ -1,0 +1,249 @@
+"""Expressions of queries: columns of several relations, subqueries, aggregates (parse_expr.c).
+
+In: raw expressions, a scope, and the clause in which they stand. Out: typed nodes. What has one
+table only, such as row filters, uses ``ExpressionAnalysis`` as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import (
+    FeatureNotSupported,
+    SqlSyntaxError,
+    UndefinedObject,
+    WrongObjectType,
+)
+from penstock.sql.grammar.expressions import (
+    ARow,
+    ColumnRef,
+    Expression,
+    FuncCall,
+    Indirection,
+    ParamRef,
+    SortBy,
+    SqlValueFunction,
+    Subscript,
+    WindowDef,
+)
+from penstock.sql.grammar.parsenodes import ASubLink, SubLinkKind
+from penstock.sql.text.limits import MAX_PARAMETERS
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.aggregate_analysis import aggregate, window
+from penstock.sql.typed.coercion import array_of, element, to_boolean, to_target
+from penstock.sql.typed.expression_analysis import ExpressionAnalysis
+from penstock.sql.typed.function_analysis import (
+    AGGREGATE,
+    WINDOW,
+    call,
+    function_name,
+    kinds,
+    not_allowed,
+)
+from penstock.sql.typed.grouping import contains_subquery, relations_of
+from penstock.sql.typed.operator_analysis import make_operator
+from penstock.sql.typed.primnodes import (
+    BOOL,
+    INT4,
+    UNKNOWN,
+    FieldSelect,
+    Form,
+    FuncExpr,
+    Node,
+    Param,
+    SubscriptingRef,
+    Var,
+    typmod_of,
+)
+from penstock.sql.typed.query_nodes import SessionValue, SortKey, SubLink
+from penstock.sql.typed.scope import Scope
+from penstock.sql.typed.statement import Relations
+from penstock.sqlstate import (
+    DatatypeMismatch,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedParameter,
+)
+
+_OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
+"""Functions of the session without arguments."""
+RECORD: Final = 2249
+FUNCTIONS_IN_FROM: Final = "functions in FROM"
+_SETS: Final = ("SELECT", FUNCTIONS_IN_FROM)
+"""Clauses in which functions may return sets."""
+_EXPANDARRAY: Final = ("information_schema", "_pg_expandarray")
+SUBLINK_COLUMN: Final = "subquery"
+"""The relation of the Var that stands for a subquery's column in a test."""
+
+
+class QueryExpressions(ExpressionAnalysis):
+    """Of one query. ``clause``: as messages name it; ``windows``: of its WINDOW clause."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        relations: Relations,
+        clause: str,
+        *,
+        aggregates: bool = False,
+        windows: dict[str, WindowDef] | None = None,
+        in_windows: bool = False,
+    ) -> None:
+        super().__init__({}, "")
+        self._scope = scope
+        self._relations = relations
+        self.clause = clause
+        self._aggregates = aggregates
+        self._windows = windows or {}
+        self._in_windows = in_windows
+
+    def transform(self, raw: Expression) -> Node:
+        """The typed tree of a raw one. Raises PenstockError."""
+        match raw:
+            case ColumnRef(fields):
+                return self._scope.resolve(fields)
+            case FuncCall():
+                return self._any_call(raw)
+            case ASubLink():
+                return self._subquery(raw)
+            case SqlValueFunction(name, typmod):
+                if typmod >= 0:
+                    raise FeatureNotSupported(f"{name.upper()}({typmod}) is not supported")
+                return SessionValue(super().transform(raw).type, name)
+            case ParamRef(number):
+                return self._parameter(number)
+            case Indirection(argument, steps=steps) if steps:
+                return self._indirected(self.transform(argument), steps)
+        return super().transform(raw)
+
+    def _parameter(self, number: int) -> Node:
+        types = self._relations.around.parameters
+        if types is None or not 1 <= number <= MAX_PARAMETERS:
+            raise UndefinedParameter(f"there is no parameter ${number}")
+        return Param(types.get(number, UNKNOWN), number, types)
+
+    def _indirected(self, node: Node, steps: Sequence[Subscript | str]) -> Node:
+        for step in steps:
+            if isinstance(step, str):
+                node = field_of(node, step)
+            else:
+                node = self._element_of(node, self.transform(step.index))
+        return node
+
+    def _element_of(self, node: Node, index: Node) -> Node:
+        type_ = element(node.type)
+        if not type_:
+            raise DatatypeMismatch(
+                f"cannot subscript type {type_name(node.type)} because it does not support"
+                " subscripting",
+            )
+        at = to_target(index, INT4, -1, "a", Form.IMPLICIT)
+        if at is None:
+            raise DatatypeMismatch("array subscript must have type integer")
+        return SubscriptingRef(type_, node, at)
+
+    def sort_key(self, raw: SortBy) -> SortKey:
+        """A key whose expression is over the scope's columns."""
+        return sort_key(raw, self.transform(raw.expression))
+
+    def _any_call(self, raw: FuncCall) -> Node:
+        if raw.name == _EXPANDARRAY:
+            return self._expanded_array(raw)
+        name = function_name(raw)
+        if not kinds(name) & {AGGREGATE, WINDOW}:
+            given = [self.transform(argument) for argument in raw.arguments]
+            node = call(raw, given, self.clause, sets=self.clause in _SETS)
+            return SessionValue(node.type, name) if name in _OF_SESSION else node
+        allowed = self._aggregates if raw.over is None else self._in_windows
+        if not allowed and (raw.over is not None or AGGREGATE in kinds(name)):
+            raise not_allowed(raw, self.clause)
+        arguments = tuple(self.transform(argument) for argument in raw.arguments)
+        order = tuple(self.sort_key(key) for key in raw.order)
+        filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
+        if filter_ is not None and contains_subquery(filter_):
+            raise FeatureNotSupported("a subquery in FILTER is not supported")
+        self._check_level(arguments)
+        function = aggregate(raw, arguments, order, filter_)
+        if raw.over is None:
+            return function
+        definition = self._definition(raw.over)
+        return window(
+            function,
+            definition,
+            tuple(self.transform(item) for item in definition.partition),
+            tuple(self.sort_key(key) for key in definition.order),
+            (self._optional(definition.start), self._optional(definition.end)),
+        )
+
+    def _expanded_array(self, raw: FuncCall) -> Node:
+        """information_schema._pg_expandarray: rows (x, n); the typmod says what x is."""
+        arguments = tuple(self.transform(argument) for argument in raw.arguments)
+        type_ = element(arguments[0].type) if len(arguments) == 1 else 0
+        if not type_:
+            shown = ", ".join(type_name(node.type) for node in arguments)
+            raise UndefinedFunction(f"function {'.'.join(_EXPANDARRAY)}({shown}) does not exist")
+        return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
+
+    def _check_level(self, arguments: tuple[Node, ...]) -> None:
+        """An aggregate of columns of the query around is that query's own."""
+        own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
+        used = {relation for node in arguments for relation in relations_of(node)}
+        if used and not used & own:
+            raise FeatureNotSupported("an aggregate of an outer query's columns is not supported")
+
+    def boolean(self, raw: Expression, clause: str) -> Node:
+        """A condition. Raises PenstockError (42804)."""
+        return to_boolean(self.transform(raw), clause)
+
+    def _optional(self, raw: Expression | None) -> Node | None:
+        return None if raw is None else self.transform(raw)
+
+    def _definition(self, raw: WindowDef) -> WindowDef:
+        if raw.refname is not None:
+            raise FeatureNotSupported("OVER with the name of another window is not supported")
+        if raw.name is None:
+            return raw
+        found = self._windows.get(raw.name)
+        if found is None:
+            raise UndefinedObject(f'window "{raw.name}" does not exist')
+        return found
+
+    def _subquery(self, raw: ASubLink) -> Node:
+        query = self._relations.analyze(raw.query, self._scope)
+        if raw.kind is SubLinkKind.EXISTS:
+            return SubLink(BOOL, raw.kind, query)
+        if isinstance(raw.test, ARow):
+            raise FeatureNotSupported("comparing a row with a subquery is not supported")
+        if len(query.columns) != 1:
+            raise SqlSyntaxError("subquery must return only one column")
+        (column,) = query.columns
+        if raw.kind is SubLinkKind.EXPR:
+            return SubLink(column.type, raw.kind, query)
+        if raw.kind is SubLinkKind.ARRAY:
+            return SubLink(array_of(column.type), raw.kind, query)
+        assert raw.test is not None
+        value = Var(column.type, "c1", column.typmod, relation=SUBLINK_COLUMN)
+        test = make_operator(raw.operator, self.transform(raw.test), value)
+        if test.type != BOOL:
+            raise DatatypeMismatch("operator must return type boolean, not another one")
+        return SubLink(BOOL, raw.kind, query, test)
+
+
+def field_of(node: Node, name: str) -> Node:
+    """``(row).field`` of what _pg_expandarray gives."""
+    if node.type != RECORD or typmod_of(node) < 0:
+        raise WrongObjectType(
+            f"column notation .{name} applied to type {type_name(node.type)}, which is not a "
+            "composite type",
+        )
+    types = {"x": typmod_of(node), "n": INT4}
+    if name not in types:
+        raise UndefinedColumn(f'could not identify column "{name}" in record data type')
+    return FieldSelect(types[name], node, name)
+
+
+def sort_key(raw: SortBy, node: Node) -> SortKey:
+    """NULLs are greater than all: last in ascending order."""
+    first = raw.descending if raw.nulls_first is None else raw.nulls_first
+    return SortKey(node, raw.descending, first)

@@ -1,0 +1,125 @@
+"""Which columns a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
+
+In: relations as they come into FROM. Out: the node that a reference means, or PostgreSQL's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.typed.expression_analysis import SYSTEM_COLUMNS
+from penstock.sql.typed.primnodes import Node
+from penstock.sqlstate import (
+    AmbiguousAlias,
+    AmbiguousColumn,
+    DuplicateAlias,
+    UndefinedColumn,
+    UndefinedTable,
+)
+
+Column = tuple[str, Node]
+"""(name, value)"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRelation:
+    """What a qualified reference can name. ``schema``: where it has no alias."""
+
+    name: str
+    schema: str | None
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """``columns``: what unqualified names and ``*`` mean, in order."""
+
+    relations: tuple[NamedRelation, ...] = ()
+    columns: tuple[Column, ...] = ()
+
+    def joined(self, other: Namespace) -> Namespace:
+        """Both, side by side. Raises DuplicateObject (42712)."""
+        return self.merged(other, (*self.columns, *other.columns))
+
+    def merged(self, other: Namespace, columns: tuple[Column, ...]) -> Namespace:
+        """Both, where a join gives ``columns``."""
+        known = {(relation.name, relation.schema) for relation in self.relations}
+        for relation in other.relations:
+            if (relation.name, relation.schema) in known:
+                raise DuplicateAlias(f'table name "{relation.name}" specified more than once')
+        return Namespace((*self.relations, *other.relations), columns)
+
+
+@dataclass
+class Scope:
+    """Of one query; ``parent``: of the query around it."""
+
+    parent: Scope | None = None
+    namespace: Namespace = field(default_factory=Namespace)
+
+    def resolve(self, fields: Sequence[str]) -> Node:
+        """Raises PenstockError (42702, 42703, 42P01)."""
+        *qualifier, name = fields
+        if len(qualifier) > 2:
+            raise FeatureNotSupported(
+                "cross-database references are not implemented: " + ".".join(fields)
+            )
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope._find(qualifier, name)
+            if found is not None:
+                return found
+            scope = scope.parent
+        if name in SYSTEM_COLUMNS:
+            raise FeatureNotSupported(f'system column "{name}" is not supported')
+        if qualifier:
+            raise UndefinedTable(f'missing FROM-clause entry for table "{qualifier[-1]}"')
+        if self._relations([name]):
+            raise FeatureNotSupported("whole rows are not supported in expressions")
+        raise _no_column(f'"{name}"')
+
+    def _find(self, qualifier: Sequence[str], name: str) -> Node | None:
+        if not qualifier:
+            return _only([node for known, node in self.namespace.columns if known == name], name)
+        relations = self._relations(qualifier)
+        if not relations:
+            return None
+        if len(relations) > 1:
+            raise AmbiguousAlias(f'table reference "{qualifier[-1]}" is ambiguous')
+        found = [node for known, node in relations[0].columns if known == name]
+        if not found and name in SYSTEM_COLUMNS:
+            raise FeatureNotSupported(f'system column "{name}" is not supported')
+        if not found:
+            raise _no_column(f"{qualifier[-1]}.{name}")
+        return _only(found, name)
+
+    def star(self, qualifier: Sequence[str]) -> tuple[Column, ...]:
+        """``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
+        if not qualifier:
+            if not self.namespace.relations and not self.namespace.columns:
+                raise SqlSyntaxError("SELECT * with no tables specified is not valid")
+            return self.namespace.columns
+        relations = self._relations(qualifier)
+        if not relations:
+            raise UndefinedTable(f'missing FROM-clause entry for table "{qualifier[-1]}"')
+        return relations[0].columns
+
+    def _relations(self, qualifier: Sequence[str]) -> list[NamedRelation]:
+        *schema, name = qualifier
+        return [
+            relation
+            for relation in self.namespace.relations
+            if relation.name == name and (not schema or relation.schema == schema[-1])
+        ]
+
+
+def _only(found: Sequence[Node], name: str) -> Node | None:
+    if len(found) > 1:
+        raise AmbiguousColumn(f'column reference "{name}" is ambiguous')
+    return found[0] if found else None
+
+
+def _no_column(shown: str) -> PenstockError:
+    return UndefinedColumn(f"column {shown} does not exist")

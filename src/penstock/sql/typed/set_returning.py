@@ -1,0 +1,72 @@
+"""Set-returning functions in a SELECT list (nodeProjectSet.c), as a relation in FROM.
+
+In: a raw SELECT. Out: the same rows by a SELECT whose list has plain values only. One call of
+generate_series as a whole item of the list is moved; which arguments it takes is FROM's rule. What
+PostgreSQL runs in lockstep, or after grouping, is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from penstock.errors import FeatureNotSupported
+from penstock.sql.grammar.expressions import ColumnRef, Expression, FuncCall, Indirection
+from penstock.sql.grammar.parsenodes import (
+    Alias,
+    RangeFunction,
+    RangeSubselect,
+    ResTarget,
+    SelectStmt,
+    Star,
+)
+
+SERIES: Final = "generate_series"
+_MOVED: Final = "generate_series of the SELECT list"
+"""A relation that no query names: it is longer than identifiers are written by people."""
+_SPREAD: Final = "rows of a function of the SELECT list"
+
+
+def is_set_returning(value: Expression | Star) -> bool:
+    """Whether an item of a SELECT list is a call of generate_series, and nothing else."""
+    return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
+
+
+def moved_to_from(raw: SelectStmt) -> SelectStmt:
+    """Raises FeatureNotSupported for several of them, and beside a star."""
+    found = [n for n, target in enumerate(raw.targets) if is_set_returning(target.value)]
+    if not found:
+        return raw
+    if len(found) > 1:
+        raise FeatureNotSupported("several set-returning functions in a list are not supported")
+    if any(isinstance(target.value, Star) for target in raw.targets):
+        raise FeatureNotSupported("a set-returning function beside * is not supported")
+    (position,) = found
+    target = raw.targets[position]
+    assert isinstance(target.value, FuncCall)
+    call = replace(target.value, name=(SERIES,))
+    plain = ResTarget(ColumnRef((_MOVED,)), target.name or SERIES)
+    targets = (*raw.targets[:position], plain, *raw.targets[position + 1 :])
+    return replace(raw, targets=targets, from_=(*raw.from_, RangeFunction(call, Alias(_MOVED))))
+
+
+def spread(raw: SelectStmt) -> SelectStmt:
+    """``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+    if len(raw.targets) != 1 or not isinstance(raw.targets[0].value, Indirection):
+        return raw
+    call, steps = raw.targets[0].value.argument, raw.targets[0].value.steps
+    if steps != ("*",) or not isinstance(call, FuncCall):
+        return raw
+    names = [f"argument {n}" for n, _ in enumerate(call.arguments, 1)]
+    inner = tuple(map(ResTarget, call.arguments, names))
+    below = RangeSubselect(replace(raw, targets=inner), Alias(_MOVED))
+    passed = tuple(ColumnRef((_MOVED, name)) for name in names)
+    over = RangeFunction(replace(call, arguments=passed), Alias(_SPREAD))
+    return SelectStmt(targets=(ResTarget(Star((_SPREAD,))),), from_=(below, over))
+
+
+def as_select(raw: SelectStmt) -> SelectStmt | None:
+    """VALUES of one row with such a function, which gives rows as a SELECT list does; or None."""
+    if len(raw.values) != 1 or not any(map(is_set_returning, raw.values[0])):
+        return None
+    return replace(raw, values=(), targets=tuple(map(ResTarget, raw.values[0])))

@@ -1,0 +1,51 @@
+"""What all queries of one statement share (ParseState of parse_node.h).
+
+In: who knows tables, views and functions in FROM, types of parameters. Out: the same for every part
+of the analysis, and names for relations that no two of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from penstock.sql.grammar.parsenodes import SelectStmt
+from penstock.sql.text.object_names import RangeVar
+from penstock.sql.typed.query_nodes import OutputColumn, Query
+from penstock.sql.typed.scope import Scope
+
+FindTable = Callable[[RangeVar], tuple[OutputColumn, ...]]
+"""The columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""
+
+
+class Analyze(Protocol):
+    """Who analyzes a query within another one."""
+
+    def __call__(self, raw: SelectStmt, parent: Scope | None = None, /) -> Query: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """``find_view``: the text of a view, "" of one without rows, None for what is no view.
+    ``functions``: those in FROM that have columns of their own. ``parameters``: types by number as
+    far as they are known, None where there can be no parameters."""
+
+    find_table: FindTable
+    find_view: Callable[[RangeVar], str | None] = lambda relation: None
+    functions: Mapping[str, tuple[OutputColumn, ...]] = field(default_factory=dict)
+    parameters: dict[int, int] | None = None
+
+
+class Relations:
+    """Of one statement."""
+
+    def __init__(self, around: Surroundings, analyze: Analyze) -> None:
+        self.around = around
+        self.analyze = analyze
+        self._numbers: Iterator[int] = count(1)
+
+    def name(self) -> str:
+        """One that no other relation has."""
+        return f"r{next(self._numbers)}"

@@ -1,0 +1,42 @@
+"""Which expressions may have another value for the same row (clauses.c, contain_mutable_functions).
+
+In: typed expressions. Out: verdicts, by the volatility that pg_proc gives functions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.sql.builtin import functions, functions_by_name, types
+from penstock.sql.typed.primnodes import CoerceViaIO, FuncExpr, Node, OpExpr, OtherNode, children
+
+_IMMUTABLE: Final = "i"
+_READ_BY_SETTINGS: Final = frozenset("DTA")
+"""Categories of types (dates and times, intervals, arrays) whose input functions are stable."""
+
+
+def calls_mutable_function(node: Node) -> bool:
+    """Whether this node itself calls a function, by name or operator, that is not immutable."""
+    match node:
+        case FuncExpr(oid=function) | OpExpr(function=function):
+            called = functions().get(function)
+            return called is None or called.volatility != _IMMUTABLE
+    return False
+
+
+def contains_mutable(node: Node) -> bool:
+    """Whether the expression depends on the session, the time or chance."""
+    if isinstance(node, OtherNode) and node.mutable:
+        return True
+    if isinstance(node, CoerceViaIO) and not _immutable_text(node.argument.type, node.type):
+        return True
+    return calls_mutable_function(node) or any(map(contains_mutable, children(node)))
+
+
+def _immutable_text(source: int, target: int) -> bool:
+    """Whether a cast by the text depends on nothing else; output functions are in pg_proc."""
+    name = types()[source].name
+    known = functions_by_name()
+    found = [*known.get(f"{name}out", ()), *known.get(f"{name}_out", ())]
+    printed = bool(found) and all(function.volatility == _IMMUTABLE for function in found)
+    return printed and types()[target].category not in _READ_BY_SETTINGS
