@@ -154,7 +154,7 @@ def test_our_checkpoint_keeps_vectors_and_markers(spark: SparkSession, tmp_path:
     seen = again(table)
     assert (seen.rows, seen.transaction_version(APP)) == (len(LEFT), 30)
     assert seen.schema == ACCOUNTS
-    jvm.clearCache()
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert spark_ids(spark, table) == LEFT == delta_rs_ids(table)
     spark.sql(f"delete from delta.`{table.uri}` where id = 0")
     assert spark_ids(spark, table) == LEFT[1:]
