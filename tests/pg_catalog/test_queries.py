@@ -210,6 +210,10 @@ ERRORS = [
     "SELECT oid FROM pg_class ORDER BY 2",
     "SELECT '{1'::int2[]",
     "SELECT x FROM generate_series(1, 2) AS s (y)",
+    "SELECT 1/0",
+    "SELECT oid % 0 FROM pg_class",
+    "SELECT 9223372036854775807 + 1",
+    "SELECT 1::int2 + 32767::int2",
 ]
 
 VERSIONS = (14, 16, 18)

@@ -50,9 +50,8 @@ from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
 from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
+from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sqlstate import (
-    CardinalityViolation,
-    DivisionByZero,
     GroupingError,
     InvalidTextRepresentation,
     OutOfMemory,
@@ -278,16 +277,13 @@ class CatalogDatabase:
             return OutOfMemory("out of memory")
         if SERIES_TOO_LONG in text:
             return FeatureNotSupported(SERIES_TOO_LONG)
-        if "Division by zero" in text:
-            return DivisionByZero("division by zero")
         if "GROUP BY" in text:
             return GroupingError(
                 "column must appear in the GROUP BY clause or be used in an aggregate function",
             )
-        if "More than one row returned by a subquery" in text:
-            return CardinalityViolation(
-                "more than one row returned by a subquery used as an expression"
-            )
+        known = postgres_error(text)
+        if known.sqlstate != PenstockError.default_sqlstate:
+            return known
         if isinstance(error, duckdb.ConversionException):
             return InvalidTextRepresentation("invalid input syntax")
         log.debug("catalog query failed in DuckDB: %s", error)
