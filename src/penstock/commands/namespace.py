@@ -19,11 +19,11 @@ from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import TEXT
 from penstock.sql import RangeVar
 
 UNDEFINED_TABLE = "42P01"
 UNDEFINED_SCHEMA = "3F000"
-_TEXT_OID = 25
 
 
 def warehouse_of(scope: Scope) -> Warehouse:
@@ -178,7 +178,7 @@ def _type_of(delta: object) -> tuple[int, int]:
     try:
         return pg_type(arrow_type(delta))
     except FeatureNotSupported:
-        return _TEXT_OID, -1
+        return TEXT, -1
 
 
 def names(columns: Sequence[TableColumn]) -> list[str]:

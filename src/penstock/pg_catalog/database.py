@@ -46,6 +46,7 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
 from penstock.pg_catalog.translation import Translation, translate
+from penstock.pgtypes.pg_type import RECORD
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
@@ -62,7 +63,6 @@ _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
 _INT2_ARRAY: Final = 1005
-_RECORD: Final = 2249
 _VIEWS: Final = frozenset(
     [
         "pg_aios",
@@ -345,7 +345,7 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
             column.name,
             column.type,
             pg_types()[column.type].length,
-            -1 if column.type == _RECORD else column.typmod,
+            -1 if column.type == RECORD else column.typmod,
         )
         for column in translation.columns
     )

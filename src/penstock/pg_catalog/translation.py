@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import SqlSyntaxError
-from penstock.pgtypes.pg_type import types
+from penstock.pgtypes.pg_type import TEXT, types
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import from_zero
 from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
-from penstock.sql.typed.primnodes import TEXT
 from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import Surroundings

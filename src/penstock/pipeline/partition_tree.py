@@ -18,6 +18,7 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.hash_functions import hashable
 from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import BOOL
 from penstock.pipeline.routing import (
     Bound,
     End,
@@ -38,7 +39,6 @@ from penstock.sql.grammar.partition_bound import (
     strategy_of,
 )
 
-_BOOL: Final = 16
 _NOWHERE: Final = -1
 
 
@@ -143,7 +143,7 @@ def _constant(column: Column, text: str) -> pa.Scalar:
     """As the type's input function reads it; what was written shorter, as Arrow does."""
     oid = _type_oid(column)
     try:
-        raw = text[:1] if oid == _BOOL else text
+        raw = text[:1] if oid == BOOL else text
         value = pgtypes.find(oid).text_value(raw.encode(), column.typmod)
         return pa.scalar(value, column.type)
     except (PenstockError, pa.ArrowException, ValueError):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
     Action,
     ColumnRow,
@@ -26,7 +27,9 @@ from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row
 from penstock.relation import AttGenerated
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
-from penstock.sql.to_duckdb.duckdb_values import BOOL, Value
+from penstock.sql.to_duckdb.duckdb_values import (
+    Value,
+)
 
 FILTERED = (Action.INSERT, Action.UPDATE, Action.DELETE)
 """TRUNCATE is never filtered."""

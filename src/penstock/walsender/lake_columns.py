@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,12 +26,11 @@ from penstock.lakehouse.schema import (
 )
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import TEXT
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import AttGenerated
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.typed.query_nodes import OutputColumn
-
-_TEXT: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def column_type(column: LakeColumn) -> tuple[int, int]:
 def sent_type(column: LakeColumn) -> tuple[int, int]:
     """Whose output and send functions print its values: an enum's are those of text."""
     oid, typmod = column_type(column)
-    return (_TEXT, -1) if is_enum(oid) else (oid, typmod)
+    return (TEXT, -1) if is_enum(oid) else (oid, typmod)
 
 
 def output_column(column: LakeColumn) -> OutputColumn:

@@ -10,21 +10,47 @@ import re
 from typing import Final
 
 from penstock.identifiers import quoted
-from penstock.pgtypes.pg_type import Type
+from penstock.pgtypes.pg_type import (
+    BIT,
+    BOOL,
+    BPCHAR,
+    FLOAT4,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    INTERVAL,
+    JSON,
+    NUMERIC,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    TIMETZ,
+    VARCHAR,
+    Type,
+)
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.text.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
 _VARHDRSZ: Final = 4
-_WITHOUT_MODIFIER: Final = frozenset((16, 20, 21, 23, 114, 700, 701))
-"""bool, int8, int2, int4, json, float4, float8: as format_type.c knows them"""
-_WITH_LENGTH: Final = frozenset((1042, 1043))
-_WITHOUT_LENGTH: Final = {1042: "bpchar", 1560: '"bit"'}
+_WITHOUT_MODIFIER: Final = frozenset(
+    (
+        BOOL,
+        INT8,
+        INT2,
+        INT4,
+        JSON,
+        FLOAT4,
+        FLOAT8,
+    )
+)
+"""as format_type.c knows them"""
+_WITH_LENGTH: Final = frozenset((BPCHAR, VARCHAR))
+_WITHOUT_LENGTH: Final = {BPCHAR: "bpchar", BIT: '"bit"'}
 """The names that mean any length; SQL's mean the length 1."""
-_TIMES: Final = frozenset((1083, 1114, 1184, 1266))
-_INTERVAL: Final = 1186
-_NUMERIC: Final = 1700
+_TIMES: Final = frozenset((TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ))
 _FULL_RANGE: Final = 0x7FFF
 _FULL_PRECISION: Final = 0xFFFF
 _YEAR, _MONTH, _DAY, _HOUR, _MINUTE, _SECOND = (1 << bit for bit in (2, 1, 3, 10, 11, 12))
@@ -98,11 +124,11 @@ def _modifier(type_: Type, typmod: int) -> str:
             return ""
         case oid if oid in _WITH_LENGTH:
             return f"({typmod - _VARHDRSZ})" if typmod > _VARHDRSZ else ""
-        case oid if oid == _NUMERIC:
+        case oid if oid == NUMERIC:
             packed = typmod - _VARHDRSZ
             scale = ((packed & 0x7FF) ^ 0x400) - 0x400
             return f"({packed >> 16 & 0xFFFF},{scale})" if packed >= 0 else ""
-        case oid if oid == _INTERVAL:
+        case oid if oid == INTERVAL:
             return _interval(typmod)
     return f"({typmod})"
 

@@ -10,14 +10,41 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
+from penstock.pgtypes.pg_type import (
+    ACLITEM,
+    ANYARRAY,
+    BPCHAR,
+    CHAR,
+    INET,
+    INT2VECTOR,
+    INT4,
+    INT8,
+    INTERVAL,
+    JSON,
+    JSONB,
+    NAME,
+    NUMERIC,
+    OID,
+    OIDVECTOR,
+    PG_DEPENDENCIES,
+    PG_LSN,
+    PG_MCV_LIST,
+    PG_NDISTINCT,
+    PG_NODE_TREE,
+    RECORD,
+    REG_TYPES,
+    TEXT,
+    UNKNOWN,
+    VARCHAR,
+    VOID,
+    XID,
+    XID8,
+    XML,
+)
 from penstock.sql.builtin import types
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.typed.coercion import array_of, element
-from penstock.sql.typed.literals import REG_TYPES
 from penstock.sql.typed.primnodes import (
-    INT4,
-    TEXT,
-    UNKNOWN,
     ArrayCoerceExpr,
     CoerceViaIO,
     Coercion,
@@ -29,16 +56,14 @@ from penstock.sql.typed.primnodes import (
     RelabelType,
     SubscriptingRef,
 )
-from penstock.sql.typed.query_nodes import OutputColumn, SessionValue, TableScan
+from penstock.sql.typed.query_nodes import OutputColumn, TableScan
 
-_CHAR, _NAME, _INT8, _NUMERIC, LSN, _RECORD = 18, 19, 20, 1700, 3220, 2249
-_VECTORS: Final = frozenset({22, 30})
-_INTEGERS: Final = frozenset({26, 28, 5069}) | REG_TYPES
-_TEXTS: Final = frozenset(
-    {_CHAR, 114, 142, 194, 869, 1033, 1186, 2277, 2278, 3361, 3402, 3802, 5017, UNKNOWN}
-)
-_STRINGS: Final = frozenset({TEXT, _NAME, 1042, 1043, _CHAR})
-_NAMED: Final = REG_TYPES | {LSN}
+_VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
+_INTEGERS: Final = frozenset({OID, XID, XID8}) | REG_TYPES
+_PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, INTERVAL, VOID, UNKNOWN})
+_TEXTS: Final = _PRINTED | {ANYARRAY, PG_NODE_TREE, PG_NDISTINCT, PG_DEPENDENCIES, PG_MCV_LIST}
+_STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
+_NAMED: Final = REG_TYPES | {PG_LSN}
 _LSN_TYPMOD: Final = (20 << 16) + 4
 
 _T = TypeVar("_T")
@@ -47,11 +72,11 @@ _T = TypeVar("_T")
 def held(oid: int) -> int:
     """The type that a value is computed in."""
     if oid in _INTEGERS:
-        return _INT8
+        return INT8
     if oid in _TEXTS:
         return TEXT
-    if oid == LSN:
-        return _NUMERIC
+    if oid == PG_LSN:
+        return NUMERIC
     item = element(oid)
     if item and (held(item) != item or oid in _VECTORS):
         return array_of(held(item))
@@ -71,7 +96,7 @@ def lowered(item: _T) -> _T:
         parts: Any = tuple(lowered(each) for each in item)
         return parts  # type: ignore[no-any-return]
     if isinstance(item, OutputColumn):
-        typmod = _LSN_TYPMOD if item.type == LSN else item.typmod
+        typmod = _LSN_TYPMOD if item.type == PG_LSN else item.typmod
         return replace(item, type=held(item.type), typmod=typmod)
     if isinstance(item, Node):
         return _node(item)  # type: ignore[no-any-return]
@@ -100,13 +125,13 @@ def _node(node: Node) -> Any:
         case CoerceViaIO(argument=argument):
             return _through_text(node, argument)
         case Coercion(argument=Const(text=text)) if node.type in REG_TYPES and text is not None:
-            return replace(_below(node), type=_INT8)
-        case FuncExpr(arguments=(argument,)) if node.type == _CHAR and argument.type in _STRINGS:
+            return replace(_below(node), type=INT8)
+        case FuncExpr(arguments=(argument,)) if node.type == CHAR and argument.type in _STRINGS:
             return FuncExpr(TEXT, 0, "left", (lowered(argument), Const(INT4, "1")))
         case FuncExpr(arguments=(argument,)) if (
             node.type in REG_TYPES and argument.type in _STRINGS and node.name == _name(node.type)
         ):
-            return _call(f"{node.name}in", _INT8, lowered(argument))
+            return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name="array_lower" | "array_upper", arguments=(array, _)):
             bound = replace(_below(node), oid=0)
             return replace(bound, name=f"{node.name} from 0") if from_zero(array) else bound
@@ -114,7 +139,7 @@ def _node(node: Node) -> Any:
             below = _below(node)
             index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
             return replace(below, type=held(node.type), index=index)
-        case FuncExpr(type=2249) | TableScan():
+        case FuncExpr() | TableScan() if isinstance(node, TableScan) or node.type == RECORD:
             return _below(node)
     return replace(_below(node), type=held(node.type))
 
@@ -124,10 +149,10 @@ def _constant(node: Const) -> Node:
     if node.text is None:
         return replace(node, type=type_, typmod=-1)
     if node.type in REG_TYPES:
-        return _call(f"{_name(node.type)}in", _INT8, Const(TEXT, node.text))
-    if node.type == LSN:
+        return _call(f"{_name(node.type)}in", INT8, Const(TEXT, node.text))
+    if node.type == PG_LSN:
         high, low = (int(half, 16) for half in node.text.split("/"))
-        return Const(_NUMERIC, str(high << 32 | low))
+        return Const(NUMERIC, str(high << 32 | low))
     if node.type in _VECTORS:
         return Const(type_, join_array(list(node.text.split())))
     return replace(node, type=type_)
@@ -150,6 +175,3 @@ def _name(oid: int) -> str:
 
 def _call(name: str, type_: int, argument: Node) -> Node:
     return FuncExpr(type_, 0, name, (argument,))
-
-
-__all__ = ["LSN", "SessionValue", "from_zero", "held", "lowered"]

@@ -11,6 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    INT4,
+    INT8,
+    INTEGERS,
+    NAME,
+    NUMERIC,
+    RECORD,
+    TEXT,
+    TIMESTAMPTZ,
+)
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
@@ -21,15 +32,7 @@ from penstock.sql.to_duckdb.duckdb_functions import output_text
 from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import (
-    BOOL,
-    INT4,
-    INT8,
-    INTEGERS,
-    NAME,
-    NUMERIC,
     STRINGS,
-    TEXT,
-    TIMESTAMPTZ,
     Value,
     array,
     duckdb_type,
@@ -63,7 +66,6 @@ from penstock.sql.typed.query_nodes import (
 )
 from penstock.sql.typed.set_returning import SERIES
 
-_RECORD: Final = 2249
 _LSN: Final = (20, 0)
 _LONGEST_SERIES: Final = 1_000_000
 SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
@@ -176,7 +178,7 @@ class CatalogCompiler(QueryCompiler):
                 f"list_transform(generate_series(1, len({list_.sql})), lambda i: "
                 f"{{'x': {list_.sql}[i], 'n': CAST(i AS INTEGER)}})"
             )
-            return Value(f"unnest({rows})", _RECORD)
+            return Value(f"unnest({rows})", RECORD)
         if node.name in self._functions:
             return replace(self._python(node.name, values), type=node.type)
         if node.name in self._table_functions:

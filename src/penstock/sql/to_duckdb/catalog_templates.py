@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidParameterValue
-from penstock.sql.to_duckdb.duckdb_values import BOOL, STRINGS, Value, refused
+from penstock.pgtypes.pg_type import BOOL
+from penstock.sql.to_duckdb.duckdb_values import (
+    STRINGS,
+    Value,
+    refused,
+)
 from penstock.sql.typed.coercion import element
 
 _TEMPLATES: Final = {

@@ -10,11 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.pgtypes.numeric import precision_and_scale
-from penstock.sql.builtin.type_cache import is_enum, types
-from penstock.sql.text.quoting import quote_literal, type_name
-from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
-from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
-from penstock.sql.to_duckdb.duckdb_values import (
+from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
     BYTEA,
@@ -24,14 +20,20 @@ from penstock.sql.to_duckdb.duckdb_values import (
     FLOATS,
     INT4,
     INTEGERS,
-    MAX_PRECISION,
     NAME,
     NUMERIC,
-    STRINGS,
     TEXT,
     TIMESTAMP,
     UUID,
     VARCHAR,
+)
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.quoting import quote_literal, type_name
+from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
+from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
+from penstock.sql.to_duckdb.duckdb_values import (
+    MAX_PRECISION,
+    STRINGS,
     Value,
     duckdb_type,
     refused,

@@ -11,11 +11,11 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, TIMESTAMP, TIMESTAMPTZ, VARCHAR
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import NumericValueOutOfRange, StringDataRightTruncation
 
-_BPCHAR, _VARCHAR, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1042, 1043, 1114, 1184, 1700
 _HEADER: Final = 4
 """VARHDRSZ, which modifiers of lengths and of numeric have added."""
 _MAX_DIGITS: Final = 140_000
@@ -26,13 +26,12 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 def fitted(text: str, type_oid: int, typmod: int) -> str:
     """Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers."""
-    match type_oid:
-        case 1042 | 1043:
-            return _string(text, type_oid, typmod - _HEADER)
-        case 1700:
-            return _numeric(text, typmod - _HEADER)
-        case 1114 | 1184:
-            return _timestamp(text, type_oid, typmod)
+    if type_oid in (BPCHAR, VARCHAR):
+        return _string(text, type_oid, typmod - _HEADER)
+    if type_oid == NUMERIC:
+        return _numeric(text, typmod - _HEADER)
+    if type_oid in (TIMESTAMP, TIMESTAMPTZ):
+        return _timestamp(text, type_oid, typmod)
     raise FeatureNotSupported(
         f"a default for a column of type {type_name(type_oid)} with a modifier is not supported"
     )
@@ -43,7 +42,7 @@ def _string(text: str, type_oid: int, length: int) -> str:
     if len(text) > length and text[length:].strip(" "):
         raise StringDataRightTruncation(f"value too long for type {type_name(type_oid)}({length})")
     text = text[:length]
-    return text.ljust(length) if type_oid == _BPCHAR else text
+    return text.ljust(length) if type_oid == BPCHAR else text
 
 
 def rounded(text: str, scale: int) -> str:
@@ -51,7 +50,7 @@ def rounded(text: str, scale: int) -> str:
     with localcontext() as context:
         context.prec = _MAX_DIGITS
         exact = Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-    return canonical(f"{exact:f}", _NUMERIC)
+    return canonical(f"{exact:f}", NUMERIC)
 
 
 def _numeric(text: str, packed: int) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from penstock.pgtypes.pg_type import NUMERIC
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
-_NUMERIC = 1700
 _SURROGATES = range(0xD800, 0xE000)
 
 
@@ -44,7 +44,7 @@ def _loaded(text: str) -> Any:
 def _printed(value: Any) -> str:
     match value:
         case _Number():
-            return canonical(value, _NUMERIC)
+            return canonical(value, NUMERIC)
         case str():
             return _string(value)
         case list():

@@ -16,13 +16,14 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
 from penstock.identifiers import truncated
+from penstock.pgtypes import pg_type
 from penstock.sql.builtin import Type
 from penstock.sql.builtin.type_cache import ENUM, types
 from penstock.sql.text.array_literals import read_array
 from penstock.sql.text.datetime_literals import read_date, read_timestamp
 from penstock.sql.text.limits import MAX_DIGITS
 from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.primnodes import UNKNOWN, Const
+from penstock.sql.typed.primnodes import Const
 from penstock.sqlstate import InvalidTextRepresentation, NumericValueOutOfRange
 
 _SPACE: Final = " \t\n\r\f\v"
@@ -40,8 +41,6 @@ _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 _TRUE: Final = ("true", "yes", "on", "1")
 _FALSE: Final = ("false", "no", "off", "0")
-REG_TYPES: Final = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
-"""regproc, regclass and the like: what a text names is found when it is run."""
 _SCIENTIFIC: Final = {"float4": (-5, 6), "float8": (-5, 15)}
 
 
@@ -258,30 +257,30 @@ def invalid(name: str, text: str) -> PenstockError:
 
 
 _READERS: Final[dict[int, Callable[[str], str]]] = {
-    16: _boolean,
-    17: _bytea,
-    18: _char,
-    19: truncated,
-    20: _integer(64, "bigint"),
-    21: _integer(16, "smallint"),
-    23: _integer(32, "integer"),
-    22: _vector(21),
-    25: _same,
-    26: _unsigned(32, "oid"),
-    28: _unsigned(32, "xid"),
-    30: _vector(26),
-    114: _same,
-    700: _float("float4", "f"),
-    701: _float("float8", "d"),
-    1042: _same,
-    1043: _same,
-    1082: read_date,
-    1114: lambda text: read_timestamp(text, zone=False),
-    1184: lambda text: read_timestamp(text, zone=True),
-    1700: _numeric,
-    2950: _uuid,
-    3220: _lsn,
-    5069: _unsigned(64, "xid8"),
-    **dict.fromkeys(REG_TYPES, _same),
-    UNKNOWN: _same,
+    pg_type.BOOL: _boolean,
+    pg_type.BYTEA: _bytea,
+    pg_type.CHAR: _char,
+    pg_type.NAME: truncated,
+    pg_type.INT8: _integer(64, "bigint"),
+    pg_type.INT2: _integer(16, "smallint"),
+    pg_type.INT4: _integer(32, "integer"),
+    pg_type.INT2VECTOR: _vector(pg_type.INT2),
+    pg_type.TEXT: _same,
+    pg_type.OID: _unsigned(32, "oid"),
+    pg_type.XID: _unsigned(32, "xid"),
+    pg_type.OIDVECTOR: _vector(pg_type.OID),
+    pg_type.JSON: _same,
+    pg_type.FLOAT4: _float("float4", "f"),
+    pg_type.FLOAT8: _float("float8", "d"),
+    pg_type.BPCHAR: _same,
+    pg_type.VARCHAR: _same,
+    pg_type.DATE: read_date,
+    pg_type.TIMESTAMP: lambda text: read_timestamp(text, zone=False),
+    pg_type.TIMESTAMPTZ: lambda text: read_timestamp(text, zone=True),
+    pg_type.NUMERIC: _numeric,
+    pg_type.UUID: _uuid,
+    pg_type.PG_LSN: _lsn,
+    pg_type.XID8: _unsigned(64, "xid8"),
+    **dict.fromkeys(pg_type.REG_TYPES, _same),
+    pg_type.UNKNOWN: _same,
 }
