@@ -11,10 +11,10 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.pg_type import NUMERIC
 from penstock.pgtypes.registry import array_oid
+from penstock.pgtypes.type_names import numeric_typmod
 
-_NUMERIC: Final = 1700
-_VARHDRSZ: Final = 4
 _OIDS: Final[dict[pa.DataType, int]] = {
     pa.bool_(): 16,
     pa.binary(): 17,
@@ -34,7 +34,7 @@ _OIDS: Final[dict[pa.DataType, int]] = {
 def pg_type(arrow: pa.DataType) -> tuple[int, int]:
     """(type oid, typmod). Raises FeatureNotSupported for structs, maps and nested arrays."""
     if pa.types.is_decimal128(arrow):
-        return _NUMERIC, (arrow.precision << 16 | arrow.scale) + _VARHDRSZ
+        return NUMERIC, numeric_typmod(arrow.precision, arrow.scale)
     if arrow in _OIDS:
         return _OIDS[arrow], -1
     if pa.types.is_list(arrow) and not pa.types.is_list(arrow.value_type):

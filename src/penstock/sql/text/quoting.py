@@ -12,63 +12,22 @@ from typing import Final
 from penstock.identifiers import quoted
 from penstock.pgtypes.pg_type import (
     BIT,
-    BOOL,
     BPCHAR,
-    FLOAT4,
-    FLOAT8,
-    INT2,
-    INT4,
-    INT8,
-    INTERVAL,
-    JSON,
-    NUMERIC,
     TIME,
     TIMESTAMP,
     TIMESTAMPTZ,
     TIMETZ,
-    VARCHAR,
     Type,
 )
+from penstock.pgtypes.type_names import typmod_out
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.text.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_NAME
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
-_VARHDRSZ: Final = 4
-_WITHOUT_MODIFIER: Final = frozenset(
-    (
-        BOOL,
-        INT8,
-        INT2,
-        INT4,
-        JSON,
-        FLOAT4,
-        FLOAT8,
-    )
-)
-"""as format_type.c knows them"""
-_WITH_LENGTH: Final = frozenset((BPCHAR, VARCHAR))
 _WITHOUT_LENGTH: Final = {BPCHAR: "bpchar", BIT: '"bit"'}
 """The names that mean any length; SQL's mean the length 1."""
 _TIMES: Final = frozenset((TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ))
-_FULL_RANGE: Final = 0x7FFF
-_FULL_PRECISION: Final = 0xFFFF
-_YEAR, _MONTH, _DAY, _HOUR, _MINUTE, _SECOND = (1 << bit for bit in (2, 1, 3, 10, 11, 12))
-_INTERVAL_FIELDS: Final = {
-    _YEAR: "year",
-    _MONTH: "month",
-    _DAY: "day",
-    _HOUR: "hour",
-    _MINUTE: "minute",
-    _SECOND: "second",
-    _YEAR | _MONTH: "year to month",
-    _DAY | _HOUR: "day to hour",
-    _DAY | _HOUR | _MINUTE: "day to minute",
-    _DAY | _HOUR | _MINUTE | _SECOND: "day to second",
-    _HOUR | _MINUTE: "hour to minute",
-    _HOUR | _MINUTE | _SECOND: "hour to second",
-    _MINUTE | _SECOND: "minute to second",
-}
 
 
 def quote_identifier(name: str) -> str:
@@ -98,7 +57,7 @@ def format_type(type_: Type, typmod: int | None = -1) -> str:
         return type_.sql_name
     if typmod < 0:
         return _WITHOUT_LENGTH.get(type_.oid, type_.sql_name)
-    name, modifier = type_.sql_name, _modifier(type_, typmod)
+    name, modifier = type_.sql_name, typmod_out(type_, typmod)
     if type_.oid in _TIMES and modifier:
         word, _, rest = name.partition(" ")
         return f"{word}{modifier} {rest}"
@@ -115,26 +74,3 @@ def type_name(oid: int) -> str:
     """format_type_be: the name in messages, without a modifier."""
     type_ = types().get(oid)
     return type_.sql_name if type_ else "???"
-
-
-def _modifier(type_: Type, typmod: int) -> str:
-    """What the typmodout function prints; types without one get the number itself."""
-    match type_.oid:
-        case oid if oid in _WITHOUT_MODIFIER:
-            return ""
-        case oid if oid in _WITH_LENGTH:
-            return f"({typmod - _VARHDRSZ})" if typmod > _VARHDRSZ else ""
-        case oid if oid == NUMERIC:
-            packed = typmod - _VARHDRSZ
-            scale = ((packed & 0x7FF) ^ 0x400) - 0x400
-            return f"({packed >> 16 & 0xFFFF},{scale})" if packed >= 0 else ""
-        case oid if oid == INTERVAL:
-            return _interval(typmod)
-    return f"({typmod})"
-
-
-def _interval(typmod: int) -> str:
-    """intervaltypmodout"""
-    fields, precision = typmod >> 16 & _FULL_RANGE, typmod & _FULL_PRECISION
-    shown = "" if fields == _FULL_RANGE else f" {_INTERVAL_FIELDS.get(fields, '')}"
-    return shown if precision == _FULL_PRECISION else f"{shown}({precision})"

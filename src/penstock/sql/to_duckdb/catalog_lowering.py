@@ -41,6 +41,7 @@ from penstock.pgtypes.pg_type import (
     XID8,
     XML,
 )
+from penstock.pgtypes.type_names import numeric_typmod
 from penstock.sql.builtin import types
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.typed.coercion import array_of, element
@@ -64,7 +65,7 @@ _PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, INTERVAL, VO
 _TEXTS: Final = _PRINTED | {ANYARRAY, PG_NODE_TREE, PG_NDISTINCT, PG_DEPENDENCIES, PG_MCV_LIST}
 _STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
 _NAMED: Final = REG_TYPES | {PG_LSN}
-_LSN_TYPMOD: Final = (20 << 16) + 4
+_LSN_TYPMOD: Final = numeric_typmod(20, 0)
 
 _T = TypeVar("_T")
 

@@ -27,6 +27,7 @@ from penstock.pgtypes.pg_type import (
     UUID,
     VARCHAR,
 )
+from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.quoting import quote_literal, type_name
 from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
@@ -262,12 +263,12 @@ def _of_float(value: Value, target: int) -> Value:
 def _length(value: Value, typmod: int) -> Value:
     """Length coercions, all explicit here: strings are cut, numerics rounded or refused."""
     if value.type == VARCHAR:
-        return Value(f"left({value.sql}, {typmod - 4})", VARCHAR, None, value.fails)
+        return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR, None, value.fails)
     if value.type == BPCHAR:
-        return Value(f"rpad({value.sql}, {typmod - 4}, ' ')", BPCHAR, None, value.fails)
+        return Value(f"rpad({value.sql}, {length_of(typmod)}, ' ')", BPCHAR, None, value.fails)
     shape = precision_and_scale(typmod)
-    packed = typmod - 4
-    ordinary = 0 <= (packed & 0x7FF) <= (packed >> 16 & 0xFFFF)
+    modifiers = numeric_modifiers(typmod)
+    ordinary = modifiers is not None and 0 <= modifiers[1] <= modifiers[0]
     if value.type == NUMERIC and value.shape is not None and shape is not None and ordinary:
         sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
         return Value(sql, NUMERIC, shape, True)
@@ -305,7 +306,7 @@ def _label(value: Value, target: int) -> Value:
 
 def fitted(value: Value, typmod: int) -> Value:
     """A string that is assigned: blanks are cut, anything else that is too long is 22001."""
-    most = typmod - 4
+    most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"
     refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"

@@ -35,6 +35,7 @@ from penstock.pgtypes.pg_type import (
     UNKNOWN,
     XID,
 )
+from penstock.pgtypes.type_names import typmod_in
 from penstock.sql.builtin.type_cache import named_type, types
 from penstock.sql.grammar.expressions import (
     AArray,
@@ -90,7 +91,6 @@ from penstock.sql.typed.primnodes import (
     Var,
     typmod_of,
 )
-from penstock.sql.typed.typmods import typmod_in
 from penstock.sqlstate import (
     CannotCoerce,
     DatatypeMismatch,
@@ -329,7 +329,7 @@ def find_type(name: TypeName) -> tuple[int, int]:
     if type_ is None:
         shown = ".".join(name.names) + ("[]" if name.array else "")
         raise UndefinedObject(f'type "{shown}" does not exist')
-    typmod = typmod_in(type_.oid, name.typmods)
+    typmod = typmod_in(type_.name, name.typmods)
     return (type_.array if name.array else type_.oid), typmod
 
 

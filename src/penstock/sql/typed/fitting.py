@@ -12,12 +12,11 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, TIMESTAMP, TIMESTAMPTZ, VARCHAR
+from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import NumericValueOutOfRange, StringDataRightTruncation
 
-_HEADER: Final = 4
-"""VARHDRSZ, which modifiers of lengths and of numeric have added."""
 _MAX_DIGITS: Final = 140_000
 _MICROSECOND_DIGITS: Final = 6
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -27,9 +26,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 def fitted(text: str, type_oid: int, typmod: int) -> str:
     """Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers."""
     if type_oid in (BPCHAR, VARCHAR):
-        return _string(text, type_oid, typmod - _HEADER)
+        return _string(text, type_oid, length_of(typmod))
     if type_oid == NUMERIC:
-        return _numeric(text, typmod - _HEADER)
+        return _numeric(text, typmod)
     if type_oid in (TIMESTAMP, TIMESTAMPTZ):
         return _timestamp(text, type_oid, typmod)
     raise FeatureNotSupported(
@@ -53,10 +52,12 @@ def rounded(text: str, scale: int) -> str:
     return canonical(f"{exact:f}", NUMERIC)
 
 
-def _numeric(text: str, packed: int) -> str:
+def _numeric(text: str, typmod: int) -> str:
     """apply_typmod"""
-    precision = packed >> 16 & 0xFFFF
-    scale = ((packed & 0x7FF) ^ 0x400) - 0x400
+    modifiers = numeric_modifiers(typmod)
+    if modifiers is None:
+        return text
+    precision, scale = modifiers
     if text == "NaN":
         return text
     shown = f"A field with precision {precision}, scale {scale}"
