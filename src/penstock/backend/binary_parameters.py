@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.backend.binary_results import CHARACTER_TYPES, no_function
 from penstock.cells import Cells
+from penstock.civil import print_interval, print_time
 from penstock.errors import FeatureNotSupported, ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgtypes import find, pg_type
@@ -28,7 +29,6 @@ _DIMENSION: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
 _TIME: Final = struct.Struct("!q")
 _INTERVAL: Final = struct.Struct("!qii")
-_SECOND: Final = 1_000_000
 _OIDS: Final = (*pg_type.REG_TYPES, pg_type.OID, pg_type.XID, pg_type.CID)
 """Unsigned numbers of four bytes: oids, those that are printed as names among them, xid, cid."""
 
@@ -113,21 +113,12 @@ def _array(value: bytes, element: int) -> bytes:
 
 
 def _time(value: bytes) -> bytes:
-    (microseconds,) = _TIME.unpack(value)
-    return _clock(microseconds).encode()
+    return print_time(*_TIME.unpack(value)).encode()
 
 
 def _interval(value: bytes) -> bytes:
     microseconds, days, months = _INTERVAL.unpack(value)
-    sign = "-" if microseconds < 0 else ""
-    return f"{months} mons {days} days {sign}{_clock(abs(microseconds))}".encode()
-
-
-def _clock(microseconds: int) -> str:
-    seconds, fraction = divmod(microseconds, _SECOND)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}" + (f".{fraction:06}" if fraction else "")
+    return print_interval(months, days, microseconds).encode()
 
 
 _RECEIVE: Final[Mapping[int, _Receive]] = {

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import civil
 from penstock.cells import Cells
 from penstock.civil import DAY, EPOCH_DAYS, EPOCH_MICROSECONDS
-from penstock.pgtypes import calendar
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
@@ -43,7 +43,7 @@ class DateFamily(Family):
             column = pc.cast(strings(cells, pa.string()), pa.date32())
         except pa.ArrowInvalid:
             self.refuse_text(cells, typmod)
-        if _out_of_range(column.view(pa.int32()), calendar.FIRST_DAY, calendar.LAST_DAY):
+        if _out_of_range(column.view(pa.int32()), civil.FIRST_DAY, civil.LAST_DAY):
             self.refuse_text(cells, typmod)
         return column
 
@@ -56,7 +56,7 @@ class DateFamily(Family):
         return primitive(days.astype(np.int32), cells.null, pa.date32())
 
     def text_value(self, raw: bytes, typmod: int) -> datetime.date:
-        days = calendar.parse_date(raw)
+        days = civil.parse_date(raw)
         if raw in _INFINITE or (days is not None and not _day_fits(days)):
             raise self.unfit(raw, _OVERFLOW)
         if days is None:
@@ -77,12 +77,12 @@ class DateFamily(Family):
         return array
 
     def _check(self, days: pa.Array) -> None:
-        for day in _out_of_range(days, calendar.FIRST_DAY, calendar.LAST_DAY):
+        for day in _out_of_range(days, civil.FIRST_DAY, civil.LAST_DAY):
             self._refuse(day)
 
     def _refuse(self, days: int) -> NoReturn:
         infinity = _infinity(days - EPOCH_DAYS, 32)
-        raise self.unfit(infinity or calendar.print_date(days), _OVERFLOW)
+        raise self.unfit(infinity or civil.print_date(days), _OVERFLOW)
 
 
 class TimestampFamily(Family):
@@ -118,7 +118,7 @@ class TimestampFamily(Family):
         return primitive(values, cells.null, self._type)
 
     def text_value(self, raw: bytes, typmod: int) -> datetime.datetime:
-        value = calendar.parse_timestamp(raw, self._zone)
+        value = civil.parse_timestamp(raw, self._zone)
         if raw in _INFINITE or (value is not None and not _FIRST <= value <= _LAST):
             raise self.unfit(raw, _OVERFLOW)
         if value is None:
@@ -160,16 +160,16 @@ class TimestampFamily(Family):
 
     def _refuse(self, microseconds: int) -> NoReturn:
         infinity = _infinity(microseconds - EPOCH_MICROSECONDS, 64)
-        text = infinity or calendar.print_timestamp(microseconds, self._zone)
+        text = infinity or civil.print_timestamp(microseconds, self._zone)
         raise self.unfit(text, _OVERFLOW)
 
 
-_FIRST = calendar.FIRST_DAY * DAY
-_LAST = (calendar.LAST_DAY + 1) * DAY - 1
+_FIRST = civil.FIRST_DAY * DAY
+_LAST = (civil.LAST_DAY + 1) * DAY - 1
 
 
 def _day_fits(days: int) -> bool:
-    return calendar.FIRST_DAY <= days <= calendar.LAST_DAY
+    return civil.FIRST_DAY <= days <= civil.LAST_DAY
 
 
 def _out_of_range(values: pa.Array, low: int, high: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime_output import date_text, timestamp_text
-from penstock.pgtypes.float_output import float_text
+from penstock.pgtypes.floating import float_text
 from penstock.pgtypes.pg_type import BOOL, BPCHAR, INET
 
 _PLAIN_SCALE: Final = 6

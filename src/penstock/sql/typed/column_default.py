@@ -9,7 +9,6 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -23,8 +22,6 @@ from penstock.pgtypes.pg_type import (
     INT2,
     INT4,
     INT8,
-    JSON,
-    JSONB,
     NUMERIC,
     OID,
     REG_TYPES,
@@ -41,7 +38,6 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element, to_target
 from penstock.sql.typed.expression_analysis import number
 from penstock.sql.typed.fitting import fitted, rounded
-from penstock.sql.typed.json_literals import read_json, read_jsonb
 from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
@@ -59,11 +55,6 @@ _STRINGS: Final = frozenset({TEXT, BPCHAR, VARCHAR})
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 _OIDS: Final = 1 << 32
 _WORDS: Final = {"t": "true", "f": "false"}
-_READERS: Final[dict[int, Callable[[str], str]]] = {
-    JSON: read_json,
-    JSONB: read_jsonb,
-}
-"""Types whose constants no expression has, but a default may be."""
 
 
 def check_default(column: str, default: str, type_oid: int, typmod: int) -> None:
@@ -87,9 +78,6 @@ def coerced_default(
 def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime | None) -> Node:
     """The default with its coercions."""
     given = _constant(default, now)
-    reader = _READERS.get(type_oid)
-    if reader is not None and given.type == UNKNOWN:
-        return Const(type_oid, reader(given.text or ""))
     if type_oid in REG_TYPES:
         raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
     found = to_target(given, type_oid, typmod, "a", Form.IMPLICIT)

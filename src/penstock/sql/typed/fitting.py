@@ -6,10 +6,10 @@ holds it, or PostgreSQL's error (22001, 22003).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS, parse_timestamp, print_timestamp
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, TIMESTAMP, TIMESTAMPTZ, VARCHAR
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
@@ -19,8 +19,6 @@ from penstock.sqlstate import NumericValueOutOfRange, StringDataRightTruncation
 
 _MAX_DIGITS: Final = 140_000
 _MICROSECOND_DIGITS: Final = 6
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def fitted(text: str, type_oid: int, typmod: int) -> str:
@@ -77,16 +75,12 @@ def _overflow(detail: str) -> PenstockError:
 
 
 def _timestamp(text: str, type_oid: int, digits: int) -> str:
-    """AdjustTimestampForTypmod; years that no Delta table holds stay as they are."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    """AdjustTimestampForTypmod"""
+    zone = type_oid == TIMESTAMPTZ
+    moment = parse_timestamp(text.encode(), zone)
+    if moment is None:  # infinity
         return text
     unit = 10 ** (_MICROSECOND_DIGITS - digits)
-    since = (moment.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+    since = moment - EPOCH_MICROSECONDS
     whole = (abs(since) + unit // 2) // unit * unit
-    try:
-        moment = _EPOCH + timedelta(microseconds=whole if since >= 0 else -whole)
-    except OverflowError:
-        return text
-    return canonical(moment.isoformat(sep=" "), type_oid)
+    return print_timestamp(EPOCH_MICROSECONDS + (whole if since >= 0 else -whole), zone)

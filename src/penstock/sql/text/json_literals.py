@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from penstock.pgtypes.pg_type import NUMERIC
-from penstock.sql.typed.literals import canonical
+from penstock.sql.text.number_literals import read_numeric
 from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
 _SURROGATES = range(0xD800, 0xE000)
@@ -44,7 +43,7 @@ def _loaded(text: str) -> Any:
 def _printed(value: Any) -> str:
     match value:
         case _Number():
-            return canonical(value, NUMERIC)
+            return read_numeric(value)
         case str():
             return _string(value)
         case list():
