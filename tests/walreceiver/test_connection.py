@@ -12,12 +12,8 @@ import pytest
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
-from penstock.walreceiver.connection import (
-    Connection,
-    is_ready,
-    literal_list,
-    quote_literal,
-)
+from penstock.identifiers import quote_literal
+from penstock.walreceiver.connection import Connection, is_ready, literal_list
 from penstock.walreceiver.conninfo import ConnInfo
 
 SECRET = "s3cr3t"

@@ -34,6 +34,7 @@ from penstock.artifacts import Notice
 from penstock.embedded.account import as_account, server_account
 from penstock.embedded.installation import clients, find_installation
 from penstock.errors import ConfigurationError
+from penstock.identifiers import simple_quote_literal
 
 _PORTS: Final = range(16384, 32768)
 
@@ -365,7 +366,7 @@ def free_port() -> int:
 def _conf_value(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "'" + str(value).replace("'", "''") + "'"
+    return simple_quote_literal(str(value))
 
 
 def _children(pid: int) -> list[int]:

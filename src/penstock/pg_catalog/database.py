@@ -49,8 +49,8 @@ from penstock.pg_catalog.translation import Translation, translate
 from penstock.pgtypes.pg_type import RECORD
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
+from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, held_as
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
-from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sqlstate import (
     GroupingError,
@@ -298,15 +298,14 @@ class CatalogDatabase:
 
     def _register(self, name: str, function: PythonFunction) -> None:
         arguments = [
-            "VARCHAR" if kind == "any" else catalog_type(kind).held
-            for kind in function.signature.arguments
+            "VARCHAR" if kind == "any" else held_as(kind) for kind in function.signature.arguments
         ]
 
         self._connection.create_function(
             _held_name(name),
             _callable(function, len(arguments), self._errors),
             arguments,
-            catalog_type(function.signature.returns).held,
+            held_as(function.signature.returns),
             null_handling="special",
             side_effects=True,
         )

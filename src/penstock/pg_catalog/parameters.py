@@ -1,6 +1,6 @@
 """Parameters of a prepared catalog query, from text to what DuckDB binds.
 
-In: bytes in text format, and a type. Out: Python values. Raises PostgreSQL's 22P02.
+In: bytes in text format, as the type's output function prints, and the type. Out: Python values.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.sql.text.array_literals import split_array
-from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
-from penstock.sqlstate import InvalidTextRepresentation
+from penstock.sql.to_duckdb.catalog_lowering import NAMED_TYPES, element_type, held_as
 
 
 def parameter_value(value: bytes | None, kind: str) -> Any:
@@ -26,10 +25,7 @@ def parameter_value(value: bytes | None, kind: str) -> Any:
 def _scalar(text: str, kind: str) -> Any:
     if kind in NAMED_TYPES:
         return text  # read by its input function
-    held = catalog_type(kind).held
-    try:
-        if held in ("BIGINT", "INTEGER", "SMALLINT"):
-            return int(text)
-    except ValueError:
-        raise InvalidTextRepresentation(f'invalid input syntax for type {kind}: "{text}"') from None
-    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
+    held = held_as(kind)
+    if held in ("BIGINT", "INTEGER", "SMALLINT"):
+        return int(text)
+    return text == "t" if held == "BOOLEAN" else text

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.civil import print_timestamp
 from penstock.pgtypes.floating import float_out
 from penstock.sql.text.array_literals import join_array
-from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
+from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, NAMED_TYPES, element_type
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EPOCH: Final = datetime.datetime(1970, 1, 1)

@@ -1,7 +1,7 @@
-"""Names, literals and types as PostgreSQL prints them (ruleutils.c, format_type.c).
+"""Names and types as PostgreSQL prints them (ruleutils.c, format_type.c).
 
 In: names, texts, type oids. Out: SQL text that PostgreSQL's own functions would print:
-quote_identifier, simple_quote_literal, format_type_with_typemod.
+quote_identifier, format_type_with_typemod.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ def quote_identifier(name: str) -> str:
     if _PLAIN.fullmatch(name) and name not in _KEY_WORDS:
         return name
     return quoted(name)
-
-
-def quote_literal(text: str) -> str:
-    """A string constant (standard_conforming_strings on)."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def format_type(type_: Type, typmod: int | None = -1) -> str:

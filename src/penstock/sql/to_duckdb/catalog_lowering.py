@@ -2,7 +2,8 @@
 
 In: a typed query. Out: the same in other types: oid and what names an object are bigint, "char" and
 texts without operators text, pg_lsn numeric(20), int2vector int2[]. What such types print and read
-becomes calls of their input and output functions, which look into the catalogs.
+becomes calls of their input and output functions, which look into the catalogs. By name: what holds
+the values of a type where functions are called and rows are loaded.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from penstock.pgtypes.pg_type import (
     XML,
 )
 from penstock.pgtypes.type_names import numeric_typmod
-from penstock.sql.builtin import types
+from penstock.sql.builtin import types, types_by_name
 from penstock.sql.text.array_literals import join_array
+from penstock.sql.to_duckdb.duckdb_values import duckdb_type
 from penstock.sql.typed.coercion import array_of, element
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
@@ -67,6 +69,17 @@ _STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
 _NAMED: Final = REG_TYPES | {PG_LSN}
 _LSN_TYPMOD: Final = numeric_typmod(20, 0)
 
+INT2_FROM_0: Final = "_int2 from 0"
+"""int2vector cast to int2[]: an array whose first subscript stays 0."""
+NAMED_TYPES: Final = frozenset(types()[oid].name for oid in _NAMED)
+"""Types held as numbers and written as names: functions ``<type>in`` and ``<type>out`` know."""
+_HELD_AS: Final = {
+    "numeric": "DECIMAL(38,6)",
+    "pg_lsn": "UBIGINT",
+    "record": "VARCHAR",
+    "timestamptz": "TIMESTAMP",
+}
+
 _T = TypeVar("_T")
 
 
@@ -82,6 +95,27 @@ def held(oid: int) -> int:
     if item and (held(item) != item or oid in _VECTORS):
         return array_of(held(item))
     return oid
+
+
+def held_as(name: str) -> str:
+    """DuckDB's type for values of a type (pg_type.typname), beside queries.
+
+    Raises FeatureNotSupported for types that no catalog has.
+    """
+    if name in _HELD_AS:
+        return _HELD_AS[name]
+    item = element_type(name)
+    if item is not None:
+        return f"{held_as(item)}[]"
+    return duckdb_type(held(types_by_name()[name].oid), None)
+
+
+def element_type(name: str) -> str | None:
+    """The type of an array's elements, None for what is no array."""
+    if name == INT2_FROM_0:
+        return "int2"
+    item = types_by_name()[name].element
+    return types()[item].name if item else None
 
 
 def from_zero(node: Node) -> bool:

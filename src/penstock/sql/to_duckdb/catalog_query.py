@@ -25,9 +25,8 @@ from penstock.pgtypes.pg_type import (
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
-from penstock.sql.to_duckdb.catalog_lowering import lowered
+from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
 from penstock.sql.to_duckdb.catalog_templates import template
-from penstock.sql.to_duckdb.catalog_types import catalog_type
 from penstock.sql.to_duckdb.duckdb_functions import output_text
 from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
@@ -193,7 +192,7 @@ class CatalogCompiler(QueryCompiler):
         function = self._functions[name]
         self.called.add(name)
         cells = [
-            f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else catalog_type(kind).held})"
+            f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else held_as(kind)})"
             for kind, value in zip(function.arguments, values, strict=False)
         ]
         cells += ["NULL"] * (len(function.arguments) - len(cells))
@@ -223,7 +222,7 @@ class CatalogCompiler(QueryCompiler):
                 return function.query.format(values[0].sql)
             return function.query.format(f"[{', '.join(value.sql for value in values)}]")
         cells = [
-            f"CAST({value.sql} AS {catalog_type(kind).held})"
+            f"CAST({value.sql} AS {held_as(kind)})"
             for kind, value in zip(function.arguments, values, strict=False)
         ]
         return function.query.format(*cells, *["NULL"] * (len(function.arguments) - len(cells)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import (
     BOOL,
@@ -29,7 +30,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.builtin.type_cache import is_enum, types
-from penstock.sql.text.quoting import quote_literal, type_name
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
 from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
 from penstock.sql.to_duckdb.duckdb_values import (
@@ -297,8 +298,8 @@ def output_text(value: Value, target: int) -> Value:
 
 def _label(value: Value, target: int) -> Value:
     """enum_in"""
-    labels = ", ".join(map(quote_literal, types()[target].labels)) or "NULL"
-    message = quote_literal(f'invalid input value for enum {type_name(target)}: "')
+    labels = ", ".join(map(simple_quote_literal, types()[target].labels)) or "NULL"
+    message = simple_quote_literal(f'invalid input value for enum {type_name(target)}: "')
     refusal = f"CAST(error({message} || {value.sql} || '\"') AS VARCHAR)"
     known = f"{value.sql} IS NULL OR {value.sql} IN ({labels})"
     return Value(f"CASE WHEN {known} THEN {value.sql} ELSE {refusal} END", target, None, True)

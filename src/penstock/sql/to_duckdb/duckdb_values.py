@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.identifiers import quoted
+from penstock.identifiers import quoted, simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import (
     BOOL,
@@ -35,7 +35,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.array_literals import split_array
-from penstock.sql.text.quoting import quote_literal, type_name
+from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element
 
 STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
@@ -155,10 +155,10 @@ def _literal(text: str, oid: int) -> str:
     if oid == BYTEA:
         return f"from_hex('{text[2:]}')"
     if oid in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        return quote_literal(_date(text, oid))
+        return simple_quote_literal(_date(text, oid))
     if "\0" in text:
         raise refused("a zero byte")
-    return quote_literal(text)
+    return simple_quote_literal(text)
 
 
 def _date(text: str, oid: int) -> str:
@@ -233,7 +233,9 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
 def _position(value: Value) -> str:
     """enum_cmp: where a label stands in its type; NULL for what is no label."""
     labels = types()[value.type].labels
-    whens = "".join(f" WHEN {quote_literal(label)} THEN {n}" for n, label in enumerate(labels, 1))
+    whens = "".join(
+        f" WHEN {simple_quote_literal(label)} THEN {n}" for n, label in enumerate(labels, 1)
+    )
     return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 

@@ -12,9 +12,10 @@ from functools import singledispatch
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.pg_type import BOOL, INT4, NUMERIC, UNKNOWN
 from penstock.sql.grammar.expressions import BoolOp
-from penstock.sql.text.quoting import quote_identifier, quote_literal, type_text
+from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.typed.primnodes import (
     ArrayExpr,
     BooleanTest,
@@ -84,8 +85,8 @@ def _labelled(node: Const) -> str:
     if node.type == NUMERIC and text[0].isdigit() and ("." in text or "e" in text):
         return text if node.typmod < 0 else f"{text}::{type_text(node.type, node.typmod)}"
     if node.type == UNKNOWN:
-        return quote_literal(text)
-    return f"{quote_literal(text)}::{type_text(node.type, node.typmod)}"
+        return simple_quote_literal(text)
+    return f"{simple_quote_literal(text)}::{type_text(node.type, node.typmod)}"
 
 
 def _bare(node: Const) -> str:
@@ -95,7 +96,7 @@ def _bare(node: Const) -> str:
         return "NULL"
     plain = node.type in (BOOL, INT4, NUMERIC)
     labelled = _labelled(node)
-    return labelled if plain and not labelled.startswith("'") else quote_literal(text)
+    return labelled if plain and not labelled.startswith("'") else simple_quote_literal(text)
 
 
 @_text.register

@@ -13,11 +13,11 @@ from decimal import Decimal
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.identifiers import simple_quote_literal
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.grammar.libpg_query import ScanToken, Token, scan
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.limits import MAX_PARAMETERS
-from penstock.sql.text.quoting import quote_literal
 from penstock.sqlstate import InvalidTextRepresentation, UndefinedParameter
 
 _BOOL: Final = 16
@@ -99,8 +99,8 @@ def _constant(value: str | None, oid: int) -> str:
         number_text = format(Decimal(value.strip()), "f")
         return f"({number_text})" if number_text.startswith("-") else number_text
     if oid in _CAST:
-        return f"CAST({quote_literal(value)} AS {name})"
-    return quote_literal(value)
+        return f"CAST({simple_quote_literal(value)} AS {name})"
+    return simple_quote_literal(value)
 
 
 def _boolean(value: str) -> str:
