@@ -177,7 +177,7 @@ class CatalogDatabase:
                 f'"" requires {len(translation.parameters)}',
             )
         values = [
-            parameter_value(value, pg_types()[oid].name)
+            parameter_value(value, oid)
             for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
