@@ -18,8 +18,8 @@ from penstock.lakehouse.describe import Description, describe, source_name, tabl
 from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.pg_type import TEXT
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.sql import RangeVar
 
 UNDEFINED_TABLE = "42P01"
@@ -176,7 +176,7 @@ def columns_of(description: Description) -> tuple[TableColumn, ...]:
 
 def _type_of(delta: object) -> tuple[int, int]:
     try:
-        return pg_type(arrow_type(delta))
+        return type_of_arrow(arrow_type(delta))
     except FeatureNotSupported:
         return TEXT, -1
 

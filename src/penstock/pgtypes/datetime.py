@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock import civil
 from penstock.cells import Cells
 from penstock.civil import DAY, EPOCH_DAYS, EPOCH_MICROSECONDS
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
@@ -33,7 +34,7 @@ class DateFamily(Family):
     """Int32 days since 2000-01-01 in binary; ``YYYY-MM-DD`` in text."""
 
     name = "date"
-    oids = (1082,)
+    oids = (pg_type.DATE,)
 
     def arrow(self, typmod: int) -> pa.DataType:
         return pa.date32()
@@ -88,10 +89,10 @@ class DateFamily(Family):
 class TimestampFamily(Family):
     """Int64 microseconds since 2000-01-01 in binary; ``YYYY-MM-DD HH:MM:SS.ffffff`` in text."""
 
-    def __init__(self, name: str, oid: int, zone: bool) -> None:
-        self.name = name
+    def __init__(self, oid: int) -> None:
+        self.name = pg_type.types()[oid].sql_name
         self.oids = (oid,)
-        self._zone = zone
+        self._zone = zone = oid == pg_type.TIMESTAMPTZ
         self._type = pa.timestamp("us", "UTC" if zone else None)
 
     def arrow(self, typmod: int) -> pa.DataType:
@@ -182,13 +183,4 @@ def _infinity(since_2000: int, bits: int) -> str | None:
     """The ends of the integers are the infinities, also where moving the epoch wrapped them."""
     return {(1 << bits - 1) - 1: "infinity", 1 << bits - 1: "-infinity"}.get(
         since_2000 % (1 << bits)
-    )
-
-
-def families() -> tuple[Any, ...]:
-    """date, and both timestamps."""
-    return (
-        DateFamily(),
-        TimestampFamily("timestamp without time zone", 1114, zone=False),
-        TimestampFamily("timestamp with time zone", 1184, zone=True),
     )

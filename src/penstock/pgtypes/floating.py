@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import struct
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.cells import Cells
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
@@ -33,8 +34,8 @@ _TEXT = re.compile(rb"NaN|-?Infinity|-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[
 class FloatFamily(Family):
     """IEEE 754 of 4 or 8 bytes, big-endian in binary, shortest exact decimal in text."""
 
-    def __init__(self, name: str, oid: int, size: int) -> None:
-        self.name = name
+    def __init__(self, oid: int, size: int) -> None:
+        self.name = pg_type.types()[oid].sql_name
         self.oids = (oid,)
         self._size = size
         self._type = {4: pa.float32(), 8: pa.float64()}[size]
@@ -71,11 +72,6 @@ class FloatFamily(Family):
 
     def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
         return array.cast(self._type)
-
-
-def families() -> tuple[Any, ...]:
-    """One family per width."""
-    return FloatFamily("real", 700, 4), FloatFamily("double precision", 701, 8)
 
 
 def float_text(array: pa.Array) -> pa.Array:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import re
 from decimal import Context, Decimal
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.cells import Cells
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, storage
 from penstock.pgtypes.gather import primitive
 from penstock.pgtypes.numeric_binary import digits_of, printed, printed_one, unscaled
-from penstock.pgtypes.text import utf8_column, utf8_value
 from penstock.pgtypes.type_names import numeric_modifiers
+from penstock.pgtypes.varlena import utf8_column, utf8_value
 
 _MAX_PRECISION = 38
 _MAX_INT64_DIGITS = 18
@@ -33,7 +34,7 @@ class NumericFamily(Family):
     """PostgreSQL's numeric."""
 
     name = "numeric"
-    oids = (1700,)
+    oids = (pg_type.NUMERIC,)
 
     def arrow(self, typmod: int) -> pa.DataType:
         shape = precision_and_scale(typmod)
@@ -127,8 +128,3 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
     return (precision, scale) if precision <= _MAX_PRECISION else None
-
-
-def families() -> tuple[Any, ...]:
-    """The one family."""
-    return (NumericFamily(),)

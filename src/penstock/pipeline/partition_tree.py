@@ -17,8 +17,8 @@ from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.hash_functions import hashable
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.pg_type import BOOL
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.pipeline.routing import (
     Bound,
     End,
@@ -156,4 +156,4 @@ def _constant(column: Column, text: str) -> pa.Scalar:
 
 
 def _type_oid(column: Column) -> int:
-    return column.type_oid or pg_type(column.type)[0]
+    return column.type_oid or type_of_arrow(column.type)[0]

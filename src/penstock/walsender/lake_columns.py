@@ -25,8 +25,8 @@ from penstock.lakehouse.schema import (
     recorded_type,
 )
 from penstock.lakehouse.state import TableState
-from penstock.pgtypes.of_arrow import pg_type
 from penstock.pgtypes.pg_type import TEXT
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.publication.row_filter import FilterColumn
 from penstock.relation import AttGenerated
 from penstock.sql.builtin.type_cache import is_enum
@@ -94,7 +94,7 @@ def filter_column(column: LakeColumn) -> FilterColumn:
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
     """(oid, typmod): the one that it came with, or what its Arrow type is in PostgreSQL."""
-    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
+    return (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
 
 
 def sent_type(column: LakeColumn) -> tuple[int, int]:
