@@ -221,10 +221,6 @@ class EmbeddedPostgres:
         """Connection string over TCP for libpq."""
         return f"host=127.0.0.1 port={self.port} dbname={dbname} user={user}"
 
-    def socket_conninfo(self, dbname: str = "postgres", user: str = "postgres") -> str:
-        """Connection string over the unix socket for libpq."""
-        return f"host={self.socket_dir} port={self.port} dbname={dbname} user={user}"
-
     def psql(self, sql: str, dbname: str = "postgres") -> str:
         """Runs a script with psql, stops at the first error; returns unaligned rows, stripped.
 

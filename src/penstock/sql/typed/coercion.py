@@ -96,20 +96,6 @@ def is_preferred(category_: str, oid: int) -> bool:
     return bool(type_ and type_.preferred and type_.category == category_)
 
 
-def binary_coercible(source: int, target: int) -> bool:
-    """IsBinaryCoercible."""
-    if source == target or target in (ANY, ANYELEMENT, ANYCOMPATIBLE):
-        return True
-    if target in _ARRAY_POLYMORPHIC:
-        return bool(element(source))
-    if target in _NONARRAY:
-        return not element(source)
-    if target == ANYENUM:
-        return is_enum(source)
-    cast = casts().get((source, target))
-    return bool(cast and cast.method == "b" and cast.context == "i")
-
-
 def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
     """find_coercion_pathway: how a value is cast in a context (i, a, e), and by which function."""
     if source == target:
