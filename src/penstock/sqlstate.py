@@ -105,6 +105,10 @@ class SerializationFailure(PenstockError):
     default_sqlstate = "40001"
 
 
+class StatementCompletionUnknown(PenstockError):
+    default_sqlstate = "40003"
+
+
 class InvalidName(InvalidParameterValue):
     default_sqlstate = "42602"
 

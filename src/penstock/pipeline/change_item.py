@@ -36,7 +36,7 @@ class PublishedTable:
 
     ``relation``: as the subscriber sees it, columns in the order of the tuples. ``name``: with the
     schema. ``columns``: every column of the table. ``key``: what old and new rows are paired by, ()
-    for nothing. ``columns``: the replica identity's columns; None: there is none. ``covered``:
+    for nothing. ``identity``: the replica identity's columns; None: there is none. ``covered``:
     they are all published. ``filters``: DuckDB's SQL by operation, None or missing: all rows.
     ``published``: operations that are published.
     """

@@ -37,6 +37,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.to_duckdb.postponed_targets import postponed
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.grouping import nodes_of
 from penstock.sql.typed.primnodes import (
@@ -284,6 +285,7 @@ class CatalogCompiler(QueryCompiler):
 
     def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
+        query = postponed(query)
         around, self._counted = self._counted, ""
         counted = [
             node.name
