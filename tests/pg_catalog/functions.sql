@@ -143,3 +143,12 @@ SELECT abs(-5), abs(-1.50), abs(-2::int8), abs(-1.5::float8)
 SELECT '²'::regclass
 SELECT 1 ORDER BY 'x'
 SELECT 'ab' LIKE coalesce('a\')
+SELECT has_table_privilege('pg_class', 'SELECT'), has_table_privilege('pg_class', 'SELECT, INSERT'), has_table_privilege('pg_authid', 'SELECT')
+SELECT has_table_privilege('pg_class', 'NOPE')
+SELECT has_table_privilege('pg_class', 'select with grant option'), has_table_privilege('pg_class', '')
+SELECT has_table_privilege('nobody_there', 'pg_class', 'SELECT')
+SELECT has_table_privilege('public', 'pg_class', 'SELECT'), has_table_privilege('public', 'pg_authid', 'SELECT'), has_table_privilege('public', 'pg_class', 'INSERT')
+SELECT has_table_privilege(10, 1259, 'SELECT'), has_table_privilege(99999, 1259, 'SELECT'), has_table_privilege(1259, 'MAINTAIN'), has_table_privilege(99999, 'SELECT')
+SELECT pg_has_role('pg_nope', 'USAGE')
+SELECT pg_has_role(current_user, 'USAGE')
+SELECT 1 AS a GROUP BY 'x'

@@ -125,6 +125,8 @@ def test_each_query_has_its_own_budget(ours: CatalogDatabase) -> None:
         (b"NaN", 701, b"NaN"),
         (b"0044-03-15 BC", 1082, b"0044-03-15 BC"),
         (b"-5", 26, b"4294967291"),
+        (b"1.50", 1700, b"1.50"),
+        (b"1e40", 1700, b"1" + b"0" * 40),
         ("٣".encode(), 23, "22P02"),
         (b"maybe", 16, "22P02"),
         (b"99999", 21, "22003"),
@@ -146,3 +148,12 @@ def test_parameters_are_read_as_literals_are(
 def test_a_parameter_of_an_unknown_type_is_text_in_order_by(ours: CatalogDatabase) -> None:
     assert ours.parameter_types("SELECT 1 ORDER BY $1") == (25,)
     assert ours.query("SELECT 1 ORDER BY $1", [b"x"])[1] == [[b"1"]]
+
+
+def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) -> None:
+    with pytest.raises(PenstockError) as error:
+        ours.parameter_types("SELECT $2")
+    assert (error.value.sqlstate, error.value.message) == (
+        "42P18",
+        "could not determine data type of parameter $1",
+    )

@@ -40,6 +40,7 @@ from penstock.pg_catalog.functions import (
     table_functions,
 )
 from penstock.pg_catalog.parameters import conversions, parameter_value
+from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relations import with_parents_columns
 from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -70,32 +71,6 @@ _LONGEST_S: Final = 60.0
 _TICK_S: Final = 0.1
 _INT2_ARRAY: Final = 1005
 _RECORD: Final = 2249
-_VIEWS: Final = frozenset(
-    [
-        "pg_aios",
-        "pg_backend_memory_contexts",
-        "pg_config",
-        "pg_file_settings",
-        "pg_hba_file_rules",
-        "pg_ident_file_mappings",
-        "pg_replication_origin_status",
-        "pg_shadow",
-        "pg_shmem_allocations",
-        "pg_shmem_allocations_numa",
-    ]
-)
-_SUPERUSERS: Final = _VIEWS | frozenset(
-    [
-        "pg_authid",
-        "pg_largeobject",
-        "pg_statistic",
-        "pg_statistic_ext_data",
-        "pg_subscription",
-        "pg_user_mapping",
-    ]
-)
-"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
-
 log = logging.getLogger(__name__)
 
 
@@ -222,9 +197,9 @@ class CatalogDatabase:
         translation = translate(
             sql, self._columns, self._signatures, self._table_functions, said, view_text
         )
-        for table in sorted(translation.tables & _SUPERUSERS):
+        for table in sorted(translation.tables & SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
-                kind = "view" if table in _VIEWS else "table"
+                kind = "view" if table in SUPERUSERS_VIEWS else "table"
                 raise InsufficientPrivilege(f"permission denied for {kind} {table}")
         return translation
 

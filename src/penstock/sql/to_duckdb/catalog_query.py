@@ -169,7 +169,7 @@ class CatalogCompiler(QueryCompiler):
         return replace(self.python(name, []), type=node.type)
 
     def _parameter(self, number: int, type_: int) -> Value:
-        return Value(f"CAST(${number} AS {duckdb_type(type_, _LSN)})", type_, _shape(type_))
+        return Value(f"CAST(${number} AS {duckdb_type(type_, None)})", type_)
 
     def _call(self, node: FuncExpr) -> Value:
         values = [self.value(argument) for argument in node.arguments]

@@ -215,6 +215,8 @@ class SelectAnalysis:
                 node = expressions.transform(item) if by_name is None else by_name
             else:
                 node = expressions.transform(item)
+            if node.type == UNKNOWN:
+                node = to_common_type(node, TEXT, "GROUP BY")
             if contains_aggregate((node,)):
                 raise GroupingError("aggregate functions are not allowed in GROUP BY")
             if contains_subquery(node):
