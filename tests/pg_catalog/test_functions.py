@@ -12,6 +12,7 @@ import pytest
 from psycopg.pq import DiagnosticField, ExecStatus
 
 from fix_postgres import Database
+from penstock.catalog.pg_class import LakeTable
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase
 from pg_catalog import objects
@@ -150,6 +151,16 @@ def test_a_parameter_of_an_unknown_type_is_text_in_order_by(ours: CatalogDatabas
     assert ours.query("SELECT 1 ORDER BY $1", [b"x"])[1] == [[b"1"]]
 
 
+@pytest.mark.parametrize(("clause", "sqlstate"), [("LIMIT", "2201W"), ("OFFSET", "2201X")])
+def test_a_count_that_is_a_parameter_is_not_negative(
+    ours: CatalogDatabase, clause: str, sqlstate: str
+) -> None:
+    assert ours.query(f"SELECT 1 {clause} $1", [None])[1] == [[b"1"]]
+    with pytest.raises(PenstockError, match=f"{clause} must not be negative") as error:
+        ours.query(f"SELECT 1 {clause} $1", [b"-1"])
+    assert error.value.sqlstate == sqlstate
+
+
 def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) -> None:
     with pytest.raises(PenstockError) as error:
         ours.parameter_types("SELECT $2")
@@ -157,3 +168,13 @@ def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) 
         "42P18",
         "could not determine data type of parameter $1",
     )
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", ["x" * 63, "ä" * 31, "x" * 58, "x" * 59, "ü" * 28 + "xyz"])
+def test_a_primary_key_is_named_as_on_a_server(database: Database, name: str) -> None:
+    database.execute(f'CREATE TABLE "{name}" (a int PRIMARY KEY)')
+    named = database.value(
+        "SELECT conname FROM pg_constraint WHERE contype = 'p' AND conrelid >= 16384"
+    )
+    assert LakeTable(1, "public", name, None).primary_key_name == named
