@@ -229,6 +229,10 @@ class StatementTooComplex(PenstockError):
     default_sqlstate = "54001"
 
 
+class TooManyColumns(PenstockError):
+    default_sqlstate = "54011"
+
+
 class CantChangeRuntimeParam(PenstockError):
     default_sqlstate = "55P02"
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.errors import DuplicateObject
+from penstock.identifiers import truncated
 
 DUPLICATE_TABLE: Final = "42P07"
 _NAME_BYTES: Final = 63
@@ -64,8 +65,4 @@ def make_object_name(first: str, second: str, label: str) -> str:
             two = room - one
         else:
             one = room - two
-    return f"{_cut(first, one)}_{_cut(second, two)}_{label}"
-
-
-def _cut(name: str, size: int) -> str:
-    return name.encode()[:size].decode(errors="ignore")
+    return f"{truncated(first, one)}_{truncated(second, two)}_{label}"

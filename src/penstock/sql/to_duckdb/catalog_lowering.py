@@ -2,8 +2,7 @@
 
 In: a typed query. Out: the same in other types: oid and what names an object are bigint, "char" and
 texts without operators text, pg_lsn numeric(20), int2vector int2[]. What such types print and read
-becomes calls of their input and output functions, which look into the catalogs. By name: what holds
-the values of a type where functions are called and rows are loaded.
+becomes calls of their input and output functions, which look into the catalogs.
 """
 
 from __future__ import annotations
@@ -14,12 +13,16 @@ from typing import Any, Final, TypeVar
 from penstock.pgtypes.pg_type import (
     ACLITEM,
     ANYARRAY,
+    BOOL,
     BPCHAR,
     CHAR,
+    DATE,
+    FLOATS,
     INET,
     INT2VECTOR,
     INT4,
     INT8,
+    INTEGERS,
     INTERVAL,
     JSON,
     JSONB,
@@ -35,6 +38,8 @@ from penstock.pgtypes.pg_type import (
     RECORD,
     REG_TYPES,
     TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
     UNKNOWN,
     VARCHAR,
     VOID,
@@ -60,6 +65,7 @@ from penstock.sql.typed.primnodes import (
     SubscriptingRef,
 )
 from penstock.sql.typed.query_nodes import OutputColumn, TableScan
+from penstock.sqlstate import IndeterminateDatatype
 
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
 _INTEGERS: Final = frozenset({OID, XID, XID8}) | REG_TYPES
@@ -67,6 +73,14 @@ _PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, INTERVAL, VO
 _TEXTS: Final = _PRINTED | {ANYARRAY, PG_NODE_TREE, PG_NDISTINCT, PG_DEPENDENCIES, PG_MCV_LIST}
 _STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
 _NAMED: Final = REG_TYPES | {PG_LSN}
+READ_FROM_TEXT: Final = {
+    oid: f"{types()[oid].name}in"
+    for oid in (BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8)
+}
+"""Types that texts are cast to, with the names of their input functions."""
+_OIDS: Final = frozenset({OID}) | REG_TYPES
+_SUBSCRIPTS: Final = "generate_subscripts"
+_BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})
 _LSN_TYPMOD: Final = numeric_typmod(20, 0)
 
 INT2_FROM_0: Final = "_int2 from 0"
@@ -154,6 +168,10 @@ def _node(node: Node) -> Any:
     match node:
         case Const():
             return _constant(node)
+        case Param() if node.type == UNKNOWN:
+            raise IndeterminateDatatype(
+                f"could not determine data type of parameter ${node.number}"
+            )
         case Param() if node.type in _NAMED:
             text = replace(node, type=TEXT)
             return _call(f"{_name(node.type)}in", held(node.type), text)
@@ -167,14 +185,24 @@ def _node(node: Node) -> Any:
             node.type in REG_TYPES and argument.type in _STRINGS and node.name == _name(node.type)
         ):
             return _call(f"{node.name}in", INT8, lowered(argument))
-        case FuncExpr(name="array_lower" | "array_upper", arguments=(array, _)):
-            bound = replace(_below(node), oid=0)
-            return replace(bound, name=f"{node.name} from 0") if from_zero(array) else bound
+        case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
+            zero = " from 0" if from_zero(array) else ""
+            # generate_subscripts keeps that it returns a set
+            oid = node.oid if name == _SUBSCRIPTS else 0
+            return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):
             below = _below(node)
             index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
             return replace(below, type=held(node.type), index=index)
-        case FuncExpr() | TableScan() if isinstance(node, TableScan) or node.type == RECORD:
+        case FuncExpr(name="oid", arguments=(argument,)) if argument.type == INT8:
+            return _call("oid_of_int8", INT8, lowered(argument))
+        case RelabelType(argument=argument) if node.type in _OIDS and argument.type == INT4:
+            return _call("oid_of_int4", INT8, lowered(argument))
+        case RelabelType(argument=argument) if node.type == INT4 and argument.type in _OIDS:
+            return _call("signed_oid", INT4, lowered(argument))
+        case TableScan():
+            return _below(node)
+        case FuncExpr() if node.type == RECORD:
             return _below(node)
     return replace(_below(node), type=held(node.type))
 
@@ -199,6 +227,10 @@ def _through_text(node: CoerceViaIO, argument: Node) -> Node:
         return _call(f"{_name(argument.type)}out", TEXT, below)
     if node.type in _NAMED and (argument.type in _STRINGS or argument.type == UNKNOWN):
         return _call(f"{_name(node.type)}in", held(node.type), below)
+    if argument.type in _VECTORS and node.type in _STRINGS:
+        return FuncExpr(node.type, 0, "array_to_string", (below, Const(TEXT, " ")))
+    if node.type in READ_FROM_TEXT and argument.type in (*_STRINGS, UNKNOWN):
+        return _call(READ_FROM_TEXT[node.type], held(node.type), below)
     if held(node.type) == below.type:
         return below
     return CoerceViaIO(held(node.type), below, -1, node.form)

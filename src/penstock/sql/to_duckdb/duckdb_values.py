@@ -155,13 +155,13 @@ def _literal(text: str, oid: int) -> str:
     if oid == BYTEA:
         return f"from_hex('{text[2:]}')"
     if oid in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        return simple_quote_literal(_date(text, oid))
+        return simple_quote_literal(duckdb_date(text, oid))
     if "\0" in text:
         raise refused("a zero byte")
     return simple_quote_literal(text)
 
 
-def _date(text: str, oid: int) -> str:
+def duckdb_date(text: str, oid: int) -> str:
     """DuckDB writes (BC) right behind the date."""
     if "infinity" in text:
         return text
@@ -232,10 +232,8 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
 
 def _position(value: Value) -> str:
     """enum_cmp: where a label stands in its type; NULL for what is no label."""
-    labels = types()[value.type].labels
-    whens = "".join(
-        f" WHEN {simple_quote_literal(label)} THEN {n}" for n, label in enumerate(labels, 1)
-    )
+    labels = map(simple_quote_literal, types()[value.type].labels)
+    whens = "".join(f" WHEN {label} THEN {n}" for n, label in enumerate(labels, 1))
     return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 
