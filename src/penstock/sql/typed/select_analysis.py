@@ -48,6 +48,7 @@ from penstock.sql.typed.result_name import result_name
 from penstock.sql.typed.scope import Namespace, Scope
 from penstock.sql.typed.set_returning import moved_to_from, spread
 from penstock.sql.typed.sort_clause import (
+    compared_as_text,
     distinct_keys,
     is_column,
     sort_clause,
@@ -157,6 +158,7 @@ class SelectAnalysis:
             scope, self.relations, "SELECT", aggregates=True, windows=windows, in_windows=True
         )
         columns, targets = _target_list(raw.targets, scope, expressions, resolve)
+        columns, targets = compared_as_text(raw, columns, targets)
         having = None
         if raw.having is not None:
             having = QueryExpressions(scope, self.relations, "HAVING", aggregates=True).boolean(

@@ -6,15 +6,15 @@ In: raw items, the columns and values of a SELECT list, who analyzes expressions
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.pgtypes.pg_type import TEXT, UNKNOWN
 from penstock.sql.grammar.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
+from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.typed.coercion import to_common_type
 from penstock.sql.typed.grouping import contains_subquery
-from penstock.sql.typed.primnodes import (
-    Node,
-)
+from penstock.sql.typed.primnodes import Node
 from penstock.sql.typed.query_expression import QueryExpressions, sort_key
 from penstock.sql.typed.query_nodes import OutputColumn, SetOperationScan, SortKey
 from penstock.sql.typed.scope import Scope
@@ -47,8 +47,9 @@ def _sql92(
         node = target_by_name(raw, columns, targets, clause)
     if node is None:
         node = expressions.transform(raw)
-    # addTargetToSortList: what has no type is text
-    return to_common_type(node, TEXT, clause) if node.type == UNKNOWN else node
+        if node.type == UNKNOWN:
+            return to_common_type(node, TEXT, clause)
+    return node
 
 
 def distinct_keys(
@@ -85,6 +86,31 @@ def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) 
             "clause.",
         )
     return sort_key(key, node)
+
+
+def compared_as_text(
+    raw: SelectStmt, columns: tuple[OutputColumn, ...], targets: tuple[Node, ...]
+) -> tuple[tuple[OutputColumn, ...], tuple[Node, ...]]:
+    """What has no type is text where rows are grouped or sorted by it, even where a UNION would
+    have given it another one (addTargetToGroupList, addTargetToSortList)."""
+    if all(node.type != UNKNOWN for node in targets):
+        return columns, targets
+    items = [("ORDER BY", item.expression) for item in raw.order]
+    items += [("GROUP BY", item) for item in raw.group]
+    items += [("DISTINCT ON", item) for item in raw.distinct or ()]
+    compared = set(range(len(targets))) if raw.distinct == () else set()
+    for clause, item in items:
+        if (position := target_position(item, clause, len(targets))) is not None:
+            compared.add(position)
+        elif isinstance(item, ColumnRef):
+            found = target_by_name(item, columns, targets, clause)
+            compared.update(index for index, node in enumerate(targets) if node is found)
+    new = tuple(
+        to_common_type(node, TEXT, "SELECT") if node.type == UNKNOWN and index in compared else node
+        for index, node in enumerate(targets)
+    )
+    shown = zip(columns, new, strict=True)
+    return tuple(replace(column, type=node.type) for column, node in shown), new
 
 
 def target_position(raw: Expression, clause: str, length: int) -> int | None:
