@@ -10,7 +10,7 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from penstock.catalog import Catalog, LakeTable
-from penstock.commands import CurrentRole, Scope, execute
+from penstock.commands import CommandScope, CurrentRole, execute
 from penstock.commands.namespace import table_columns
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
@@ -30,7 +30,7 @@ class Ours:
 
     def __init__(self, folder: Path, database: str) -> None:
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
-        self.scope = Scope(
+        self.scope = CommandScope(
             warehouse=Warehouse(str(folder / "warehouse"), fsync=False),
             role=POSTGRES,
             session_role=POSTGRES,

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from commands.both import POSTGRES, Ours, done
 from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import (
+    CommandScope,
     CurrentRole,
-    Scope,
     TableColumn,
     execute,
     is_command,
@@ -390,7 +390,7 @@ def test_others_do_not_touch_subscriptions(node: Ours) -> None:
 def test_without_a_warehouse_tables_are_refused(node: Ours) -> None:
     with pytest.raises(FeatureNotSupported, match="warehouse"):
         execute(parse("CREATE TABLE t (a int)"), node.catalog, Publisher.connect)
-    assert Scope().role.superuser
+    assert CommandScope().role.superuser
 
 
 def test_which_statements_are_commands() -> None:

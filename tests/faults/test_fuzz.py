@@ -27,7 +27,7 @@ from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 from penstock.protocol.startup_options import parse_options
 from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.sql import Query, RangeVar, parse, parse_partition_bound, parse_script
+from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.grammar.copy_query import parse_copy_query
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
@@ -179,7 +179,7 @@ def find_table(name: RangeVar) -> tuple[OutputColumn, ...]:
 def lake_queries(text: str) -> None:
     """The whole way of a statement to what is run."""
     for statement in parse_script(text):
-        if isinstance(statement, Query):
+        if isinstance(statement, QueryStatement):
             compiled(statement.text)
 
 

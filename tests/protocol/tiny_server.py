@@ -35,7 +35,7 @@ from penstock.protocol.replication_grammar import (
 from penstock.protocol.scram import ScramExchange, mechanisms, mock_verifier
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import Replication, read_startup, reported_parameters
+from penstock.protocol.startup import ReplicationMode, read_startup, reported_parameters
 from penstock.protocol.startup_packets import (
     PROTOCOL_3_2,
     GssEncRequest,
@@ -140,7 +140,7 @@ class Connection:
         self._send(self.session.negotiate(message))
         wanted = read_startup(message)
         self._user = wanted.user
-        self.session.walsender = wanted.replication is not Replication.NONE
+        self.session.walsender = wanted.replication is not ReplicationMode.NONE
         self.session.client_encoding = wanted.client_encoding()
         if self._settings.cleartext:
             self._send(self.session.request_password())

@@ -9,11 +9,11 @@ import pytest
 
 from fix_postgres import Database
 from penstock.errors import PenstockError
-from penstock.publication.members import Action, Members
+from penstock.publication.members import Members, Operation
 from penstock.publication.row_filter import FilterColumn
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
 from penstock.relation import AttGenerated
-from publication.test_publish import Publication, Rel, Table
+from publication.test_relation_sync import Publication, Rel, Table
 
 COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("c", 23))
 IDENTITIES: dict[str, tuple[str, ...] | None] = {"DEFAULT": ("a",), "FULL": (), "NOTHING": None}
@@ -42,8 +42,8 @@ def test_updates_and_deletes_are_refused_as_on_the_server(
             publication = Publication(1, **actions)  # type: ignore[arg-type]
             members = Members([publication], [Rel(1, 1, names, where)], [], [table])
             for action, sql in [
-                (Action.UPDATE, "UPDATE t SET c = 1"),
-                (Action.DELETE, "DELETE FROM t"),
+                (Operation.UPDATE, "UPDATE t SET c = 1"),
+                (Operation.DELETE, "DELETE FROM t"),
             ]:
                 assert ours(members, table, action) == theirs(connection, sql), (names, where)
 
@@ -70,11 +70,11 @@ def test_virtual_columns_in_identities_and_filters(
     members = Members([publication], [Rel(1, 1, None, where)], [], [table])
     with database.connect() as connection:
         wanted = theirs(connection, "UPDATE t SET c = 1")
-    assert ours(members, table, Action.UPDATE, (*COLUMNS, *virtual)) == wanted
+    assert ours(members, table, Operation.UPDATE, (*COLUMNS, *virtual)) == wanted
 
 
 def ours(
-    members: Members, table: Table, action: Action, columns: Sequence[FilterColumn] = COLUMNS
+    members: Members, table: Table, action: Operation, columns: Sequence[FilterColumn] = COLUMNS
 ) -> tuple[str | None, ...] | None:
     try:
         check_identity(members, table, columns, action)

@@ -7,7 +7,7 @@ import itertools
 import duckdb
 
 from fix_postgres import Database
-from penstock.publication.members import Action
+from penstock.publication.members import Operation
 from penstock.publication.row_filter import (
     FilterColumn,
     compile_row_filter,
@@ -49,7 +49,7 @@ def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> No
     duck.execute(f"CREATE VIEW sides AS SELECT f, {match} AS matches FROM rows")
     conditions = ", ".join(
         published_as(action, "o.matches", "n.matches")
-        for action in (Action.INSERT, Action.UPDATE, Action.DELETE)
+        for action in (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
     )
     found = duck.execute(f"SELECT o.f, n.f, {conditions} FROM sides o, sides n").fetchall()
     ours = {

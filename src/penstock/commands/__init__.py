@@ -7,19 +7,19 @@ catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns
-from penstock.commands.publisher import Publisher, PublisherFactory
+from penstock.commands.publisher import PublisherFactory, PublisherSession
 from penstock.commands.result import CommandResult, Notice
-from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope, TableColumn
+from penstock.commands.scope import NODE_ROLE, CommandScope, CurrentRole, TableColumn
 from penstock.commands.utility import execute, is_command
 
 __all__ = [
     "NODE_ROLE",
     "CommandResult",
+    "CommandScope",
     "CurrentRole",
     "Notice",
-    "Publisher",
     "PublisherFactory",
-    "Scope",
+    "PublisherSession",
     "TableColumn",
     "execute",
     "is_command",

@@ -17,7 +17,7 @@ from penstock.commands.depend import cascade_notices, shown_name, still_used_err
 from penstock.commands.generated_columns import generated_from
 from penstock.commands.namespace import names, table_columns
 from penstock.commands.result import Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.commands.unique_indexes import without
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
 from penstock.sql import DropColumn
@@ -26,7 +26,7 @@ from penstock.sql.grammar.partition_bound import key_columns
 
 def drop_column(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     table: LakeTable,
     command: DropColumn,
     only: bool,
@@ -83,7 +83,7 @@ def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> 
 
 def _check_not_generated_from(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     command: DropColumn,
     made_of_it: Sequence[str],
@@ -127,7 +127,7 @@ def _without(table: LakeTable, column: str) -> LakeTable:
 
 def _leave_publications(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     command: DropColumn,
 ) -> list[Notice]:
@@ -166,7 +166,7 @@ def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTabl
     return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
 
-def _named_columns(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
+def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
     """The columns that a publication's list and filter name."""
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:

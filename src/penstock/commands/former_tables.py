@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import warehouse_of
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.lakehouse.log import list_log
 
 
 def keep_former(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     before: Iterable[LakeTable],
     committed: Mapping[int, int] | None = None,
 ) -> None:

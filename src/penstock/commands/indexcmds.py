@@ -21,7 +21,7 @@ from penstock.commands.namespace import (
     table_columns,
 )
 from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.commands.unique_indexes import add_index
 from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
@@ -30,7 +30,7 @@ from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidSchemaName
 
 
-def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineIndex"""
     with catalog.write() as transaction:
         table = get_table(transaction, scope, statement.relation)
@@ -52,7 +52,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> Comm
     return CommandResult("CREATE INDEX")
 
 
-def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_index(statement: DropIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveRelations for indexes, all of them or none."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -67,7 +67,7 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandR
 
 def _index_to_drop(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     name: RangeVar,
     missing_ok: bool,
     notices: list[Notice],
@@ -97,7 +97,7 @@ def _index_to_drop(
 
 
 def _find_droppable(
-    transaction: CatalogTransaction, scope: Scope, table: LakeTable, name: str
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> UniqueIndex | None:
     """A table's index of that name, if it may go. Raises NotInPrerequisiteState (2BP01)."""
     index = next((own for own in table.indexes if own.name == name), None)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import table_columns
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import InvalidParameterValue
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.grammar.partition_bound import key_columns, strategy_of
@@ -28,7 +28,7 @@ _INVALID_TABLE: Final = "42P16"
 
 def check_new_partition(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     parent: LakeTable,
     name: str,
     bound: PartitionBound,

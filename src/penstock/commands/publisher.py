@@ -13,7 +13,7 @@ from penstock.relation import TableName
 from penstock.walreceiver.publisher import SystemIdentity
 
 
-class Publisher(Protocol):
+class PublisherSession(Protocol):
     """An open session on the publisher."""
 
     def identify_system(self) -> SystemIdentity:
@@ -47,5 +47,5 @@ class Publisher(Protocol):
 class PublisherFactory(Protocol):
     """Opens sessions."""
 
-    def __call__(self, conninfo: str, application_name: str) -> Publisher:
+    def __call__(self, conninfo: str, application_name: str) -> PublisherSession:
         """Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""

@@ -66,7 +66,7 @@ class RowFilterCompiler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CommandScope:
     """Where a statement runs. ``warehouse`` None: statements about tables are refused.
 
     ``search_path``: schemas for names without one; the first is where CREATE puts things.

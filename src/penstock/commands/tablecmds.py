@@ -43,7 +43,7 @@ from penstock.commands.namespace import (
 )
 from penstock.commands.partbounds import check_new_partition
 from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import (
     check_between_batches,
     check_detached,
@@ -76,7 +76,7 @@ _TYPE_OF_ITS_NAME = (
 )
 
 
-def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineRelation. What a default partition holds is read with nothing locked, and the statement
     is begun again."""
     default_rows = DefaultRows()
@@ -93,7 +93,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
 
 
 def _create_table(
-    statement: CreateTable, catalog: Catalog, scope: Scope, default_rows: DefaultRows
+    statement: CreateTable, catalog: Catalog, scope: CommandScope, default_rows: DefaultRows
 ) -> CommandResult:
     warehouse = warehouse_of(scope)
     with catalog.write() as transaction:
@@ -174,7 +174,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     return TableSchema(tuple(columns), made.key)
 
 
-def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveRelations, all of them or none.
 
     Rows go before the catalog forgets the table, or a sequencer would find it again.
@@ -199,7 +199,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
 
 def _table_to_drop(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     name: RangeVar,
     missing_ok: bool,
     notices: list[Notice],
@@ -217,7 +217,7 @@ def _table_to_drop(
     return found
 
 
-def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """CreateSchemaCommand"""
     with catalog.write() as transaction:
         owner = scope.role
@@ -238,7 +238,7 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
     return CommandResult("CREATE SCHEMA")
 
 
-def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveObjects for schemas; with CASCADE their tables and types go too."""
     notices: list[Notice] = []
     reported: list[str] = []
@@ -276,7 +276,10 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
 
 
 def _schemas_to_drop(
-    transaction: CatalogTransaction, scope: Scope, statement: DropSchema, notices: list[Notice]
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    statement: DropSchema,
+    notices: list[Notice],
 ) -> list[Namespace]:
     found = []
     for name in statement.names:
@@ -305,7 +308,7 @@ def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) ->
 
 def _still_used(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     namespace: Namespace,
     tables: Sequence[LakeTable],
     enums: Sequence[EnumType],

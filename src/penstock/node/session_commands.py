@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.catalog import Catalog, Role
-from penstock.commands.scope import CurrentRole, Scope, TableColumn
+from penstock.commands.scope import CommandScope, CurrentRole, TableColumn
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.publisher import connect_publisher
@@ -40,7 +40,7 @@ class SessionCommands:
     ) -> CommandOutcome:
         """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
         current = CurrentRole(role.name, role.oid, role.superuser)
-        scope = Scope(
+        scope = CommandScope(
             warehouse=self._warehouse,
             role=current,
             session_role=current,

@@ -11,11 +11,9 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.identifiers import quoted
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
-from penstock.publication.members import Action
-from penstock.publication.rules import NOT_COVERED, breaks_rule, has_no_identity
+from penstock.pipeline.change_item import ChangeItem, PublishedTable
+from penstock.publication.members import Operation
 from penstock.sqlstate import NotNullViolation, UniqueViolation
 
 _SHOWN_KEYS: Final = 10
@@ -41,25 +39,14 @@ def check_identity(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
 ) -> None:
     """CheckCmdReplicaIdentity, which no writer of the table has gone through."""
-    table = item.table
-    if table.identity is not None and table.covered:
-        return
-    has = {
-        Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else f"{gone} LIMIT 1",
+    having = {
         Operation.DELETE: gone,
+        Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else gone,
     }
-    for operation in (Operation.DELETE, Operation.UPDATE):
-        if operation not in table.published:
-            continue
-        if duck.execute(f"SELECT 1 FROM ({has[operation]}) LIMIT 1").fetchall():
-            raise _refused(table, operation)
-
-
-def _refused(table: PublishedTable, operation: Operation) -> PenstockError:
-    name, command = table.name.rpartition(".")[2], Action[operation.name]
-    if table.identity is not None:
-        return breaks_rule(command, name, NOT_COVERED)
-    return has_no_identity(command, name)
+    for operation, rows in having.items():
+        error = item.table.refused.get(operation)
+        if error is not None and duck.execute(f"SELECT 1 FROM ({rows}) LIMIT 1").fetchall():
+            raise error
 
 
 def check_not_null(table: PublishedTable, rows: pa.Table) -> None:

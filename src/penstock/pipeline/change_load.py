@@ -18,7 +18,6 @@ from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import (
     ChangeItem,
-    Operation,
     StoredRows,
     needed_columns,
     read_stored,
@@ -34,6 +33,7 @@ from penstock.pipeline.change_pairs import (
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.publication.members import Operation
 from penstock.publication.row_filter import matches
 
 MATCHES: Final = '"penstock: row matches"'

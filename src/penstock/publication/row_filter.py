@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.members import Action
+from penstock.publication.members import Operation
 from penstock.relation import AttGenerated
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.text.limits import limited_depth
@@ -41,11 +41,11 @@ _ONLY_SIMPLE: Final = (
     " immutable built-in functions are allowed."
 )
 
-TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Action | None]] = {
+TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
     (False, False): None,
-    (False, True): Action.INSERT,
-    (True, False): Action.DELETE,
-    (True, True): Action.UPDATE,
+    (False, True): Operation.INSERT,
+    (True, False): Operation.DELETE,
+    (True, True): Operation.UPDATE,
 }
 """What an UPDATE is published as, by whether its old and its new row match the filter
 (pgoutput_row_filter)."""
@@ -141,12 +141,12 @@ def matches(predicate: str | None) -> str:
     return "true" if predicate is None else f"coalesce(({predicate}), false)"
 
 
-def published_as(action: Action, old: str, new: str) -> str:
-    """DuckDB's SQL for whether an UPDATE is published as ``action``. ``old``, ``new``: SQL for
+def published_as(operation: Operation, old: str, new: str) -> str:
+    """DuckDB's SQL for whether an UPDATE is published as ``operation``. ``old``, ``new``: SQL for
     whether its rows match."""
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
         for (was, is_), becomes in TRANSFORMATIONS.items()
-        if becomes is action
+        if becomes is operation
     )
     return " OR ".join(f"({case})" for case in cases)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, CatalogFunction, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import lowered
 from penstock.sql.to_duckdb.catalog_templates import template
 from penstock.sql.to_duckdb.catalog_types import catalog_type
@@ -95,7 +95,7 @@ class CatalogSql:
 
 def compile_catalog_query(
     query: Query,
-    functions_: Mapping[str, Function],
+    functions_: Mapping[str, CatalogFunction],
     table_functions: Mapping[str, TableFunction],
 ) -> CatalogSql:
     """Raises FeatureNotSupported, PenstockError (54001)."""
@@ -115,7 +115,9 @@ class CatalogCompiler(QueryCompiler):
     """Of one statement in types that ``lowered`` has made."""
 
     def __init__(
-        self, functions_: Mapping[str, Function], table_functions: Mapping[str, TableFunction]
+        self,
+        functions_: Mapping[str, CatalogFunction],
+        table_functions: Mapping[str, TableFunction],
     ) -> None:
         super().__init__()
         self._functions = functions_
