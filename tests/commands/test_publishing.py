@@ -262,7 +262,7 @@ def test_all_tables_are_registered_under_their_own_names(node: Ours) -> None:
     names = [("public", "t"), ("public", "My t"), ("a.b", "c.d"), ("Ünï", "x-1")]
     for name in names:
         warehouse(node).create(*name, schema)
-    warehouse(node).staging_path("x")
+    warehouse(node).storage.create_folder(warehouse(node).staging)
     done(node, "CREATE PUBLICATION p FOR ALL TABLES")
     with node.catalog.write() as t:
         assert {(table.schema, table.name) for table in t.tables.all()} == set(names)

@@ -14,7 +14,6 @@ from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
 from penstock.walreceiver.connection import (
     Connection,
-    is_ready,
     literal_list,
     quote_literal,
 )
@@ -187,7 +186,6 @@ def test_nobody_listens(make_proxy: Callable[[int], Any]) -> None:
         connect(f"host=127.0.0.1 port={port} user=u dbname=d")
     assert caught.value.sqlstate == "08001"
     assert "running" in (caught.value.hint or "")
-    assert not is_ready(ConnInfo.parse(f"host=127.0.0.1 port={port} dbname=d"))
 
 
 def test_a_deaf_host_times_out(database: Any, make_proxy: Callable[[int], Any]) -> None:
