@@ -14,7 +14,6 @@ from penstock.commands import CommandScope, CurrentRole, execute
 from penstock.commands.namespace import table_columns
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.node.session_commands import compile_filter
 from penstock.sql import SetVariable, parse
 from penstock.walreceiver.publisher import Publisher
 
@@ -36,7 +35,6 @@ class Ours:
             session_role=POSTGRES,
             node_role=POSTGRES,
             database=database,
-            compile_row_filter=compile_filter,
         )
 
     def run(self, text: str) -> Outcome:

@@ -26,7 +26,8 @@ from penstock.protocol.replication_grammar import (
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 from penstock.protocol.startup_options import parse_options
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
+from penstock.publication.row_filter import compile_row_filter
+from penstock.relation import TableColumn
 from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.grammar.copy_query import parse_copy_query
 from penstock.sql.grammar.parse_expression import parse_expression
@@ -58,8 +59,8 @@ OIDS: Final = {
     "bytea": 17, "integer[]": 1007, "text[]": 1009, "jsonb": 3802,
 }  # fmt: skip
 COLUMNS: Final = [
-    FilterColumn(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
-] + [FilterColumn(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
+    TableColumn(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
+] + [TableColumn(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
 FILTERS: Final = list(TEXTS)
 COMMANDS: Final = [
     "IDENTIFY_SYSTEM",

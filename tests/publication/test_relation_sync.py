@@ -14,8 +14,7 @@ from penstock.publication.relation_sync import (
     publication_tables,
     relation_sync_entry,
 )
-from penstock.publication.row_filter import FilterColumn
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,11 @@ class Table:
 
 
 COLUMNS = (
-    FilterColumn("a", 23),
-    FilterColumn("b", 25),
-    FilterColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
+    TableColumn("a", 23),
+    TableColumn("b", 25),
+    TableColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
 )
-VIRTUAL = FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
+VIRTUAL = TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
 PLAIN = COLUMNS[:2]
 T = Table(1, "t")
 ROOT = Table(10, "root", partition_key="RANGE (a)")
@@ -74,7 +73,7 @@ def one(
     rels: list[Rel],
     namespaces: list[Namespace] | None = None,
     tables: tuple[Table, ...] = (T,),
-    columns: tuple[FilterColumn, ...] = PLAIN,
+    columns: tuple[TableColumn, ...] = PLAIN,
 ) -> RelationSyncEntry:
     members = Members(publications, rels, namespaces or [], tables)
     (table,) = (table for table in tables if table.partition_key is None)

@@ -10,12 +10,11 @@ import pytest
 from fix_postgres import Database
 from penstock.errors import PenstockError
 from penstock.publication.members import Members, Operation
-from penstock.publication.row_filter import FilterColumn
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from publication.test_relation_sync import Publication, Rel, Table
 
-COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("c", 23))
+COLUMNS = (TableColumn("a", 23), TableColumn("b", 25), TableColumn("c", 23))
 IDENTITIES: dict[str, tuple[str, ...] | None] = {"DEFAULT": ("a",), "FULL": (), "NOTHING": None}
 
 
@@ -55,8 +54,8 @@ def test_virtual_columns_in_identities_and_filters(
     identity: str, where: str | None, options: str, database: Database
 ) -> None:
     virtual = (
-        FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
-        FilterColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
+        TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
+        TableColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
     )
     filtered = f" WHERE ({where})" if where else ""
     database.execute(
@@ -74,7 +73,7 @@ def test_virtual_columns_in_identities_and_filters(
 
 
 def ours(
-    members: Members, table: Table, action: Operation, columns: Sequence[FilterColumn] = COLUMNS
+    members: Members, table: Table, action: Operation, columns: Sequence[TableColumn] = COLUMNS
 ) -> tuple[str | None, ...] | None:
     try:
         check_identity(members, table, columns, action)
@@ -97,7 +96,7 @@ def test_column_lists_are_checked_as_on_the_server(database: Database) -> None:
         connection.execute(
             "CREATE TABLE t (a int PRIMARY KEY, b text, c int, v int GENERATED ALWAYS AS (a * 2))"
         )
-        columns = (*COLUMNS, FilterColumn("v", 23, generated=AttGenerated.VIRTUAL))
+        columns = (*COLUMNS, TableColumn("v", 23, generated=AttGenerated.VIRTUAL))
         for names in [
             ("a",), ("c", "a"), ("nope",), ("a", "a"), ("ctid",), ("a", "xmin"), ("a", "v"),
         ]:  # fmt: skip

@@ -9,7 +9,7 @@ catalog.
 from penstock.commands.namespace import register_all, table_columns
 from penstock.commands.publisher import PublisherFactory, PublisherSession
 from penstock.commands.result import CommandResult, Notice
-from penstock.commands.scope import NODE_ROLE, CommandScope, CurrentRole, TableColumn
+from penstock.commands.scope import NODE_ROLE, CommandScope, CurrentRole
 from penstock.commands.utility import execute, is_command
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Notice",
     "PublisherFactory",
     "PublisherSession",
-    "TableColumn",
     "execute",
     "is_command",
     "register_all",

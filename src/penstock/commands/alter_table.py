@@ -44,7 +44,7 @@ from penstock.commands.namespace import (
     names,
 )
 from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope, TableColumn
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
@@ -60,7 +60,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.pipeline.rewrite_columns import ColumnRewrites
-from penstock.relation import ReplicaIdentity
+from penstock.relation import ReplicaIdentity, TableColumn
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,

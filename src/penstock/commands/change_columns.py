@@ -20,7 +20,7 @@ from penstock.commands.namespace import (
     table_columns,
     warehouse_of,
 )
-from penstock.commands.scope import CommandScope, TableColumn
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, UndefinedObject
 from penstock.lakehouse.defaults import default_value
@@ -31,7 +31,7 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
-from penstock.relation import AttGenerated, qualified
+from penstock.relation import AttGenerated, TableColumn, qualified
 
 _APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""

@@ -22,7 +22,7 @@ from penstock.commands.generated_columns import (
 )
 from penstock.commands.namespace import get_table, names, table_columns
 from penstock.commands.result import Notice, notice
-from penstock.commands.scope import CommandScope, TableColumn
+from penstock.commands.scope import CommandScope
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -33,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.text.quoting import type_name

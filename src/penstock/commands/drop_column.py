@@ -19,7 +19,8 @@ from penstock.commands.namespace import names, table_columns
 from penstock.commands.result import Notice, notice
 from penstock.commands.scope import CommandScope
 from penstock.commands.unique_indexes import without
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
+from penstock.errors import InvalidParameterValue, UndefinedObject
+from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import DropColumn
 from penstock.sql.grammar.partition_bound import key_columns
 
@@ -171,8 +172,6 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:
         return listed
-    if scope.compile_row_filter is None:
-        raise FeatureNotSupported("row filters are not supported by this session")
     columns = table_columns(scope, table)
-    compiled = scope.compile_row_filter(rel.row_filter, columns, table=table.name)
+    compiled = compile_row_filter(rel.row_filter, columns, table=table.name)
     return listed | compiled.columns

@@ -17,11 +17,11 @@ from penstock.commands.namespace import get_schema, get_table, table_columns
 from penstock.commands.scope import CommandScope
 from penstock.errors import (
     DuplicateObject,
-    FeatureNotSupported,
     InvalidParameterValue,
     SqlSyntaxError,
     UndefinedObject,
 )
+from penstock.publication.row_filter import compile_row_filter
 from penstock.publication.rules import check_row_filter_allowed, column_list
 from penstock.sql import (
     PublicationObject,
@@ -115,10 +115,7 @@ def _rel_info(
 
 
 def _compile(scope: CommandScope, table: LakeTable, where: str) -> str:
-    if scope.compile_row_filter is None:
-        raise FeatureNotSupported("row filters are not supported by this session")
-    columns = table_columns(scope, table)
-    return scope.compile_row_filter(where, columns, table=table.name).text
+    return compile_row_filter(where, table_columns(scope, table), table=table.name).text
 
 
 def add_tables(

@@ -33,7 +33,7 @@ from penstock.sql import RangeVar
 from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
-from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
+from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
 _PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUTPUT: text_output}
@@ -93,7 +93,7 @@ class SparkLake:
     ) -> tuple[str | None, frozenset[str]]:
         if request.predicate is None:
             return None, frozenset()
-        known = [filter_column(column) for column in columns]
+        known = [table_column(column) for column in columns]
         compiled = compile_row_filter(request.predicate, known, table=table.qualified_name)
         return compiled.predicate, compiled.columns
 

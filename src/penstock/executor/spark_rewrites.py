@@ -40,7 +40,7 @@ from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routing import Level
 from penstock.publication.members import Members, Operation
 from penstock.publication.rules import check_identity
-from penstock.walsender.lake_columns import LakeColumn, filter_column
+from penstock.walsender.lake_columns import LakeColumn, table_column
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -148,7 +148,7 @@ class Rewrites:
                 t.tables.all(),
             )
         for leaf in leaves:
-            columns = tuple(map(filter_column, self._tables.columns(leaf)))
+            columns = tuple(map(table_column, self._tables.columns(leaf)))
             check_identity(members, leaf, columns, command)
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:

@@ -43,7 +43,6 @@ from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
-from penstock.node.session_commands import compile_filter
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.pg_catalog.connections import Connections
@@ -140,7 +139,6 @@ class Node:
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
-            compile_row_filter=compile_filter,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
 

@@ -6,16 +6,15 @@ statement does is left to ``commands``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from penstock.catalog import Catalog, Role
-from penstock.commands.scope import CommandScope, CurrentRole, TableColumn
+from penstock.commands.scope import CommandScope, CurrentRole
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.publisher import connect_publisher
 from penstock.protocol.answers import CommandOutcome
-from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.sql import Statement
 from penstock.walsender.sequencer import Sequencer
 
@@ -45,19 +44,9 @@ class SessionCommands:
             role=current,
             session_role=current,
             database=self._database,
-            compile_row_filter=compile_filter,
         )
         connect = partial(connect_publisher, check=check)
         result = execute(statement, self._catalog, connect, scope)
         # Tables that have become known are followed from here on.
         self._sequencer.step(discover=True)
         return CommandOutcome(result.tag, result.notices)
-
-
-def compile_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
-    """``commands.RowFilterCompiler``: the one rule of ``publication``."""
-    known = [
-        FilterColumn(c.name, c.type_oid, c.typmod, c.generated, c.collation, c.generation)
-        for c in columns
-    ]
-    return compile_row_filter(text, known, table=table)

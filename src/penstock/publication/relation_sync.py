@@ -20,9 +20,9 @@ from penstock.publication.members import (
     TableRow,
     operations_of,
 )
-from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
+from penstock.publication.row_filter import RowFilter, compile_row_filter
 from penstock.publication.rules import refused_operations
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
 from penstock.sql.to_duckdb.duckdb_values import BOOL, Value
@@ -49,7 +49,7 @@ class RelationSyncEntry:
 
 
 def relation_sync_entry(
-    members: Members, table: TableRow, columns: Sequence[FilterColumn]
+    members: Members, table: TableRow, columns: Sequence[TableColumn]
 ) -> RelationSyncEntry | None:
     """How the publications publish a table with rows, None: not at all.
 
@@ -93,7 +93,7 @@ def _filters(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[FilterColumn],
+    columns: Sequence[TableColumn],
 ) -> Mapping[Operation, str | None]:
     """pgoutput_row_filter_init: an OR per operation; a publication without a filter lifts it."""
     compiled: dict[Operation, dict[str, RowFilter]] = {operation: {} for operation in FILTERED}
@@ -127,7 +127,7 @@ def _columns(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[FilterColumn],
+    columns: Sequence[TableColumn],
 ) -> tuple[str, ...] | None:
     """One list for the table (pgoutput_column_list_init). Raises 0A000."""
     rows = [members.row(publication, table) for publication in publications]

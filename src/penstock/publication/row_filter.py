@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.errors import FeatureNotSupported
 from penstock.publication.members import Operation
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
@@ -52,19 +52,6 @@ TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
 
 
 @dataclass(frozen=True)
-class FilterColumn:
-    """A column that a filter may name. ``typmod``: as pg_attribute has it; ``generation``: the
-    expression where the node generates it."""
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    generated: AttGenerated = AttGenerated.NOT
-    collation: str = "default"
-    generation: str | None = None
-
-
-@dataclass(frozen=True)
 class RowFilter:
     """``text``: as pg_get_expr prints it; ``columns``: names used; ``predicate``: DuckDB SQL,
     boolean or NULL (as false), over columns quoted by their names at the publisher.
@@ -76,13 +63,13 @@ class RowFilter:
     may_fail: bool = False
 
 
-def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str) -> RowFilter:
+def compile_row_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
     """The filter of a table. ``text``: as written or as stored; ``table``: ``[schema.]name``."""
     with limited_depth():
         return _compiled(text, columns, table)
 
 
-def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilter:
+def _compiled(text: str, columns: Sequence[TableColumn], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
     node = _expanded(node, columns, table)
@@ -98,7 +85,7 @@ def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilt
     return RowFilter(deparse(node), used, compiled.sql, compiled.fails)
 
 
-def _expanded(node: Node, columns: Sequence[FilterColumn], table: str) -> Node:
+def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
     """expand_generated_columns_in_expr: what virtual columns are made of, in their places."""
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):

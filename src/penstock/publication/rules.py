@@ -25,8 +25,8 @@ from penstock.publication.members import (
     TableRow,
     operations_of,
 )
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.relation import AttGenerated
+from penstock.publication.row_filter import compile_row_filter
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
@@ -116,7 +116,7 @@ def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: Rela
 
 
 def check_identity(
-    members: Members, table: TableRow, columns: Sequence[FilterColumn], command: Operation
+    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
 ) -> None:
     """Whether rows of a table can be updated or deleted (CheckCmdReplicaIdentity).
 
@@ -130,7 +130,7 @@ def check_identity(
 
 
 def refused_operations(
-    members: Members, table: TableRow, columns: Sequence[FilterColumn]
+    members: Members, table: TableRow, columns: Sequence[TableColumn]
 ) -> Mapping[Operation, PenstockError]:
     """What ``check_identity`` would raise, had a writer asked it; of a stream's publications."""
     errors = {command: _refusal(members, table, columns, command) for command in _COMMANDS}
@@ -138,7 +138,7 @@ def refused_operations(
 
 
 def _refusal(
-    members: Members, table: TableRow, columns: Sequence[FilterColumn], command: Operation
+    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
 ) -> PenstockError | None:
     publications = [
         publication
@@ -161,7 +161,7 @@ def _refusal(
 def _broken_rule(
     members: Members,
     table: TableRow,
-    columns: Sequence[FilterColumn],
+    columns: Sequence[TableColumn],
     publications: Sequence[PublicationRow],
 ) -> str | None:
     rows = [members.row(p, _filtered_as(members, p, table)) for p in publications]

@@ -29,8 +29,7 @@ from penstock.lakehouse.schema import (
 )
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.of_arrow import pg_type
-from penstock.publication.row_filter import FilterColumn
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.typed.query_nodes import OutputColumn
 
@@ -140,12 +139,13 @@ def spark_type(kind: pa.DataType) -> str:
     return type_text(delta_type(kind)).replace("long", "bigint")
 
 
-def filter_column(column: LakeColumn) -> FilterColumn:
-    """As row filters and column lists see it."""
-    return FilterColumn(
+def table_column(column: LakeColumn) -> TableColumn:
+    """As PostgreSQL's catalogs, row filters and column lists see it."""
+    return TableColumn(
         column.name,
         *column_type(column),
         generated=column.generated,
+        default=column.default,
         generation=column.generation,
     )
 

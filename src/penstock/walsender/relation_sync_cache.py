@@ -18,7 +18,7 @@ from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Members
 from penstock.publication.relation_sync import RelationSyncEntry, relation_sync_entry
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.walsender.lake_columns import LakeColumn, column_type, filter_column
+from penstock.walsender.lake_columns import LakeColumn, column_type, table_column
 
 _WARNS_SINCE: Final = 18
 
@@ -84,7 +84,7 @@ class RelationSyncCache:
         self, t: CatalogTransaction, table: LakeTable, columns: tuple[LakeColumn, ...]
     ) -> PublishedTable | None:
         members = self._members(t, table)
-        entry = relation_sync_entry(members, table, tuple(map(filter_column, columns)))
+        entry = relation_sync_entry(members, table, tuple(map(table_column, columns)))
         return None if entry is None else _published_table(table, entry, columns)
 
     def _members(self, t: CatalogTransaction, table: LakeTable) -> Members:
