@@ -11,8 +11,7 @@ import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import change_columns, execute, subscription_targets
-from penstock.commands.publisher import PublisherSession
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, PublisherSession
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner, CutTable

@@ -15,8 +15,7 @@ from pyroaring import BitMap
 from end_to_end.compare import delta_rows
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
-from penstock.commands.publisher import PublisherSession
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, PublisherSession
 from penstock.errors import ObjectInUse, PenstockError
 from penstock.executor.row_moves import Departures, RowMoves
 from penstock.lakehouse.files import FileWriter, WrittenFile

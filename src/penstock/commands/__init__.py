@@ -7,10 +7,16 @@ catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns
-from penstock.commands.publisher import PublisherFactory, PublisherSession
-from penstock.commands.result import CommandResult, Notice
-from penstock.commands.scope import NODE_ROLE, CommandScope, CurrentRole
+from penstock.commands.scope import (
+    NODE_ROLE,
+    CommandResult,
+    CommandScope,
+    CurrentRole,
+    PublisherFactory,
+    PublisherSession,
+)
 from penstock.commands.utility import execute, is_command
+from penstock.protocol.answers import Notice
 
 __all__ = [
     "NODE_ROLE",

@@ -17,8 +17,7 @@ from penstock.commands.depend import check_not_subscribed
 from penstock.commands.former_tables import keep_former
 from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.commands.namespace import find_table, get_schema, get_table, register
-from penstock.commands.result import CommandResult, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscriptioncmds import ALTERED, get_subscription
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner

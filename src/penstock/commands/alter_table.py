@@ -43,8 +43,7 @@ from penstock.commands.namespace import (
     get_table,
     names,
 )
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
@@ -60,6 +59,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.pipeline.rewrite_columns import ColumnRewrites
+from penstock.protocol.answers import Notice
 from penstock.relation import ReplicaIdentity, TableColumn
 from penstock.sql import (
     AddColumn,

@@ -21,8 +21,7 @@ from penstock.commands.generated_columns import (
     with_expressions,
 )
 from penstock.commands.namespace import get_table, names, table_columns
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, notice
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -33,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
+from penstock.protocol.answers import Notice
 from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum

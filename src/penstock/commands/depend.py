@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.index_names import is_taken
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, notice
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
+from penstock.protocol.answers import Notice
 from penstock.sql.text.quoting import quote_identifier
 
 DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"

@@ -16,10 +16,10 @@ from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINE
 from penstock.commands.depend import cascade_notices, shown_name, still_used_error
 from penstock.commands.generated_columns import generated_from
 from penstock.commands.namespace import names, table_columns
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, notice
 from penstock.commands.unique_indexes import without
 from penstock.errors import InvalidParameterValue, UndefinedObject
+from penstock.protocol.answers import Notice
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import DropColumn
 from penstock.sql.grammar.partition_bound import key_columns

@@ -20,10 +20,16 @@ from contextlib import closing
 from dataclasses import replace
 
 from penstock.catalog import Catalog, Subscription
-from penstock.commands.publisher import PublisherFactory, PublisherSession
-from penstock.commands.result import CommandResult, Notice, notice, warning
+from penstock.commands.scope import (
+    CommandResult,
+    PublisherFactory,
+    PublisherSession,
+    notice,
+    warning,
+)
 from penstock.commands.subscriptioncmds import CONNECT_PREFIX
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.protocol.answers import Notice
 from penstock.sql import DropSubscription
 
 _TAG = "DROP SUBSCRIPTION"

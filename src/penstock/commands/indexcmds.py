@@ -20,11 +20,11 @@ from penstock.commands.namespace import (
     register,
     table_columns,
 )
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.unique_indexes import add_index
 from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
+from penstock.protocol.answers import Notice
 from penstock.sql import CreateIndex, DropIndex, RangeVar
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidSchemaName

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
-from penstock.commands.result import Notice, warning
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
@@ -19,6 +18,7 @@ from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.of_arrow import pg_type
+from penstock.protocol.answers import Notice
 from penstock.relation import TableColumn
 from penstock.sql import RangeVar
 

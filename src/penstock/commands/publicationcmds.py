@@ -30,13 +30,13 @@ from penstock.commands.publication_objects import (
     open_tables,
 )
 from penstock.commands.publication_options import parse_publication_options
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.errors import (
     DuplicateObject,
     InsufficientPrivilege,
     NotInPrerequisiteState,
 )
+from penstock.protocol.answers import Notice
 from penstock.publication.rules import (
     check_column_list_allowed,
     check_leaves_allowed,

@@ -12,9 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import Catalog, Subscription
-from penstock.commands.publisher import PublisherFactory
-from penstock.commands.result import CommandResult, Notice, warning
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, warning
 from penstock.commands.subscription_options import (
     SET_PUBLICATION,
     parse_subscription_options,
@@ -33,6 +31,7 @@ from penstock.errors import (
     InvalidParameterValue,
     NotInPrerequisiteState,
 )
+from penstock.protocol.answers import Notice
 from penstock.sql.grammar.subscription import AlterSubscriptionPublications
 from penstock.sqlstate import InvalidObjectDefinition
 from penstock.walreceiver.publications import missing_publications_message

@@ -22,9 +22,14 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.copied_again import notices_of_returned, take_in_again
-from penstock.commands.publisher import PublisherFactory, PublisherSession
-from penstock.commands.result import CommandResult, Notice, notice, warning
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import (
+    CommandResult,
+    CommandScope,
+    PublisherFactory,
+    PublisherSession,
+    notice,
+    warning,
+)
 from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
@@ -46,6 +51,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.lakehouse.cuts import CutOwner, Cuts
+from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,

@@ -42,8 +42,7 @@ from penstock.commands.namespace import (
     warehouse_of,
 )
 from penstock.commands.partbounds import check_new_partition
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import (
     check_between_batches,
     check_detached,
@@ -60,6 +59,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse.schema import TableSchema
+from penstock.protocol.answers import Notice
 from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
 from penstock.sql.builtin.enum_types import enum_name

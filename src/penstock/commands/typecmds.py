@@ -13,8 +13,7 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.column_types import columns_of_types, find_enum, shown_type
 from penstock.commands.namespace import creation_schema, find_schema, register
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.enum_type import EnumType
 from penstock.errors import (
     DuplicateObject,
@@ -26,6 +25,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.identifiers import quoted
+from penstock.protocol.answers import Notice
 from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
 from penstock.sql.builtin import types_by_name
 from penstock.sql.builtin.enum_types import enum_name

@@ -12,9 +12,8 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.catalog.pg_authid import PUBLIC
 from penstock.commands.aclchk import is_owner, may_select, role_of
 from penstock.commands.namespace import get_table
-from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.role_options import RoleChanges, role_changes
-from penstock.commands.scope import CommandScope, CurrentRole
+from penstock.commands.scope import CommandResult, CommandScope, CurrentRole, notice, warning
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -23,6 +22,7 @@ from penstock.errors import (
     NotInPrerequisiteState,
     ObjectInUse,
 )
+from penstock.protocol.answers import Notice
 from penstock.sql import (
     AlterRole,
     CreateRole,

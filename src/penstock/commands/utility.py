@@ -14,10 +14,8 @@ from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, u
 from penstock.commands.alter import rename_subscription, set_schema
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
-from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
-from penstock.commands.result import CommandResult, notice
-from penstock.commands.scope import CommandScope
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,

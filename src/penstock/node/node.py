@@ -40,9 +40,9 @@ from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
 from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
-from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
+from penstock.node.session_commands import connect_publisher
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.pg_catalog.connections import Connections

@@ -26,9 +26,15 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.messages import OldTuple
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
-from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
-from penstock.pipeline.change_load import MATCHES, load, read_rows
+from penstock.pipeline.change_load import (
+    MATCHES,
+    check_identity,
+    check_not_null,
+    check_unique,
+    load,
+    read_rows,
+)
 from penstock.pipeline.change_pairs import Pairing
 from penstock.pipeline.duck import connection
 from penstock.publication.members import Operation
