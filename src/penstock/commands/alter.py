@@ -14,11 +14,10 @@ from dataclasses import replace
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.depend import check_not_subscribed
-from penstock.commands.former_tables import keep_former
-from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
-from penstock.commands.namespace import find_table, get_schema, get_table, register
+from penstock.commands.namespace import find_table, get_schema, get_table, keep_former, register
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscriptioncmds import ALTERED, get_subscription
+from penstock.commands.unique_indexes import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
 from penstock.sql import RenameSubscription, SetSchema

@@ -33,14 +33,13 @@ from penstock.commands.define_relation import (
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
-from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import check_not_virtual, with_expression
-from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
     find_table,
     get_schema,
     get_table,
+    keep_former,
     names,
 )
 from penstock.commands.scope import CommandResult, CommandScope, notice
@@ -50,6 +49,7 @@ from penstock.commands.unique_indexes import (
     detach_indexes,
     drop_index,
     identify_by,
+    is_taken,
 )
 from penstock.errors import (
     CommitConflict,

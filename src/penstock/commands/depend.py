@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.index_names import is_taken
 from penstock.commands.scope import CommandScope, notice
+from penstock.commands.unique_indexes import is_taken
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
 from penstock.protocol.answers import Notice
 from penstock.sql.text.quoting import quote_identifier

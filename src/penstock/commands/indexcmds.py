@@ -9,19 +9,18 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.define_relation import UNDEFINED_COLUMN
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
-from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import check_not_virtual
-from penstock.commands.index_names import DUPLICATE_TABLE, is_taken
 from penstock.commands.namespace import (
     find_schema,
     get_schema,
     get_table,
+    keep_former,
     names,
     register,
     table_columns,
 )
 from penstock.commands.scope import CommandResult, CommandScope, notice
-from penstock.commands.unique_indexes import add_index
+from penstock.commands.unique_indexes import DUPLICATE_TABLE, add_index, is_taken
 from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
 from penstock.protocol.answers import Notice

@@ -1,19 +1,21 @@
-"""Which table a name means (namespace.c), and what a table of the lake looks like (relcache.c).
+"""Which table a name means (namespace.c), what it looks like (relcache.c), and did (snapbuild.c).
 
 In: a name as written, a transaction of the catalog, the scope. Out: rows of the catalog and columns
 from Delta's metadata. Whatever lies in the warehouse is known from its first mention on: a row is
-made then, with the key that the Delta table names.
+made then, with the key that the Delta table names. Of a table that a statement has changed: up to
+which version it was what it had been, since a stream sends changes as the table was then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
 from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
 from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
+from penstock.lakehouse.log import list_log
 from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -191,3 +193,22 @@ def _type_of(delta: object) -> tuple[int, int]:
 def names(columns: Sequence[TableColumn]) -> list[str]:
     """Names of columns in order."""
     return [column.name for column in columns]
+
+
+def keep_former(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    before: Iterable[LakeTable],
+    committed: Mapping[int, int] | None = None,
+) -> None:
+    """After a statement, of the tables that it has changed. ``committed``: by oid, the version that
+    the statement has put itself; of others it is the newest one. Raises StorageError."""
+    known = committed or {}
+    for table in before:
+        if table.uri is None or transaction.tables.find_oid(table.oid) == table:
+            continue
+        version = known.get(table.oid)
+        if version is None:
+            version = list_log(warehouse_of(scope).storage, table.uri).newest
+        if version is not None:
+            transaction.tables.keep_former(table, version)

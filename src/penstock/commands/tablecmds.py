@@ -30,7 +30,6 @@ from penstock.commands.depend import (
     check_not_subscribed,
     still_used_error,
 )
-from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
@@ -49,7 +48,7 @@ from penstock.commands.subscription_targets import (
     check_joins,
 )
 from penstock.commands.typecmds import check_unused, shown_user
-from penstock.commands.unique_indexes import add_constraints, inherit_indexes
+from penstock.commands.unique_indexes import add_constraints, inherit_indexes, is_taken
 from penstock.enum_type import EnumType
 from penstock.errors import (
     CommitConflict,
