@@ -33,7 +33,6 @@ from penstock.errors import (
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
 from penstock.lsn import Lsn
-from penstock.publication.members import Members
 from penstock.sql import PartitionBound
 from penstock.sql.text.quoting import quote_identifier
 
@@ -159,13 +158,7 @@ def check_history_sent(
 
 
 def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
-    publications = transaction.publications
-    members = Members(
-        publications.all(),
-        publications.relations(),
-        publications.namespaces(),
-        transaction.tables.all(),
-    )
+    members = transaction.members()
     return any(members.contains(publication, parent) for publication in members.publications)
 
 

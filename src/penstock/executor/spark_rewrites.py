@@ -38,7 +38,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routing import Level
-from penstock.publication.members import Members, Operation
+from penstock.publication.members import Operation
 from penstock.publication.rules import check_identity
 from penstock.walsender.lake_columns import LakeColumn, table_column
 from penstock.walsender.sequencer import Sequencer
@@ -140,13 +140,7 @@ class Rewrites:
     def _check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
         """CheckCmdReplicaIdentity: what could not be published is not done."""
         with self._catalog.read() as t:
-            publications = t.publications
-            members = Members(
-                publications.all(),
-                publications.relations(),
-                publications.namespaces(),
-                t.tables.all(),
-            )
+            members = t.members()
         for leaf in leaves:
             columns = tuple(map(table_column, self._tables.columns(leaf)))
             check_identity(members, leaf, columns, command)

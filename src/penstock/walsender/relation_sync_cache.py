@@ -88,12 +88,7 @@ class RelationSyncCache:
         return None if entry is None else _published_table(table, entry, columns)
 
     def _members(self, t: CatalogTransaction, table: LakeTable) -> Members:
-        return Members(
-            self._publications(t),
-            t.publications.relations(),
-            t.publications.namespaces(),
-            _with_ancestors(t, table),
-        )
+        return t.members(self._publications(t), _with_ancestors(t, table))
 
     def _publications(self, t: CatalogTransaction) -> list[Publication]:
         found = []
