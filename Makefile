@@ -89,8 +89,8 @@ test-lowest: $(LOWEST)/made setup $(STAMPS)/classes
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 # Floors 0 and 1: what works without a server, a session or a clock.
-LOW_FLOORS := failpoint.py guc.py lsn.py relation.py cells.py civil.py wire_rows.py enum_type.py \
-	errors.py protocol/* pgoutput/* pgtypes/* sql/*
+LOW_FLOORS := errors.py sqlstate.py identifiers.py failpoint.py lsn.py relation.py cells.py \
+	civil.py enum_type.py wire_rows.py guc/** protocol/** pgoutput/** pgtypes/** sql/**
 comma := ,
 coverage: $(STAMPS)/python
 	$(BIN)/python -m coverage run --source=src/penstock -m pytest --quiet \

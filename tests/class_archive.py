@@ -45,10 +45,32 @@ def make() -> None:
 
 
 def _use(spark: SparkSession, table: str) -> None:
-    spark.sql(f"CREATE TABLE {table} (id INT, word STRING) USING delta")
-    spark.sql(f"INSERT INTO {table} SELECT id, 'x' FROM range(10)")
-    spark.sql(f"DELETE FROM {table} WHERE id = 1")
-    spark.sql(f"SELECT count(*) FROM {table} GROUP BY word ORDER BY 1").collect()
+    """What tests do most: whatever is loaded here is in the archive."""
+    spark.sql(
+        f"CREATE TABLE {table} (id INT, word STRING, at TIMESTAMP, n DECIMAL(20, 2)) USING delta "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.checkpointInterval' = '2', "
+        "'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
+    )
+    for statement in (
+        "INSERT INTO {t} SELECT id, 'x', now(), id FROM range(10)",
+        "DELETE FROM {t} WHERE id = 1",
+        "UPDATE {t} SET word = 'y' WHERE id > 7",
+        "MERGE INTO {t} AS t USING (SELECT 3 AS id) AS s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET word = 'z' WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+        "ALTER TABLE {t} ADD COLUMN more STRUCT<a: ARRAY<INT>>",
+        "ALTER TABLE {t} RENAME COLUMN word TO text",
+        "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id >= 0)",
+        "INSERT INTO {t} (id) VALUES (11)",
+        "OPTIMIZE {t}",
+        "REORG TABLE {t} APPLY (PURGE)",
+        "RESTORE TABLE {t} TO VERSION AS OF 3",
+    ):
+        spark.sql(statement.format(t=table))
+    spark.sql(f"DESCRIBE HISTORY {table}").collect()
+    spark.sql(f"SELECT count(*) FROM {table} VERSION AS OF 2 GROUP BY id ORDER BY 1").toArrow()
+    frame = spark.sql(f"SELECT id FROM {table}")
+    frame.mapInArrow(lambda batches: batches, "id int").toArrow()
+    spark.createDataFrame(frame.toArrow()).collect()
     spark.sparkContext.parallelize([1, 2], 2).map(str).collect()
 
 

@@ -5,6 +5,7 @@ Nodes inside the tests' process run on it; what they do at intervals they do mor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
@@ -24,6 +25,13 @@ _INTERVALS: Final[tuple[tuple[ModuleType, str, float], ...]] = (
 )
 """Seconds. Tests wait for what nodes do so: the cut of a quiet stream, and what a status shows."""
 
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Thousands of statements on a few rows each: to compile code for them is a quarter of the work.
+``make faults``, and nodes that tests start as programs, compile as Spark does by itself."""
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -32,7 +40,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session(
         master="local[2]",
         driver_memory="1500m",
-        conf={"spark.sql.warehouse.dir": str(folder)},
+        conf={
+            "spark.sql.warehouse.dir": str(folder),
+            **({} if "PENSTOCK_FAULT_CYCLES" in os.environ else _INTERPRETED),
+        },
         app_name="penstock-tests",
     )
     with pytest.MonkeyPatch.context() as patch:

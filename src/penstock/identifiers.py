@@ -26,9 +26,9 @@ def fold(identifier: str) -> str:
     return identifier.translate(_LOWER)
 
 
-def truncated(identifier: str) -> str:
-    """Cut to 63 bytes at a character's end."""
-    return identifier.encode()[: NAMEDATALEN - 1].decode(errors="ignore")
+def truncated(identifier: str, size: int = NAMEDATALEN - 1) -> str:
+    """Cut to 63 bytes, or another size, at a character's end."""
+    return identifier.encode()[:size].decode(errors="ignore")
 
 
 def truncate(identifier: str) -> tuple[str, str | None]:

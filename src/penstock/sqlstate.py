@@ -101,6 +101,10 @@ class SerializationFailure(PenstockError):
     default_sqlstate = "40001"
 
 
+class StatementCompletionUnknown(PenstockError):
+    default_sqlstate = "40003"
+
+
 class InvalidName(InvalidParameterValue):
     default_sqlstate = "42602"
 
@@ -219,6 +223,10 @@ class ProgramLimitExceeded(PenstockError):
 
 class StatementTooComplex(PenstockError):
     default_sqlstate = "54001"
+
+
+class TooManyColumns(PenstockError):
+    default_sqlstate = "54011"
 
 
 class CantChangeRuntimeParam(PenstockError):

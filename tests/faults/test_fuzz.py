@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -12,7 +14,12 @@ import pytest
 from faults.fuzzing import SECONDS, Campaign, mutated
 from penstock.backend.hba import parse_rules
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
+from penstock.pg_catalog import (
+    CatalogDatabase,
+    CatalogSnapshot,
+    SessionFacts,
+    reads_catalog_only,
+)
 from penstock.pgoutput.parameters import parse_parameters
 from penstock.protocol.replication_commands import (
     AlterReplicationSlot,
@@ -159,6 +166,70 @@ def catalog_queries() -> Callable[[str], None]:
     return check
 
 
+MARKER: Final = "s3cretMarker"
+"""Stands in a verifier and a connection string; no answer, error or line of the log has it."""
+SECRETS: Final = [
+    "SELECT * FROM pg_authid", "SELECT rolname, rolpassword FROM pg_authid WHERE rolpassword ~ 's'",
+    "SELECT passwd FROM pg_shadow ORDER BY usename", "SELECT subconninfo FROM pg_subscription",
+    "SELECT s.* FROM pg_subscription AS s (a, b, c, d) WHERE s.subname = 's1'",
+    "SELECT length(n) FROM pg_subscription AS s (a, b, c, d, e, f, g, h, i, j, k, l, m, n)",
+    "SELECT subname, subpublications FROM pg_subscription JOIN pg_roles ON subowner = pg_roles.oid",
+    "SELECT 1 FROM pg_subscription a NATURAL JOIN (SELECT 'x'::text AS subconninfo) b",
+    "WITH q AS (SELECT * FROM pg_subscription) SELECT subname, (SELECT count(*) FROM q) FROM q",
+    "SELECT max(subconninfo), min(rolpassword) FROM pg_subscription, pg_authid GROUP BY subname",
+    "SELECT * FROM pg_roles r LEFT JOIN pg_user u ON r.oid = u.usesysid", "TABLE pg_user",
+    "SELECT subconninfo::int FROM pg_subscription UNION SELECT rolpassword::int FROM pg_authid",
+    "SELECT has_table_privilege('pg_authid', 'SELECT'), current_setting('primary_conninfo', true)",
+]  # fmt: skip
+
+
+def queries_without_rights() -> Callable[[str], None]:
+    """Of a role that is nobody, in a node whose secrets have the marker."""
+    base = objects.snapshot()
+    verifier = f"SCRAM-SHA-256$4096:{MARKER}$c3Q=:c2s="
+    roles = tuple(replace(role, verifier=verifier) for role in base.roles)
+    subscriptions = tuple(
+        replace(each, conninfo=f"host={MARKER} password={MARKER}") for each in base.subscriptions
+    )
+    snapshot = replace(base, roles=roles, subscriptions=subscriptions)
+    assert MARKER in str(_rows_of(snapshot, objects.session(), "SELECT * FROM pg_authid"))
+    assert MARKER in str(_rows_of(snapshot, objects.session(), "SELECT * FROM pg_subscription"))
+    database = CatalogDatabase(snapshot, objects.session(user="bob", superuser=False))
+    shown: list[str] = []
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = lambda record: shown.append(  # type: ignore[method-assign]
+        f"{record.getMessage()} {record.exc_info}"
+    )
+
+    def check(text: str) -> None:
+        logger = logging.getLogger("penstock")
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        shown.clear()
+        try:
+            if reads_catalog_only(text):
+                shown.append(str(database.query(text)))
+        except PenstockError as error:
+            shown.append(f"{error!r} {error.message} {error.detail} {error.hint}")
+            raise
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            told = [line for line in shown if MARKER in line and MARKER not in text]
+            assert not told, told[0][:200]
+
+    return check
+
+
+def _rows_of(snapshot: CatalogSnapshot, session: SessionFacts, text: str) -> object:
+    database = CatalogDatabase(snapshot, session)
+    try:
+        return database.query(text)
+    finally:
+        database.close()
+
+
 LAKE: Final = [
     "SELECT * FROM t", "SELECT count(*), max(a) FROM public.t AS x WHERE a > 5 GROUP BY b",
     "WITH q AS (SELECT a FROM t) SELECT q.a FROM q JOIN t ON q.a = t.a ORDER BY 1 LIMIT 5",
@@ -219,6 +290,11 @@ TARGETS: Final[dict[str, tuple[float, Callable[[Random], str], Callable[[str], o
     "verifiers": (0.3, mutations([VERIFIER]), ScramVerifier.parse),
     "lake queries": (1, mutations(LAKE), lake_queries),
     "catalog queries": (3, mutations(CATALOG), catalog_queries()),
+    "catalog queries, no rights": (
+        2,
+        mutations([*SECRETS, *SECRETS, *CATALOG]),
+        queries_without_rights(),
+    ),
 }
 ALL: Final = sum(share for share, _, _ in TARGETS.values())
 TEXTS_SHARE: Final = 0.7

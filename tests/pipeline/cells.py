@@ -1,4 +1,4 @@
-"""Rows as cells of pgoutput: decoded from pieces of a stream, or made of what Spark reads."""
+"""Rows as cells of pgoutput: decoded from pieces of a stream, or made of what others read."""
 
 from __future__ import annotations
 
@@ -56,8 +56,19 @@ def _out(output: Any, array: pa.Array, oid: int, typmod: int) -> list[bytes | No
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
+    """As Spark gives it: delta-rs gives views of texts."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Real Delta tables for tests: a publisher's messages applied to a table, read back by Spark."""
+"""Real Delta tables for tests: a publisher's messages applied to a table, read back by delta-rs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable as DeltaRs
 from pyspark.sql import SparkSession
 
+from end_to_end.compare import query
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
@@ -56,13 +59,12 @@ class Lake:
         self.check(table, publisher)
 
     def check(self, table: DeltaTable, publisher: Publisher) -> None:
-        """Spark reads the newest version and finds the publisher's rows."""
+        """delta-rs reads the newest version and finds the publisher's rows."""
         rows = record_batch(publisher.rows, list(publisher.types), publisher.types).to_pylist()
         assert multiset(self.read(table)) == multiset(rows)
 
     def read(self, table: DeltaTable) -> list[Row]:
-        frame = self.spark.read.format("delta").load(table.uri)
-        rows: list[Row] = frame.toArrow().to_pylist()
+        rows: list[Row] = query("SELECT * FROM t", t=DeltaRs(local_path(table.uri))).to_pylist()
         return rows
 
     def data_files(self, table: DeltaTable) -> set[str]:

@@ -90,7 +90,7 @@ def test_values_at_the_edges(published: PublishingLake) -> None:
     table = published.table(
         "edges", "id INT, f DOUBLE, t TIMESTAMP, n DECIMAL(38,10), a ARRAY<DOUBLE>"
     )
-    subscriber = table.follow()
+    subscriber = table.follow(by_spark=True)
     table.run(
         "INSERT INTO {t} VALUES "
         "(1, 0.0, TIMESTAMP '0001-01-01 00:00:00', 1.5, array(0.0D)),"

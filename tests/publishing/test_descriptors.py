@@ -19,6 +19,8 @@ from publishing.lake_node import LakeNode
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _TIMES = 6
+_ROUNDS = 3
+"""A leak grows in each; a pool that grows with what happens at once does not."""
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{}')"
 
 
@@ -102,12 +104,13 @@ def test_nothing_stays_behind(prepared: LakeNode, act: Callable[[LakeNode], None
     for _ in range(3):
         act(prepared)
     time.sleep(1)
-    before = held()
-    for _ in range(_TIMES):
-        act(prepared)
-    descriptors, threads = settled(before)
-    assert (descriptors - before[0] <= 3, threads - before[1] <= 1) == (True, True), (
-        before,
-        descriptors,
-        threads,
-    )
+    seen = []
+    for _ in range(_ROUNDS):
+        before = held()
+        for _ in range(_TIMES):
+            act(prepared)
+        descriptors, threads = settled(before)
+        seen.append((descriptors - before[0], threads - before[1]))
+        if descriptors - before[0] <= 3 and threads - before[1] <= 1:
+            return
+    pytest.fail(f"descriptors and threads, more after each {_TIMES} times: {seen}")

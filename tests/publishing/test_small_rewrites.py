@@ -13,6 +13,7 @@ import pytest
 
 from penstock.executor.insert import InsertByFiles
 from penstock.executor.row_work import LeafWork
+from penstock.lakehouse.append import Append
 from penstock.pipeline.evaluate import Evaluation
 from publishing.lake_node import LakeNode
 
@@ -276,6 +277,44 @@ def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(InsertByFiles, "_commit", late)
     lake.execute("INSERT INTO shared VALUES (2)")
     assert sorted(lake.rows("SELECT v FROM shared")) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("writer", "statement", "rows"),
+    [
+        (Append, "INSERT INTO {} VALUES (3, 'a'), (4, 'b')", {(1, "a"), (2, "b"), (3, "a")}),
+        (LeafWork, "UPDATE {} SET id = id + 10", {(11, "a"), (2, "b")}),
+    ],
+)
+def test_what_is_done_in_part_is_not_said_to_be_undone(
+    lake: LakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: type[Append] | type[LeafWork],
+    statement: str,
+    rows: set[tuple[int, str]],
+) -> None:
+    """Clients run a statement again upon 40001: its first part would be done twice."""
+    name = f"half_{writer.__name__.lower()}"
+    lake.execute(
+        f"CREATE TABLE {name} (id int, r text) PARTITION BY LIST (r)",
+        f"CREATE TABLE {name}_a PARTITION OF {name} FOR VALUES IN ('a')",
+        f"CREATE TABLE {name}_b PARTITION OF {name} FOR VALUES IN ('b')",
+        f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')",
+    )
+    commit = writer.commit
+
+    def committed(*arguments: Any) -> int:
+        monkeypatch.setattr(writer, "commit", commit)
+        count = commit(*arguments)
+        with lake.connect() as other:
+            other.execute(f"ALTER TABLE {name} ADD COLUMN added int")
+        return count
+
+    monkeypatch.setattr(writer, "commit", committed)
+    with pytest.raises(psycopg.errors.StatementCompletionUnknown) as error:
+        lake.execute(statement.format(name))
+    assert f'"public.{name}_a" are changed already' in str(error.value.diag.message_hint)
+    assert set(lake.rows(f"SELECT id, r FROM {name}")) == rows
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from sqlalchemy import (
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
+from penstock.identifiers import NAMEDATALEN, truncated
 from penstock.relation import ReplicaIdentity, TableName
 from penstock.sqlstate import DuplicateTable, UndefinedTable
 
@@ -125,8 +126,10 @@ class LakeTable:
 
     @property
     def primary_key_name(self) -> str:
-        """Of the constraint and the index that PostgreSQL would have for the primary key."""
-        return f"{self.name}_pkey"
+        """Of the constraint and the index that PostgreSQL would have for the primary key
+        (makeObjectName)."""
+        label = "_pkey"
+        return truncated(self.name, NAMEDATALEN - 1 - len(label)) + label
 
     @property
     def identity(self) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.catalog import CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.define_relation import check_partition_columns
 from penstock.errors import DuplicateObject
+from penstock.identifiers import truncated
 from penstock.relation import ReplicaIdentity
 from penstock.sql import Unique
 from penstock.sql.grammar.partition_bound import key_columns
@@ -71,11 +72,7 @@ def make_object_name(first: str, second: str, label: str) -> str:
             two = room - one
         else:
             one = room - two
-    return f"{_cut(first, one)}_{_cut(second, two)}_{label}"
-
-
-def _cut(name: str, size: int) -> str:
-    return name.encode()[:size].decode(errors="ignore")
+    return f"{truncated(first, one)}_{truncated(second, two)}_{label}"
 
 
 def add_index(

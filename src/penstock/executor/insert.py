@@ -41,7 +41,7 @@ class InsertByFiles:
         self._tables = tables
 
     def insert(self, table: LakeTable, rows: NewRows) -> int | None:
-        """Raises PenstockError (23514; 40001: a table was altered meanwhile)."""
+        """Raises PenstockError (23514; 40001, 40003: a table was altered meanwhile)."""
         try:
             routed = route(self._catalog, self._tables, table, rows.known)
             appends = [self._open(leaf) for leaf in routed.leaves]
@@ -69,15 +69,17 @@ class InsertByFiles:
         waiting: dict[int, list[WrittenFile]] = {}
         for at, file in writer.files:
             waiting.setdefault(at, []).append(file)
+        done: list[str] = []
         while waiting:
             at = next(iter(waiting))
             try:
                 appends[at].commit(waiting.pop(at))
+                done.append(appends[at].name)
             except BaseException as error:
                 for number, files in waiting.items():
                     appends[number].remove(files)
                 if isinstance(error, (CommitConflict, FeatureNotSupported)):
-                    raise altered_error(table) from None
+                    raise altered_error(table, done) from None
                 raise
 
 

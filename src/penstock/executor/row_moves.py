@@ -106,8 +106,8 @@ class RowMoves:
     ) -> None:
         """All of them as one transaction. Rows that have left arrive, whatever comes between.
 
-        Raises PenstockError (40001): another writer was first in one of the tables. What had left
-        before has arrived.
+        Raises PenstockError (40001, 40003): another writer was first in one of the tables. What had
+        left before has arrived.
         """
         uris = {leaf.oid: leaf.uri or "" for leaf in leaves}
         left: list[Arrivals] = []
@@ -120,7 +120,7 @@ class RowMoves:
                     left += leaf.arrivals
                 failpoint(BEFORE_ARRIVAL)
             except CommitConflict as error:
-                raise _half_done(error.message, done) from None
+                raise serialization_failure(error.message, done) from None
             finally:
                 storage, store = self._warehouse.storage, self._warehouse.store
                 for arrivals in by_table(left):
@@ -135,18 +135,6 @@ def check_not_filled(*, filled: bool) -> None:
             "a subscription fills",
             hint="Make the change at the publisher.",
         )
-
-
-def _half_done(detail: str | None, done: Sequence[str]) -> PenstockError:
-    """``done``: tables whose part of the statement is done already, and stays so."""
-    if not done:
-        return serialization_failure(detail)
-    named = ", ".join(f'"{name}"' for name in done)
-    return serialization_failure(
-        detail,
-        f"The rows of {named} are changed already. Look at what is there, and run the statement "
-        "for the other rows.",
-    )
 
 
 def _depart(leaf: Departures, group: str) -> None:

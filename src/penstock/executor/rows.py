@@ -39,7 +39,11 @@ from penstock.sql.to_duckdb.duckdb_query import compile_input
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
 from penstock.sql.typed.primnodes import Node
 from penstock.sql.typed.query_nodes import OutputColumn
-from penstock.sqlstate import ProgramLimitExceeded, SerializationFailure
+from penstock.sqlstate import (
+    ProgramLimitExceeded,
+    SerializationFailure,
+    StatementCompletionUnknown,
+)
 from penstock.walsender.lake_columns import LakeColumn, output_column, spark_type
 from penstock.walsender.sequencer import Position
 
@@ -269,10 +273,11 @@ def _write(uri: str, rows: NewRows) -> int:
     return count
 
 
-def altered_error(table: LakeTable) -> PenstockError:
-    """The columns are not those that the rows were made for."""
+def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
+    """The columns are not those that the rows were made for. ``done``: as there."""
     return serialization_failure(
-        f'Columns of table "{table.name}" were added or dropped while its new rows were made.'
+        f'Columns of table "{table.name}" were added or dropped while its new rows were made.',
+        done,
     )
 
 
@@ -281,14 +286,20 @@ def outrun(table: LakeTable) -> PenstockError:
     return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
-def serialization_failure(
-    detail: str | None, hint: str = "Run the statement again."
-) -> PenstockError:
-    """Other writers were first."""
-    return SerializationFailure(
-        "could not serialize access due to concurrent update",
+def serialization_failure(detail: str | None, done: Sequence[str] = ()) -> PenstockError:
+    """Other writers were first. ``done``: tables whose part of the statement is committed already.
+
+    Then it is not 40001, upon which clients run a statement again: that part would be done twice.
+    """
+    message = "could not serialize access due to concurrent update"
+    if not done:
+        return SerializationFailure(message, detail=detail, hint="Run the statement again.")
+    named = ", ".join(f'"{name}"' for name in done)
+    return StatementCompletionUnknown(
+        message,
         detail=detail,
-        hint=hint,
+        hint=f"The rows of {named} are changed already. Look at what is there, and run the "
+        "statement for the other rows.",
     )
 
 

@@ -17,14 +17,14 @@ from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.executor.routes import Route, check_columns, route
 from penstock.executor.row_moves import Departures, RowMoves, check_not_filled
 from penstock.executor.row_work import LeafWork
-from penstock.executor.rows import RowChange, outrun
+from penstock.executor.rows import RowChange, outrun, serialization_failure
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.row_moves import Arrivals
 from penstock.lakehouse.schema import check_lengths
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
-from penstock.sqlstate import UndefinedTable
+from penstock.sqlstate import SerializationFailure, UndefinedTable
 
 MAX_BYTES: Final = 8 << 20
 """Of the files of all tables: rows of so much are read and written here before Spark has begun."""
@@ -49,7 +49,7 @@ class SmallRewrites:
         self, table: LakeTable, change: RowChange, interrupts: Interrupts, *, filled: bool
     ) -> int | None:
         """``filled``: by a subscription, so that no row may move. Raises PenstockError (23514;
-        40001: the table was altered, or others were always first)."""
+        40001: the table was altered, or others were always first; 40003: when a part was done)."""
         try:
             found = route(self._catalog, self._tables, table, change.known)
         except FeatureNotSupported:
@@ -150,7 +150,13 @@ class SmallRewrites:
                     for rest in works[done + 1 :]:
                         rest.remove()
                     raise
-            count += self._again(work.number, found, change, interrupts)
+            try:
+                count += self._again(work.number, found, change, interrupts)
+            except SerializationFailure as error:
+                for rest in works[done + 1 :]:
+                    rest.remove()
+                names = [each.table.name for each in works[:done]]
+                raise serialization_failure(error.detail, names) from None
         return count
 
     def _again(self, number: int, found: Route, change: RowChange, interrupts: Interrupts) -> int:

@@ -39,7 +39,8 @@ from penstock.pg_catalog.functions import (
     functions,
     table_functions,
 )
-from penstock.pg_catalog.parameters import parameter_value
+from penstock.pg_catalog.parameters import conversions, parameter_value
+from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relations import with_parents_columns
 from penstock.pg_catalog.rows import table_rows
 from penstock.pg_catalog.session_facts import SessionFacts
@@ -51,6 +52,13 @@ from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
 from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
+from penstock.sql.to_duckdb.text_functions import (
+    STRING_TO_ARRAY,
+    TEXT_FUNCTIONS,
+    Budget,
+    split_size,
+    string_to_array,
+)
 from penstock.sqlstate import (
     GroupingError,
     InvalidTextRepresentation,
@@ -63,32 +71,6 @@ _LONGEST_S: Final = 60.0
 _TICK_S: Final = 0.1
 _INT2_ARRAY: Final = 1005
 _RECORD: Final = 2249
-_VIEWS: Final = frozenset(
-    [
-        "pg_aios",
-        "pg_backend_memory_contexts",
-        "pg_config",
-        "pg_file_settings",
-        "pg_hba_file_rules",
-        "pg_ident_file_mappings",
-        "pg_replication_origin_status",
-        "pg_shadow",
-        "pg_shmem_allocations",
-        "pg_shmem_allocations_numa",
-    ]
-)
-_SUPERUSERS: Final = _VIEWS | frozenset(
-    [
-        "pg_authid",
-        "pg_largeobject",
-        "pg_statistic",
-        "pg_statistic_ext_data",
-        "pg_subscription",
-        "pg_user_mapping",
-    ]
-)
-"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
-
 log = logging.getLogger(__name__)
 
 
@@ -144,7 +126,13 @@ class CatalogDatabase:
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)
-        self._functions = {**functions(snapshot, session), **more}
+        self._budget = Budget()
+        self._functions = {
+            **_text_functions(self._budget),
+            **conversions(),
+            **functions(snapshot, session),
+            **more,
+        }
         self._table_functions = {**table_functions(snapshot, session.version), **more_in_from}
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
@@ -152,7 +140,7 @@ class CatalogDatabase:
         self._reusable = True
         self._loaded: set[str] = set()
         self._registered: set[str] = set()
-        self._errors: list[PenstockError] = []
+        self._errors: list[Exception] = []
         self._lock = threading.Lock()
 
     def describe(self, sql: str, said: Sequence[int] = ()) -> tuple[Field, ...]:
@@ -177,7 +165,7 @@ class CatalogDatabase:
                 f'"" requires {len(translation.parameters)}',
             )
         values = [
-            parameter_value(value, pg_types()[oid].name)
+            parameter_value(value, oid)
             for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         with self._lock:
@@ -209,9 +197,9 @@ class CatalogDatabase:
         translation = translate(
             sql, self._columns, self._signatures, self._table_functions, said, view_text
         )
-        for table in sorted(translation.tables & _SUPERUSERS):
+        for table in sorted(translation.tables & SUPERUSERS):
             if not self._session.superuser and self._is_secret(table, translation):
-                kind = "view" if table in _VIEWS else "table"
+                kind = "view" if table in SUPERUSERS_VIEWS else "table"
                 raise InsufficientPrivilege(f"permission denied for {kind} {table}")
         return translation
 
@@ -243,6 +231,7 @@ class CatalogDatabase:
         for name in sorted(translation.functions - self._registered):
             self._register(name, self._functions[name])
         self._errors.clear()
+        self._budget.reset()
         watch = _Watch(self._connection.interrupt, self._session.cancelled)
         watch.start()
         try:
@@ -262,7 +251,7 @@ class CatalogDatabase:
         self._reusable = True
         return rows
 
-    def _as_postgresql(self, error: Exception) -> PenstockError:
+    def _as_postgresql(self, error: Exception) -> Exception:
         if self._errors:
             return self._errors[0]
         text = str(error)
@@ -313,14 +302,25 @@ class CatalogDatabase:
         self._registered.add(name)
 
 
+def _text_functions(budget: Budget) -> dict[str, PythonFunction]:
+    found = {
+        name: PythonFunction(function.signature, function.counted(budget))
+        for name, function in TEXT_FUNCTIONS.items()
+    }
+
+    def split(text: str | None, separator: str | None, null: str | None) -> list[str | None] | None:
+        budget.take(split_size(text, separator))
+        return string_to_array(text, separator, null)
+
+    return {**found, STRING_TO_ARRAY.name: PythonFunction(STRING_TO_ARRAY, split, strict=False)}
+
+
 def _held_name(function: str) -> str:
     """Its name in DuckDB."""
     return f"pg__{function}"
 
 
-def _callable(
-    function: PythonFunction, count: int, errors: list[PenstockError]
-) -> Callable[..., Any]:
+def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> Callable[..., Any]:
     """The function with as many parameters as DuckDB shall see; its error is put aside."""
 
     def call(*cells: Any) -> Any:
@@ -328,7 +328,10 @@ def _callable(
             return None
         try:
             return function.call(*cells)
-        except PenstockError as error:
+        except MemoryError:
+            errors.append(OutOfMemory("out of memory"))
+            raise
+        except Exception as error:
             errors.append(error)
             raise
 

@@ -6,6 +6,7 @@ and ``<type>out`` are the input and output functions of the reg types.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.enum_type import EnumType
@@ -22,9 +23,12 @@ from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.pg_catalog.type_rows import ARRAY_INPUT
 from penstock.pgtypes.pg_type import types, types_by_name
 from penstock.sql.text.quoting import quote_identifier, type_text
+from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import InvalidSchemaName, UndefinedFunction, UndefinedTable
 
 _CATALOG: Final = "pg_catalog"
+_OID: Final = 26
+_DIGITS: Final = re.compile("[0-9]+")
 _SYNONYMS: Final = {
     "char": "bpchar",
     "int": "int4",
@@ -138,8 +142,8 @@ class NameFunctions:
         return oid
 
     def _class_oid(self, text: str) -> int | None:
-        if text.strip().isdigit():
-            return int(text)
+        if _DIGITS.fullmatch(text.strip()):
+            return int(canonical(text, _OID))
         if text.strip() == "-":
             return 0
         parts = split_qualified(text)
@@ -170,8 +174,8 @@ class NameFunctions:
         return oid
 
     def to_regtype(self, text: str) -> int | None:
-        if text.strip().isdigit():
-            return int(text)
+        if _DIGITS.fullmatch(text.strip()):
+            return int(canonical(text, _OID))
         return _type_oid(text) or (self._own_type(text.strip()) if self._enums else None)
 
     def regtypeout(self, oid: int) -> str:
@@ -185,8 +189,8 @@ class NameFunctions:
         return oid
 
     def to_regnamespace(self, text: str) -> int | None:
-        if text.strip().isdigit():
-            return int(text)
+        if _DIGITS.fullmatch(text.strip()):
+            return int(canonical(text, _OID))
         return self._schemas.get(split_qualified(text)[-1])
 
     def regnamespaceout(self, oid: int) -> str:
@@ -200,8 +204,8 @@ class NameFunctions:
         return oid
 
     def to_regrole(self, text: str) -> int | None:
-        if text.strip().isdigit():
-            return int(text)
+        if _DIGITS.fullmatch(text.strip()):
+            return int(canonical(text, _OID))
         name = split_qualified(text)[-1]
         return next((oid for oid, role in self._roles.items() if role == name), None)
 
@@ -210,8 +214,8 @@ class NameFunctions:
         return str(oid) if name is None else quote_identifier(name)
 
     def regprocin(self, text: str) -> int:
-        if text.strip().isdigit():
-            return int(text)
+        if _DIGITS.fullmatch(text.strip()):
+            return int(canonical(text, _OID))
         name = split_qualified(text)[-1]
         if name == "array_in":
             return ARRAY_INPUT

@@ -1,35 +1,97 @@
-"""Parameters of a prepared catalog query, from text to what DuckDB binds.
+"""Texts that types read: parameters of a prepared catalog query, and casts from text.
 
-In: bytes in text format, and a type. Out: Python values. Raises PostgreSQL's 22P02.
+In: a text and the type. Out: what DuckDB holds. Raises what PostgreSQL's input functions raise.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from penstock.errors import PenstockError
+from penstock.pg_catalog.functions import PythonFunction
+from penstock.pgtypes.pg_type import types
 from penstock.sql.text.array_literals import split_array
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
+from penstock.sql.to_duckdb.catalog_lowering import READ_FROM_TEXT
 from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
-from penstock.sqlstate import InvalidTextRepresentation
+from penstock.sql.to_duckdb.duckdb_values import DATE, TIMESTAMP, TIMESTAMPTZ, duckdb_date
+from penstock.sql.typed.literals import canonical
+from penstock.sqlstate import NumericValueOutOfRange
+
+_CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
+_AS_TEXT: Final = _CALENDAR | {700, 701, 1700}
+"""What DuckDB does not take from Python as it is, NaN among it."""
+_OID_LIMIT: Final = 1 << 32
+_INT4_LIMIT: Final = 1 << 31
 
 
-def parameter_value(value: bytes | None, kind: str) -> Any:
+def parameter_value(value: bytes | None, oid: int) -> Any:
     """One parameter; None for NULL."""
     if value is None:
         return None
     text = value.decode()
-    element = element_type(kind)
-    if element is not None:
-        return [None if item is None else _scalar(item, element) for item in split_array(text)]
-    return _scalar(text, kind)
+    kind = types()[oid]
+    if kind.element and element_type(kind.name) is not None and not kind.is_vector:
+        return [
+            None if item is None else _parameter(item, kind.element) for item in split_array(text)
+        ]
+    if kind.is_vector:
+        return [int(item) for item in canonical(text, oid).split()]
+    return _parameter(text, oid)
 
 
-def _scalar(text: str, kind: str) -> Any:
-    if kind in NAMED_TYPES:
-        return text  # read by its input function
-    held = catalog_type(kind).held
-    try:
-        if held in ("BIGINT", "INTEGER", "SMALLINT"):
-            return int(text)
-    except ValueError:
-        raise InvalidTextRepresentation(f'invalid input syntax for type {kind}: "{text}"') from None
-    return text in ("t", "true", "on", "1") if held == "BOOLEAN" else text
+def _parameter(text: str, oid: int) -> Any:
+    """What names an object is read by its input function, when the query runs."""
+    return text if types()[oid].name in NAMED_TYPES else read_value(text, oid)
+
+
+def read_value(text: str, oid: int) -> Any:
+    """What the input function reads, as DuckDB holds it."""
+    if oid not in READ_FROM_TEXT:
+        return text
+    read = canonical(text, oid)
+    if oid in _CALENDAR:
+        return duckdb_date(read, oid)
+    match catalog_type(types()[oid].name).held:
+        case "BOOLEAN":
+            return read == "t"
+        case "BIGINT" | "INTEGER" | "SMALLINT":
+            return int(read)
+        case "DOUBLE" | "FLOAT":
+            return float(read)
+    return read
+
+
+def conversions() -> Mapping[str, PythonFunction]:
+    """Input functions, and what numbers become where a type has no sign."""
+    found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
+    for name, call in _OIDS.items():
+        found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
+    return found
+
+
+def _input(name: str, oid: int) -> PythonFunction:
+    if oid not in _AS_TEXT:
+        signature = CatalogFunction(name, ("text",), types()[oid].name)
+        return PythonFunction(signature, lambda text: read_value(text, oid))
+    return PythonFunction(
+        CatalogFunction(name, ("text",), "text"), lambda text: str(read_value(text, oid))
+    )
+
+
+def _oid_of_int8(number: int) -> int:
+    if not 0 <= number < _OID_LIMIT:
+        raise _out_of_range()
+    return number
+
+
+def _out_of_range() -> PenstockError:
+    return NumericValueOutOfRange("OID out of range")
+
+
+_OIDS: Final[Mapping[str, Callable[[int], int]]] = {
+    "oid_of_int4": lambda number: number % _OID_LIMIT,
+    "oid_of_int8": _oid_of_int8,
+    "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
+}

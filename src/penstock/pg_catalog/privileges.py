@@ -1,7 +1,7 @@
 """What roles may do with tables (acl.c): owners everything, others SELECT where it was granted.
 
-In: a snapshot. Out: pg_class.relacl and the answers of has_table_privilege. Nothing is refused
-here; that is ``penstock.commands``.
+In: a snapshot. Out: pg_class.relacl and the answers of has_table_privilege; which catalogs are not
+for all. Nothing is refused here; that is ``penstock.commands``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.catalog.pg_authid import Role
+from penstock.errors import InvalidParameterValue, UndefinedObject
 from penstock.identifiers import quoted
+from penstock.pg_catalog.relations import CATALOG_OIDS
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
 
 _MAINTAIN_SINCE: Final = 17
@@ -17,6 +20,36 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_]+\Z")
 _SELECT: Final = "SELECT"
 _PUBLIC: Final = 0
 """ACL_ID_PUBLIC"""
+SUPERUSERS_VIEWS: Final = frozenset(
+    [
+        "pg_aios",
+        "pg_backend_memory_contexts",
+        "pg_config",
+        "pg_file_settings",
+        "pg_hba_file_rules",
+        "pg_ident_file_mappings",
+        "pg_replication_origin_status",
+        "pg_shadow",
+        "pg_shmem_allocations",
+        "pg_shmem_allocations_numa",
+    ]
+)
+SUPERUSERS: Final = SUPERUSERS_VIEWS | frozenset(
+    [
+        "pg_authid",
+        "pg_largeobject",
+        "pg_statistic",
+        "pg_statistic_ext_data",
+        "pg_subscription",
+        "pg_user_mapping",
+    ]
+)
+"""What is not readable by PUBLIC (REVOKE in system_views.sql)."""
+_CATALOGS: Final = {oid: name for name, oid in CATALOG_OIDS.items()}
+_GRANT_OPTION: Final = " WITH GRANT OPTION"
+_OF_TABLES: Final = frozenset(
+    ["SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"]
+)
 
 
 def access_list(snapshot: CatalogSnapshot, table: CatalogTable, version: int) -> list[str] | None:
@@ -37,20 +70,47 @@ def owner_of(table: CatalogTable) -> int:
     return NODE_OWNER if table.lake.owner is None else table.lake.owner
 
 
-def has_privilege(snapshot: CatalogSnapshot, role: str, oid: int, privilege: str) -> bool | None:
-    """Whether a role may; None for a table that there is not."""
+def has_privilege(
+    snapshot: CatalogSnapshot, role: str, oid: int, privilege: str, version: int
+) -> bool | None:
+    """Whether a role may; None for a relation that there is not. Raises PenstockError (22023,
+    42704)."""
+    wanted = _wanted(privilege, version)
+    found = role_named(snapshot, role)
     table = snapshot.table_by_oid.get(oid)
-    if table is None:
+    catalog = _CATALOGS.get(oid)
+    if table is None and catalog is None:
         return None
-    found = next((known for known in snapshot.all_roles if known.name == role), None)
-    if found is None:
-        return False
-    if found.superuser or found.oid == owner_of(table):
+    owner = NODE_OWNER if table is None else owner_of(table)
+    if found is not None and (found.superuser or found.oid == owner):
         return True
+    if table is None:
+        return _SELECT in wanted and catalog not in SUPERUSERS
+    roles = {_PUBLIC} if found is None else {_PUBLIC, found.oid}
+    return _SELECT in wanted and any((oid, each) in snapshot.select_grants for each in roles)
+
+
+def _wanted(privilege: str, version: int) -> set[str]:
+    """convert_any_priv_string"""
     wanted = {word.strip().upper() for word in privilege.split(",")}
-    return _SELECT in wanted and any(
-        (oid, role_oid) in snapshot.select_grants for role_oid in (found.oid, _PUBLIC)
-    )
+    known = _OF_TABLES | ({"MAINTAIN"} if version >= _MAINTAIN_SINCE else set())
+    for word in (each.strip() for each in privilege.split(",")):
+        if word.upper().removesuffix(_GRANT_OPTION) not in known:
+            raise InvalidParameterValue(f'unrecognized privilege type: "{word}"')
+    return wanted
+
+
+def role_named(snapshot: CatalogSnapshot, name: str) -> Role | None:
+    """By name or oid; None: only what all may, as a session whose role is gone."""
+    if not name:
+        return None
+    for role in snapshot.all_roles:
+        if role.name == name:
+            return role
+    by_oid = [role for role in snapshot.all_roles if str(role.oid) == name]
+    if not by_oid and name != "public" and not name.isdecimal():
+        raise UndefinedObject(f'role "{name}" does not exist')
+    return by_oid[0] if by_oid else None
 
 
 def _quoted(name: str) -> str:

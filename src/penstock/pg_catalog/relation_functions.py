@@ -142,7 +142,8 @@ class RelationFunctions(NameFunctions):
         role, table, privilege = (
             (self._facts.user, first, second) if third is None else (first, second, third)
         )
-        return has_privilege(self._snapshot, role, self.regclassin(table), privilege)
+        oid = self.regclassin(table)
+        return has_privilege(self._snapshot, role, oid, privilege, self._facts.version)
 
     has_any_column_privilege = has_table_privilege
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.errors import UndefinedObject
 from penstock.lsn import Lsn
+from penstock.pg_catalog.privileges import role_named
 from penstock.pg_catalog.relations import schema_oids
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
@@ -144,5 +145,8 @@ class SessionFunctions:
     def has_database_privilege(self, *_: object) -> bool:
         return True
 
-    def pg_has_role(self, *_: object) -> bool:
-        return self._facts.superuser
+    def pg_has_role(self, first: str, second: str, third: str | None) -> bool:
+        """(member, role, privilege) or (role, privilege); no role is a member of another."""
+        member, name = (self._facts.user, first) if third is None else (first, second)
+        found, role = role_named(self._snapshot, member), role_named(self._snapshot, name)
+        return found is not None and (found.superuser or found == role)

@@ -6,17 +6,15 @@ In: what DuckDB gives, and the PostgreSQL type. Out: bytes, None for NULL.
 from __future__ import annotations
 
 import datetime
-import math
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
+from penstock.sql.typed.literals import print_float
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
-_EXPONENT: Final = re.compile(r"e([+-])(\d)\Z")
 
 Names = Callable[[str, int], str]
 """(reg type, oid) -> how an oid of it is shown."""
@@ -39,7 +37,7 @@ def _text(value: Any, kind: str, names: Names) -> str:
         case bool():
             return "t" if value else "f"
         case float():
-            return _float(value, 6 if kind == "float4" else 17)
+            return print_float(value, kind)
         case datetime.datetime():
             return _timestamp(value) + ("+00" if kind == "timestamptz" else "")
         case dict():
@@ -56,16 +54,6 @@ def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
         return " ".join(str(value) for value in values)
     body = join_array(None if v is None else _text(v, element, names) for v in values)
     return f"[0:{len(values) - 1}]={body}" if kind == INT2_FROM_0 and values else body
-
-
-def _float(value: float, digits: int) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    text = repr(value) if digits > 6 else f"{value:.9g}"
-    text = text.removesuffix(".0")
-    return _EXPONENT.sub(r"e\g<1>0\2", text)
 
 
 def _timestamp(value: datetime.datetime) -> str:

@@ -18,11 +18,10 @@ from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import from_zero
 from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
-from penstock.sql.typed.primnodes import TEXT
 from penstock.sql.typed.query_nodes import OutputColumn
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sql.typed.statement import Surroundings
-from penstock.sqlstate import UndefinedTable
+from penstock.sqlstate import IndeterminateDatatype, UndefinedTable
 
 Columns = tuple[tuple[str, str], ...]
 TableLookup = Callable[[str, str], Columns | None]
@@ -84,11 +83,14 @@ def translate(
     query = analyze_select(raw, around)
     made = compile_catalog_query(query, functions, table_functions)
     last = max([*parameters, len(said)], default=0)
+    for number in range(1, last + 1):
+        if number not in parameters:
+            raise IndeterminateDatatype(f"could not determine data type of parameter ${number}")
     return Translation(
         made.sql,
         query.columns,
         tuple(map(from_zero, query.targets)),
-        tuple(parameters.get(number, TEXT) for number in range(1, last + 1)),
+        tuple(parameters[number] for number in range(1, last + 1)),
         made.tables,
         made.functions,
     )

@@ -30,6 +30,7 @@ from penstock.sql.typed.primnodes import (
     SubscriptingRef,
 )
 from penstock.sql.typed.query_nodes import OutputColumn, SessionValue, TableScan
+from penstock.sqlstate import IndeterminateDatatype
 
 _CHAR, _NAME, _INT8, _NUMERIC, LSN, _RECORD = 18, 19, 20, 1700, 3220, 2249
 _VECTORS: Final = frozenset({22, 30})
@@ -39,6 +40,14 @@ _TEXTS: Final = frozenset(
 )
 _STRINGS: Final = frozenset({TEXT, _NAME, 1042, 1043, _CHAR})
 _NAMED: Final = REG_TYPES | {LSN}
+READ_FROM_TEXT: Final = {
+    oid: f"{types()[oid].name}in"
+    for oid in (16, 20, 21, 23, 26, 28, 700, 701, 1082, 1114, 1184, 1700, 5069)
+}
+"""Types that texts are cast to, with the names of their input functions."""
+_OIDS: Final = frozenset({26}) | REG_TYPES
+_SUBSCRIPTS: Final = "generate_subscripts"
+_BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})
 _LSN_TYPMOD: Final = (20 << 16) + 4
 
 _T = TypeVar("_T")
@@ -94,6 +103,10 @@ def _node(node: Node) -> Any:
     match node:
         case Const():
             return _constant(node)
+        case Param() if node.type == UNKNOWN:
+            raise IndeterminateDatatype(
+                f"could not determine data type of parameter ${node.number}"
+            )
         case Param() if node.type in _NAMED:
             text = replace(node, type=TEXT)
             return _call(f"{_name(node.type)}in", held(node.type), text)
@@ -107,13 +120,21 @@ def _node(node: Node) -> Any:
             node.type in REG_TYPES and argument.type in _STRINGS and node.name == _name(node.type)
         ):
             return _call(f"{node.name}in", _INT8, lowered(argument))
-        case FuncExpr(name="array_lower" | "array_upper", arguments=(array, _)):
-            bound = replace(_below(node), oid=0)
-            return replace(bound, name=f"{node.name} from 0") if from_zero(array) else bound
+        case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
+            zero = " from 0" if from_zero(array) else ""
+            # generate_subscripts keeps that it returns a set
+            oid = node.oid if name == _SUBSCRIPTS else 0
+            return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):
             below = _below(node)
             index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
             return replace(below, type=held(node.type), index=index)
+        case FuncExpr(name="oid", arguments=(argument,)) if argument.type == _INT8:
+            return _call("oid_of_int8", _INT8, lowered(argument))
+        case RelabelType(argument=argument) if node.type in _OIDS and argument.type == INT4:
+            return _call("oid_of_int4", _INT8, lowered(argument))
+        case RelabelType(argument=argument) if node.type == INT4 and argument.type in _OIDS:
+            return _call("signed_oid", INT4, lowered(argument))
         case FuncExpr(type=2249) | TableScan():
             return _below(node)
     return replace(_below(node), type=held(node.type))
@@ -139,6 +160,10 @@ def _through_text(node: CoerceViaIO, argument: Node) -> Node:
         return _call(f"{_name(argument.type)}out", TEXT, below)
     if node.type in _NAMED and (argument.type in _STRINGS or argument.type == UNKNOWN):
         return _call(f"{_name(node.type)}in", held(node.type), below)
+    if argument.type in _VECTORS and node.type in _STRINGS:
+        return FuncExpr(node.type, 0, "array_to_string", (below, Const(TEXT, " ")))
+    if node.type in READ_FROM_TEXT and argument.type in (*_STRINGS, UNKNOWN):
+        return _call(READ_FROM_TEXT[node.type], held(node.type), below)
     if held(node.type) == below.type:
         return below
     return CoerceViaIO(held(node.type), below, -1, node.form)

@@ -13,15 +13,25 @@ from typing import Final
 
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
+from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, CatalogFunction, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import lowered
-from penstock.sql.to_duckdb.catalog_templates import template
+from penstock.sql.to_duckdb.catalog_operators import operation
+from penstock.sql.to_duckdb.catalog_templates import (
+    THROUGH_TEXT,
+    output_column,
+    regexp_replace,
+    shown,
+    template,
+    texts,
+)
 from penstock.sql.to_duckdb.catalog_types import catalog_type
 from penstock.sql.to_duckdb.duckdb_functions import output_text
-from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape
+from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import (
     BOOL,
+    BPCHAR,
     INT4,
     INT8,
     INTEGERS,
@@ -35,6 +45,8 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.to_duckdb.postponed_targets import postponed
+from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.grouping import nodes_of
 from penstock.sql.typed.primnodes import (
@@ -54,6 +66,7 @@ from penstock.sql.typed.primnodes import (
 from penstock.sql.typed.query_nodes import (
     Aggref,
     Cte,
+    FromNode,
     FunctionScan,
     OutputColumn,
     Query,
@@ -68,20 +81,6 @@ _LSN: Final = (20, 0)
 _LONGEST_SERIES: Final = 1_000_000
 SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 _SESSION: Final = {"current_timestamp": "now", "transaction_timestamp": "now"}
-_BACKSLASH: Final = "'\\'"
-_PATTERNS: Final = {
-    "~": "regexp_matches({0}, {1})",
-    "!~": "NOT regexp_matches({0}, {1})",
-    "~*": "regexp_matches({0}, {1}, 'i')",
-    "!~*": "NOT regexp_matches({0}, {1}, 'i')",
-    "~~": "{0} LIKE {1} ESCAPE '\\'",
-    "!~~": "{0} NOT LIKE {1} ESCAPE '\\'",
-    "~~*": "{0} ILIKE {1} ESCAPE '\\'",
-    "!~~*": "{0} NOT ILIKE {1} ESCAPE '\\'",
-}
-_BITS: Final = {"&": "&", "|": "|", "<<": "<<", ">>": ">>"}
-_LISTS: Final = {"@>": "list_has_all({0}, {1})", "<@": "list_has_all({1}, {0})"}
-_OVERLAP: Final = "list_has_any({0}, {1})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,10 @@ def compile_catalog_query(
     with limited_depth():
         compiler = CatalogCompiler(functions_, table_functions)
         sql, values = compiler.query(lowered(query))
-    shown = [
-        f"epoch_us(q.c{n}) AS c{n}" if value.type == TIMESTAMPTZ else f"q.c{n}"
-        for n, value in enumerate(values, 1)
-    ]
-    if any(value.type == TIMESTAMPTZ for value in values):
-        sql = f"SELECT {', '.join(shown)} FROM ({sql}) AS q"
+    shown = [output_column(value, f"q.c{n}") for n, value in enumerate(values, 1)]
+    if any(shown):
+        columns = [f"{text or f'q.c{n}'} AS c{n}" for n, text in enumerate(shown, 1)]
+        sql = f"SELECT {', '.join(columns)} FROM ({sql}) AS q"
     return CatalogSql(sql, frozenset(compiler.read), frozenset(compiler.called))
 
 
@@ -146,6 +143,13 @@ class CatalogCompiler(QueryCompiler):
                 return self.value(argument)
             case FuncExpr(arguments=(argument,), name="name") if argument.type in STRINGS:
                 return Value(f"left({self.value(argument).sql}, 63)", NAME)
+            case FuncExpr(name="bpchar", type=1042, arguments=(argument,)) if (
+                node.typmod >= 0 and argument.type == node.type
+            ):
+                length = Value(str(node.typmod - 4), INT4)
+                return replace(
+                    self.python("bpchar_ti", [self.value(argument), length]), type=BPCHAR
+                )
             case FuncExpr(form=Form.CALL | Form.SQL):
                 return self._call(node)
             case ArrayCoerceExpr(argument=argument):
@@ -155,20 +159,20 @@ class CatalogCompiler(QueryCompiler):
             case CoerceViaIO(argument=argument):
                 return self._through_text(self.value(argument), node.type)
             case OpExpr(arguments=(first, second)) if type(node) is OpExpr:
-                found = self._operation(node.name, first, second, node.type)
+                found = operation(self, node.name, first, second, node.type)
                 if found is not None:
                     return found
         return super()._value(node)
 
     def _session_value(self, node: Node, name: str) -> Value:
         if name == "current_date":
-            return Value(f"CAST({self._python('now', []).sql} AS DATE)", node.type)
+            return Value(f"CAST({self.python('now', []).sql} AS DATE)", node.type)
         if name not in self._functions:
             raise refused(name.upper())
-        return replace(self._python(name, []), type=node.type)
+        return replace(self.python(name, []), type=node.type)
 
     def _parameter(self, number: int, type_: int) -> Value:
-        return Value(f"CAST(${number} AS {duckdb_type(type_, _LSN)})", type_, _shape(type_))
+        return Value(f"CAST(${number} AS {duckdb_type(type_, None)})", type_)
 
     def _call(self, node: FuncExpr) -> Value:
         values = [self.value(argument) for argument in node.arguments]
@@ -180,15 +184,43 @@ class CatalogCompiler(QueryCompiler):
             )
             return Value(f"unnest({rows})", _RECORD)
         if node.name in self._functions:
-            return replace(self._python(node.name, values), type=node.type)
+            known = self.python(node.name, values)
+            if node.type in THROUGH_TEXT and self._functions[node.name].returns == "text":
+                return Value(f"CAST({known.sql} AS {duckdb_type(node.type, None)})", node.type)
+            return replace(known, type=node.type)
         if node.name in self._table_functions:
             return self._rows_of(node, values)
         if node.name == SERIES:
             return Value(f"unnest({_series(values)})", node.type)
-        found = template(node.name, values, node.type)
+        found = self._of_text(node, values) or template(node.name, values, node.type)
         return super()._value(node) if found is None else found
 
-    def _python(self, name: str, values: Sequence[Value]) -> Value:
+    def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
+        """What is computed as PostgreSQL does, and counted."""
+        row = functions().get(node.oid)
+        exact = BY_PROC.get((node.name, () if row is None else row.arguments))
+        if exact is not None:
+            return replace(self.python(exact, values), type=node.type)
+        match node.name, len(values):
+            case "concat", _:
+                return self._concat(Value("''", TEXT), values)
+            case "concat_ws", _:
+                return self._concat(values[0], values[1:])
+            case "array_to_string", 2:
+                return self.python("array_to_string_at", [texts(values[0]), values[1]])
+            case "array_to_string", 3:
+                return self.python("array_to_string_att", [texts(values[0]), *values[1:]])
+            case "string_to_array", _:
+                return replace(self.python(STRING_TO_ARRAY.name, values), type=node.type)
+            case "regexp_replace", _:
+                return regexp_replace(node, values)
+        return None
+
+    def _concat(self, separator: Value, values: Sequence[Value]) -> Value:
+        items = Value(f"[{', '.join(map(shown, values))}]", TEXT)
+        return self.python("concat_ws_ta", [separator, items])
+
+    def python(self, name: str, values: Sequence[Value]) -> Value:
         """A function that looks into the catalogs; what is left out is NULL."""
         function = self._functions[name]
         self.called.add(name)
@@ -235,43 +267,15 @@ class CatalogCompiler(QueryCompiler):
 
     def _through_text(self, value: Value, target: int) -> Value:
         if element(value.type) and target in STRINGS:
-            sql = f"('{{' || array_to_string({value.sql}, ',') || '}}')"
-            return Value(sql, target)
+            return replace(self.python("array_out_a", [texts(value)]), type=target)
         if value.type in STRINGS and target in STRINGS:
             return replace(value, type=target)
-        if value.type in STRINGS and (target in INTEGERS or target == BOOL):
-            return Value(f"CAST({value.sql} AS {duckdb_type(target, None)})", target, None, True)
+        if value.type in STRINGS and element(target):
+            raise refused(f"the cast from text to {type_name(target)}")
         if value.type == BOOL and target in STRINGS:
             sql = f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"
             return Value(sql, target)
         return replace(output_text(value, TEXT), type=target)
-
-    def _operation(self, name: str, first: Node, second: Node, type_: int) -> Value | None:
-        """What a lake's query may not do: patterns that are computed, bits, arrays."""
-        if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
-            if all(isinstance(node, Const) for node in second.arguments):
-                return None
-            left, right, by = (self.value(node).sql for node in (first, *second.arguments))
-            sql = _PATTERNS[name].removesuffix(_BACKSLASH).format(left, right)
-            return Value(f"({sql}{by})", BOOL)
-        computed = not isinstance(second, Const)
-        if name in _PATTERNS and computed:
-            left, right = self.value(first).sql, self.value(second).sql
-            return Value(f"({_PATTERNS[name].format(left, right)})", BOOL)
-        if name in _BITS and {first.type, second.type} <= INTEGERS:
-            sql = f"({self.value(first).sql} {_BITS[name]} {self.value(second).sql})"
-            return Value(f"CAST({sql} AS {duckdb_type(type_, None)})", type_)
-        arrays = [node for node in (first, second) if element(node.type)]
-        if not arrays:
-            return None
-        values = [self.value(node) for node in (first, second)]
-        if name == "||":
-            lists = [v.sql if element(v.type) else f"[{v.sql}]" for v in values]
-            return Value(f"list_concat({lists[0]}, {lists[1]})", type_, values[0].shape)
-        pattern = _OVERLAP if name == "&&" else _LISTS.get(name)
-        if pattern is None:
-            return None
-        return Value(pattern.format(values[0].sql, values[1].sql), BOOL)
 
     def _aggregate(self, node: Aggref, over: str) -> Value:
         if self._counted and not node.order and node.name in ("array_agg", "string_agg"):
@@ -285,15 +289,11 @@ class CatalogCompiler(QueryCompiler):
 
     def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         """As of the lake; rows of a series in FROM come in its order (a nested loop)."""
+        query = postponed(query)
         around, self._counted = self._counted, ""
-        counted = [
-            node.name
-            for node in query.from_
-            if isinstance(node, SeriesScan)
-            or (isinstance(node, FunctionScan) and node.function in _COUNTED)
-        ]
+        counted = [order for order in map(_counting, query.from_) if order]
         if counted:
-            self._counted = f"{counted[0]}.c1"
+            self._counted = counted[0]
         try:
             sql, values = super().query(query)
         finally:
@@ -345,7 +345,22 @@ class CatalogCompiler(QueryCompiler):
         return f"LATERAL ({sql}) AS {node.name}({names})"
 
 
-_COUNTED: Final = frozenset({SERIES, "unnest", "generate_subscripts"})
+def _counting(node: FromNode) -> str:
+    """How the rows of a function are sorted that counts; "" for any other."""
+    if isinstance(node, SeriesScan):
+        return f"{node.name}.c1{' DESC' if node.step < 0 else ''}"
+    if not isinstance(node, FunctionScan) or node.function not in _COUNTED:
+        return ""
+    step = getattr(node.call, "arguments", ())[2:]
+    if not step:
+        return f"{node.name}.c1"
+    constant = stripped(step[0])
+    if not isinstance(constant, Const) or constant.text is None or constant.type not in INTEGERS:
+        raise refused(f"{node.function} with a computed step")
+    return f"{node.name}.c1{' DESC' if int(constant.text) < 0 else ''}"
+
+
+_COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
 
 
 def _shape(oid: int) -> tuple[int, int] | None:

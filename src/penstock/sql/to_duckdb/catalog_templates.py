@@ -1,8 +1,8 @@
 """Functions of catalog queries that DuckDB has, by name.
 
 In: a function's name and its arguments as values. Out: a ``Value``, or None for what is left to
-``duckdb_functions``. They are less exact than those of lake queries: names are short, of one line,
-and nothing in catalogs is as large as to overflow.
+``text_functions`` and ``duckdb_functions``. Lower and upper case are Unicode's, whatever the
+collation, and nothing in catalogs is as large as to overflow.
 """
 
 from __future__ import annotations
@@ -11,42 +11,61 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidParameterValue
-from penstock.sql.to_duckdb.duckdb_values import BOOL, STRINGS, Value, refused
+from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_patterns import regular_replacement
+from penstock.sql.to_duckdb.duckdb_predicate import stripped
+from penstock.sql.to_duckdb.duckdb_values import (
+    BOOL,
+    DATE,
+    FLOATS,
+    INTEGERS,
+    NUMERIC,
+    STRINGS,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    Value,
+    refused,
+)
+from penstock.sql.to_duckdb.text_functions import BY_PROC, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
+from penstock.sql.typed.primnodes import Const, FuncExpr
 
+_LENGTH: Final = "CASE WHEN {1} = 1 THEN len({0}) END"
+"""Of the only dimension."""
+_PLAIN: Final = "CAST({0} AS VARCHAR)"
+_IN_UTC: Final = (
+    "CASE WHEN isinf({0}) THEN CAST(CAST({0} AS TIMESTAMP) AS VARCHAR)"
+    " ELSE CAST(make_timestamp(epoch_us({0})) AS VARCHAR) || '+00' END"
+)
+_ERA: Final = "replace({0}, ' (BC)', '') || CASE WHEN {0} LIKE '% (BC)%' THEN ' BC' ELSE '' END"
+_CALENDAR: Final = {DATE: _PLAIN, TIMESTAMP: _PLAIN, TIMESTAMPTZ: _IN_UTC}
+THROUGH_TEXT: Final = frozenset({*_CALENDAR, *FLOATS})
+"""What DuckDB does not take from a function in Python as it is: infinity, years BC, NaN."""
 _TEMPLATES: Final = {
-    ("split_part", 3): "split_part({0}, {1}, {2})",
-    ("left", 2): "left({0}, {1})",
-    ("right", 2): "right({0}, {1})",
     ("lower", 1): "lower({0})",
     ("upper", 1): "upper({0})",
-    ("substring", 2): "substring({0}, {1})",
-    ("substring", 3): "substring({0}, {1}, {2})",
-    ("substr", 2): "substring({0}, {1})",
-    ("substr", 3): "substring({0}, {1}, {2})",
-    ("repeat", 2): "repeat({0}, {1})",
-    ("quote_literal", 1): "('''' || replace({0}, '''', '''''') || '''')",
-    ("regexp_replace", 3): "regexp_replace({0}, {1}, {2})",
-    ("regexp_replace", 4): "regexp_replace({0}, {1}, {2}, {3})",
-    ("abs", 1): "abs({0})",
-    ("generate_subscripts", 2): "unnest(CAST(generate_series(1, len({0})) AS INTEGER[]))",
-    ("array_to_string", 2): "array_to_string(list_filter({0}, lambda x: x IS NOT NULL), {1})",
-    ("array_length", 2): "CAST(nullif(len({0}), 0) AS INTEGER)",
-    ("array_upper", 2): "CAST(nullif(len({0}), 0) AS INTEGER)",
-    ("array_upper from 0", 2): "CAST(nullif(len({0}), 0) - 1 AS INTEGER)",
-    ("array_lower", 2): "CASE WHEN len({0}) > 0 THEN 1 END",
-    ("array_lower from 0", 2): "CASE WHEN len({0}) > 0 THEN 0 END",
+    ("generate_subscripts", 2): f"unnest(CAST(generate_series(1, {_LENGTH}) AS INTEGER[]))",
+    ("generate_subscripts from 0", 2): (
+        f"unnest(CAST(generate_series(0, {_LENGTH} - 1) AS INTEGER[]))"
+    ),
+    ("array_length", 2): f"CAST(nullif({_LENGTH}, 0) AS INTEGER)",
+    ("array_upper", 2): f"CAST(nullif({_LENGTH}, 0) AS INTEGER)",
+    ("array_length from 0", 2): f"CAST({_LENGTH} AS INTEGER)",
+    ("array_upper from 0", 2): f"CAST({_LENGTH} - 1 AS INTEGER)",
+    ("array_lower", 2): f"CASE WHEN {_LENGTH} > 0 THEN 1 END",
+    ("array_lower from 0", 2): f"CASE WHEN {_LENGTH} >= 0 THEN 0 END",
     ("unnest", 1): "unnest({0})",
     ("array_append", 2): "list_append({0}, {1})",
     ("array_prepend", 2): "list_prepend({0}, {1})",
     ("array_cat", 2): "list_concat({0}, {1})",
     ("array_remove", 2): "list_filter({0}, lambda x: x IS DISTINCT FROM {1})",
     ("array_position", 2): "CAST(nullif(list_position({0}, {1}), 0) AS INTEGER)",
-    ("string_to_array", 2): "string_split({0}, {1})",
 }
 
 _OTHERS: Final = frozenset(
     [
+        "abs",
         "array_agg",
         "bool_and",
         "bool_or",
@@ -76,7 +95,12 @@ _OTHERS: Final = frozenset(
         "_pg_expandarray",
     ]
 )
-KNOWN_FUNCTIONS: Final = _OTHERS | {name for name, _ in _TEMPLATES}
+KNOWN_FUNCTIONS: Final = (
+    _OTHERS
+    | {name for name, _ in _TEMPLATES}
+    | {name for name, _ in BY_PROC}
+    | {"array_to_string", "regexp_replace", STRING_TO_ARRAY.name}
+)
 """What a query without tables may call and is for the catalogs."""
 
 
@@ -84,15 +108,24 @@ def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
     """A call. Raises FeatureNotSupported, PenstockError (22023)."""
     if name == "json_build_object":
         return Value(_json_object(values), type_)
-    if name in ("concat", "concat_ws"):
-        return Value(f"{name}({', '.join(map(_shown, values))})", type_)
     found = _TEMPLATES.get((name, len(values)))
     if found is None:
         return None
     return Value(found.format(*(value.sql for value in values)), type_, values[0].shape)
 
 
-def _shown(value: Value) -> str:
+def output_column(value: Value, column: str) -> str:
+    """A column of the result, printed where Python cannot hold its values; or ""."""
+    text = _CALENDAR.get(element(value.type) or value.type)
+    if text is None:
+        return ""
+    printed = _ERA.replace("{0}", text)
+    if element(value.type):
+        return f"list_transform({column}, lambda x: {printed.replace('{0}', 'x')})"
+    return printed.replace("{0}", column)
+
+
+def shown(value: Value) -> str:
     """The output function's text."""
     if value.type == BOOL:
         return f"CASE WHEN {value.sql} THEN 't' WHEN NOT {value.sql} THEN 'f' END"
@@ -107,6 +140,30 @@ def _json_object(values: Sequence[Value]) -> str:
         raise InvalidParameterValue("argument list must have even number of elements")
     pairs: list[str] = []
     for name, value in zip(values[::2], values[1::2], strict=True):
-        pairs += ["', '", f"to_json({_shown(name)})::VARCHAR", "' : '"]
+        pairs += ["', '", f"to_json({shown(name)})::VARCHAR", "' : '"]
         pairs.append(f"coalesce(to_json({value.sql})::VARCHAR, 'null')")
     return " || ".join(("('{'", *pairs[1:], "'}')"))
+
+
+def texts(value: Value) -> Value:
+    """An array of what the output functions print."""
+    item = element(value.type)
+    if item == BOOL:
+        text = "CASE WHEN x THEN 't' WHEN NOT x THEN 'f' END"
+        return Value(f"list_transform({value.sql}, lambda x: {text})", TEXT)
+    if item in STRINGS | INTEGERS | {NUMERIC}:
+        return Value(f"CAST({value.sql} AS VARCHAR[])", TEXT)
+    raise refused(f"array_to_string of {type_name(value.type)}")
+
+
+def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
+    """With constants that both engines read alike."""
+    _, pattern, by, *rest = node.arguments
+    flags = rest[0] if rest else Const(TEXT, "")
+    constants = [stripped(each) for each in (pattern, by, flags)]
+    found = [each.text for each in constants if isinstance(each, Const) and each.type == TEXT]
+    if len(rest) > 1 or len(found) != len(constants) or None in found:
+        raise refused("regexp_replace with these arguments")
+    expression, replacement, options = map(str, found)
+    sql = regular_replacement(values[0].sql, expression, replacement, options)
+    return Value(sql, node.type)

@@ -73,8 +73,11 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "bool_or":
             return Value(call("bool_or"), BOOL, None, fails)
         case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
+            # What is distinct comes sorted (nodeAgg.c).
+            order = order or (f" ORDER BY {first.sql}" if distinct else "")
             return Value(call("string_agg", values[1].sql), TEXT, None, fails)
         case "array_agg" if not element(first.type):
+            order = order or (f" ORDER BY {first.sql} NULLS LAST" if distinct else "")
             return Value(call("list"), node.type, first.shape, fails)
     raise _refused(node, values)
 

@@ -23,6 +23,12 @@ _RAISED: Final = {
     "date out of range": ("date out of range", "22008"),
     "Date out of range": ("date out of range", "22008"),
     "Timestamp out of range": ("timestamp out of range", "22008"),
+    "LIMIT must not be negative": ("LIMIT must not be negative", "2201W"),
+    "OFFSET must not be negative": ("OFFSET must not be negative", "2201X"),
+    "Like pattern must not end with escape character": (
+        "LIKE pattern must not end with escape character",
+        "22025",
+    ),
     "More than one row returned by a subquery used as an expression": (
         "more than one row returned by a subquery used as an expression",
         "21000",

@@ -48,6 +48,8 @@ _TRUNCATED: Final = frozenset(
 _EXTRACTED_DIGITS: Final = 10
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
+_LONGEST_MADE: Final = 10_000
+"""Characters, or copies: DuckDB makes texts of 2048 rows at once, outside its limit of memory."""
 
 
 def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
@@ -95,9 +97,9 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
             return f"CAST(instr({first}, {values[1].sql}) AS INTEGER)"
         case "md5", 1:
             return f"md5({first})"
-        case "repeat", 2 if numbers[0] is not None:
+        case "repeat", 2 if numbers[0] is not None and numbers[0] <= _LONGEST_MADE:
             return f"repeat({first}, {max(numbers[0], 0)})"
-        case (("lpad" | "rpad"), 2) if numbers[0] is not None:
+        case (("lpad" | "rpad"), 2) if numbers[0] is not None and numbers[0] <= _LONGEST_MADE:
             return f"{name}({first}, {max(numbers[0], 0)}, ' ')"
         case "starts_with", 2:
             return f"starts_with({first}, {values[1].sql})"
@@ -261,7 +263,7 @@ def _length(value: Value, typmod: int) -> Value:
     """Length coercions, all explicit here: strings are cut, numerics rounded or refused."""
     if value.type == VARCHAR:
         return Value(f"left({value.sql}, {typmod - 4})", VARCHAR, None, value.fails)
-    if value.type == BPCHAR:
+    if value.type == BPCHAR and typmod - 4 <= _LONGEST_MADE:
         return Value(f"rpad({value.sql}, {typmod - 4}, ' ')", BPCHAR, None, value.fails)
     shape = precision_and_scale(typmod)
     packed = typmod - 4

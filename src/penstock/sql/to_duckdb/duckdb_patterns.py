@@ -26,6 +26,7 @@ _REPEAT: Final = r"[*+?]|\{[0-9]{1,3}(?:,(?:[0-9]{1,3})?)?\}"
 _TOKEN: Final = re.compile(
     rf"(?P<atom>{_ATOM})(?P<repeat>{_REPEAT})?|(?P<anchor>[\^$])|(?P<other>[(|)])"
 )
+_REPLACEMENT: Final = re.compile(r"(?:[^\\]|\\[&1-9\\])*", re.DOTALL)
 _GROUP_REPEAT: Final = re.compile(r"[*+?]")
 
 
@@ -75,18 +76,29 @@ def like_escape(pattern: str, escape: str) -> str:
 
 def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
     """``sql ~ pattern`` for the patterns that both engines read alike."""
-    _check(pattern)
+    common_pattern(pattern)
     if insensitive:
         sql, pattern = ascii_lower(sql), _lower_pattern(pattern)
     return f"regexp_matches({sql}, {quote_literal(pattern)}, 's')"
+
+
+def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
+    """regexp_replace for the patterns that both read alike and that match in one way only: of
+    several branches PostgreSQL takes the longest match, RE2 the first."""
+    common_pattern(pattern)
+    if "|" in pattern or set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by):
+        raise _refused(pattern)
+    made = by.replace("\\&", "\\0")
+    options = "gs" if "g" in flags else "s"
+    return f"regexp_replace({sql}, {quote_literal(pattern)}, {quote_literal(made)}, '{options}')"
 
 
 def _lower_pattern(pattern: str) -> str:
     return re.sub(r"\\.|[A-Z]", lambda match: match[0].translate(_LOWER), pattern)
 
 
-def _check(pattern: str) -> None:
-    """Raise where the pattern leaves the common part."""
+def common_pattern(pattern: str) -> str:
+    """The pattern itself. Raises FeatureNotSupported where it leaves the common part."""
     at, depth, empty = 0, 0, True
     while at < len(pattern):
         match = _TOKEN.match(pattern, at)
@@ -110,6 +122,7 @@ def _check(pattern: str) -> None:
             raise _refused(pattern)
     if depth or empty:
         raise _refused(pattern)
+    return pattern
 
 
 def _refused(pattern: str) -> Exception:

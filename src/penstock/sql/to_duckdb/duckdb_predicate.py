@@ -101,7 +101,7 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
 
 def _limited(value: Value) -> Value:
     if len(value.sql) > MAX_LENGTH:
-        raise StatementTooComplex("row filter is too complex")
+        raise StatementTooComplex("expression is too complex")
     return value
 
 

@@ -256,13 +256,17 @@ class QueryCompiler(NumericCompiler):
         sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
         sql = f"{with_}{sql}{self._sorted(query)}"
         if query.limit is not None:
-            sql += f" LIMIT {self._number(query.limit)}"
+            sql += f" LIMIT {self._number(query.limit, 'LIMIT')}"
         if query.offset:
-            sql += f" OFFSET {self._number(query.offset)}"
+            sql += f" OFFSET {self._number(query.offset, 'OFFSET')}"
         return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
 
-    def _number(self, count: int | Node) -> str:
-        return str(count) if isinstance(count, int) else self.value(count).sql
+    def _number(self, count: int | Node, word: str) -> str:
+        if isinstance(count, int):
+            return str(count)
+        sql = self.value(count).sql
+        refusal = f"CAST(error('{word} must not be negative') AS BIGINT)"
+        return f"CASE WHEN {sql} < 0 THEN {refusal} ELSE {sql} END"
 
     def _recursive(self, cte: Cte) -> str:
         """``name(columns) AS (...)`` of a query that reads itself."""

@@ -151,13 +151,13 @@ def _literal(text: str, oid: int) -> str:
         case 17:
             return f"from_hex('{text[2:]}')"
         case 1082 | 1114 | 1184:
-            return quote_literal(_date(text, oid))
+            return quote_literal(duckdb_date(text, oid))
     if "\0" in text:
         raise refused("a zero byte")
     return quote_literal(text)
 
 
-def _date(text: str, oid: int) -> str:
+def duckdb_date(text: str, oid: int) -> str:
     """DuckDB writes (BC) right behind the date."""
     if "infinity" in text:
         return text

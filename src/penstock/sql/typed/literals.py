@@ -153,6 +153,8 @@ def _float(name: str, format_: str) -> Callable[[str], str]:
 
 def print_float(value: float, name: str) -> str:
     """float4out and float8out with extra_float_digits 1 and more: the shortest that comes back."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if name == "float4":
         digits = next(
             text

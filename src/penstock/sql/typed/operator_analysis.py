@@ -10,7 +10,6 @@ from typing import Final, Protocol
 
 from penstock.errors import WrongObjectType
 from penstock.sql.grammar.expressions import (
-    ABool,
     AConst,
     AExpr,
     AExprKind,
@@ -46,9 +45,11 @@ from penstock.sql.typed.primnodes import (
     Var,
     children,
 )
-from penstock.sqlstate import DatatypeMismatch
+from penstock.sqlstate import DatatypeMismatch, StatementTooComplex
 
 _NULL: Final = AConst(ConstKind.NULL)
+_MAX_REPEATED: Final = 1000
+"""Nodes of an operand that stands in the tree more than once."""
 
 
 class Transforms(Protocol):
@@ -62,7 +63,7 @@ def transform_operator(analysis: Transforms, raw: AExpr) -> Node:
     if isinstance(raw.right, tuple):
         if raw.kind is AExprKind.IN:
             return _in(analysis, raw)
-        return analysis.transform(_between(raw))
+        return _between(analysis, raw)
     assert raw.left is not None or raw.kind is AExprKind.OP
     right_raw = raw.right
     match raw.kind:
@@ -152,6 +153,8 @@ def _in(analysis: Transforms, raw: AExpr) -> Node:
     assert raw.left is not None and isinstance(raw.right, tuple)
     left = analysis.transform(raw.left)
     items = [analysis.transform(item) for item in raw.right]
+    if len(items) > 1:
+        _check_repeatable(left)
     constants = [item for item in items if not contains_var(item)]
     any_ = raw.operator == "="
     result: Node | None = None
@@ -178,31 +181,36 @@ def contains_var(node: Node) -> bool:
     return isinstance(node, Var) or any(contains_var(child) for child in children(node))
 
 
-def _between(raw: AExpr) -> Expression:
+def _between(analysis: Transforms, raw: AExpr) -> Node:
     """transformAExprBetween: comparisons joined by AND and OR."""
     assert raw.left is not None and isinstance(raw.right, tuple)
-    value, (low, high) = raw.left, raw.right
+    value, low, high = (analysis.transform(each) for each in (raw.left, *raw.right))
+    for each in (value, low, high):
+        _check_repeatable(each)
+    symmetric = raw.kind in (AExprKind.BETWEEN_SYM, AExprKind.NOT_BETWEEN_SYM)
+    inside = raw.kind in (AExprKind.BETWEEN, AExprKind.BETWEEN_SYM)
+    names, inner = ((">=", "<="), BoolOp.AND) if inside else (("<", ">"), BoolOp.OR)
 
-    def both(first: Expression, second: Expression) -> Expression:
-        return ABool(
-            BoolOp.AND,
-            (
-                AExpr(AExprKind.OP, ">=", value, first),
-                AExpr(AExprKind.OP, "<=", value, second),
-            ),
+    def joined(*bounds: Node) -> Node:
+        compared = (
+            to_boolean(make_operator(name, value, bound), inner.value)
+            for name, bound in zip(names, bounds, strict=True)
         )
+        return BoolExpr(BOOL, inner, tuple(compared))
 
-    def either(first: Expression, second: Expression) -> Expression:
-        return ABool(
-            BoolOp.OR,
-            (AExpr(AExprKind.OP, "<", value, first), AExpr(AExprKind.OP, ">", value, second)),
-        )
+    if not symmetric:
+        return joined(low, high)
+    outer = BoolOp.OR if inside else BoolOp.AND
+    return BoolExpr(BOOL, outer, (joined(low, high), joined(high, low)))
 
-    match raw.kind:
-        case AExprKind.BETWEEN:
-            return both(low, high)
-        case AExprKind.NOT_BETWEEN:
-            return either(low, high)
-        case AExprKind.BETWEEN_SYM:
-            return ABool(BoolOp.OR, (both(low, high), both(high, low)))
-    return ABool(BoolOp.AND, (either(low, high), either(high, low)))
+
+def _check_repeatable(node: Node) -> None:
+    """What stands several times in the tree is small, or a short text becomes a large one."""
+    waiting, seen = [node], 0
+    while waiting:
+        waiting += children(waiting.pop())
+        seen += 1
+        if seen > _MAX_REPEATED:
+            raise StatementTooComplex(
+                "stack depth limit exceeded", hint="Write it with fewer levels."
+            )

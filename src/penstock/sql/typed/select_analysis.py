@@ -6,6 +6,7 @@ In: raw statements and who knows tables. Out: a ``Query``, or PostgreSQL's error
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.sql.grammar.expressions import ColumnRef, Expression
@@ -53,9 +54,14 @@ from penstock.sqlstate import (
     GroupingError,
     InvalidColumnReference,
     InvalidRecursion,
+    NumericValueOutOfRange,
+    TooManyColumns,
 )
 
 _INT8 = 20
+_INT8_LIMIT = 1 << 63
+MAX_COLUMNS = 1664
+"""MaxTupleAttributeNumber"""
 
 
 def analyze_select(raw: SelectStmt, around: FindTable | Surroundings) -> Query:
@@ -86,6 +92,8 @@ class SelectAnalysis:
                 query = self._select(raw, parent, resolve)
         finally:
             self._ctes = known
+        if len(query.columns) > MAX_COLUMNS:
+            raise TooManyColumns(f"target lists can have at most {MAX_COLUMNS} entries")
         return replace(query, ctes=own)
 
     def _with(self, raw: SelectStmt, parent: Scope | None) -> tuple[Cte, ...]:
@@ -207,6 +215,8 @@ class SelectAnalysis:
                 node = expressions.transform(item) if by_name is None else by_name
             else:
                 node = expressions.transform(item)
+            if node.type == UNKNOWN:
+                node = to_common_type(node, TEXT, "GROUP BY")
             if contains_aggregate((node,)):
                 raise GroupingError("aggregate functions are not allowed in GROUP BY")
             if contains_subquery(node):
@@ -236,9 +246,12 @@ class SelectAnalysis:
             raise FeatureNotSupported(f"{word} is supported with a constant number only")
         if node.text is None:
             return None
-        if int(node.text) < 0:
+        count = int(Decimal(node.text).to_integral_value(ROUND_HALF_UP))
+        if not -_INT8_LIMIT <= count < _INT8_LIMIT:
+            raise NumericValueOutOfRange("bigint out of range")
+        if count < 0:
             raise PenstockError(f"{word} must not be negative", sqlstate=sqlstate)
-        return int(node.text)
+        return count
 
     # VALUES and set operations
 

@@ -9,8 +9,9 @@ import itertools
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.sql.grammar.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
+from penstock.sql.typed.coercion import to_common_type
 from penstock.sql.typed.grouping import contains_subquery
-from penstock.sql.typed.primnodes import Node
+from penstock.sql.typed.primnodes import TEXT, UNKNOWN, Node
 from penstock.sql.typed.query_expression import QueryExpressions, sort_key
 from penstock.sql.typed.query_nodes import OutputColumn, SetOperationScan, SortKey
 from penstock.sql.typed.scope import Scope
@@ -41,7 +42,10 @@ def _sql92(
     node = None if position is None else targets[position]
     if node is None and isinstance(raw, ColumnRef):
         node = target_by_name(raw, columns, targets, clause)
-    return expressions.transform(raw) if node is None else node
+    if node is None:
+        node = expressions.transform(raw)
+    # addTargetToSortList: what has no type is text
+    return to_common_type(node, TEXT, clause) if node.type == UNKNOWN else node
 
 
 def distinct_keys(

@@ -1,0 +1,230 @@
+"""Functions of text in catalog queries as varlena.c and oracle_compat.c compute them.
+
+In: values as DuckDB hands them over; none is NULL. Out: values, or PostgreSQL's errors. What a
+query makes by them is counted: texts between DuckDB's operators are in no limit of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.sql.text.array_literals import join_array
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
+from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
+from penstock.sqlstate import OutOfMemory, ProgramLimitExceeded
+
+MAX_MADE: Final = 128 << 20
+"""Bytes of text that one query of the catalogs makes."""
+_MAX_ALLOC: Final = (1 << 30) - 1
+"""MaxAllocSize"""
+_BYTES: Final = 4
+"""Of a character."""
+_ITEM: Final = 64
+
+
+class Budget:
+    """Of one query."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def reset(self) -> None:
+        """Another query begins."""
+        self._made = 0
+
+    def take(self, size: int) -> None:
+        """Before so many bytes are made. Raises OutOfMemory (53200)."""
+        self._made += size
+        if self._made > MAX_MADE:
+            raise OutOfMemory(
+                "out of memory",
+                detail=f"A query of the catalogs makes {MAX_MADE >> 20} MB of text at most.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TextFunction:
+    """``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it; ``size``:
+    bytes of a result at most, by the arguments."""
+
+    of: tuple[str, tuple[int, ...]]
+    signature: CatalogFunction
+    call: Callable[..., Any]
+    size: Callable[..., int]
+
+    def counted(self, budget: Budget) -> Callable[..., Any]:
+        """NULL for an argument NULL."""
+
+        def call(*cells: Any) -> Any:
+            if None in cells:
+                return None
+            budget.take(self.size(*cells))
+            return self.call(*cells)
+
+        return call
+
+
+def _left(text: str, count: int) -> str:
+    return text[:count]
+
+
+def _right(text: str, count: int) -> str:
+    return text[-count:] if count != 0 else ""
+
+
+def _substring_from(text: str, start: int) -> str:
+    return text[max(start - 1, 0) :]
+
+
+def _substring(text: str, start: int, length: int) -> str:
+    if length < 0:
+        raise PenstockError("negative substring length not allowed", sqlstate="22011")
+    return text[max(start - 1, 0) : max(start - 1 + length, 0)]
+
+
+def _split_part(text: str, separator: str, field: int) -> str:
+    if field == 0:
+        raise InvalidParameterValue("field position must not be zero")
+    fields = text.split(separator) if separator and text else [text]
+    at = field - 1 if field > 0 else len(fields) + field
+    return fields[at] if 0 <= at < len(fields) else ""
+
+
+def _repeat_size(text: str, count: int) -> int:
+    size = _bytes(text) * max(count, 0)
+    if size > _MAX_ALLOC:
+        raise ProgramLimitExceeded("requested length too large")
+    return size
+
+
+def _pad_size(text: str, length: int, fill: str = " ") -> int:
+    size = max(length, 0) * max(_BYTES if fill or text else 0, 1)
+    if size > _MAX_ALLOC:
+        raise ProgramLimitExceeded("requested length too large")
+    return max(_bytes(text), max(length, 0) * max(map(_bytes, (*fill, "")), default=0))
+
+
+def _padding(text: str, length: int, fill: str) -> str:
+    missing = length - len(text)
+    return (fill * (missing // len(fill) + 1))[:missing] if fill and missing > 0 else ""
+
+
+def _lpad(text: str, length: int, fill: str = " ") -> str:
+    cut = text[: max(length, 0)]
+    return _padding(text, length, fill) + cut
+
+
+def _rpad(text: str, length: int, fill: str = " ") -> str:
+    return text[: max(length, 0)] + _padding(text, length, fill)
+
+
+def _bpchar(text: str, length: int) -> str:
+    return text[:length].ljust(length)
+
+
+def _replace(text: str, old: str, new: str) -> str:
+    return text.replace(old, new) if old else text
+
+
+def _replace_size(text: str, old: str, new: str) -> int:
+    grown = text.count(old) * max(_bytes(new) - _bytes(old), 0) if old else 0
+    return _bytes(text) + grown
+
+
+def _concat_ws(separator: str, items: list[str | None]) -> str:
+    return separator.join(item for item in items if item is not None)
+
+
+def _concat_ws_size(separator: str, items: list[str | None]) -> int:
+    return sum(_bytes(item or "") + _bytes(separator) for item in items)
+
+
+def _array_to_string(items: list[str | None], separator: str, null: str) -> str:
+    return separator.join(null if item is None else item for item in items)
+
+
+def _joined_size(items: list[str | None], separator: str = ",", null: str = "") -> int:
+    return sum(_bytes(null if item is None else item) + _bytes(separator) for item in items)
+
+
+def split_size(text: str | None, separator: str | None) -> int:
+    """Of an array of texts, with what Python has for each."""
+    if text is None:
+        return 0
+    count = len(text) if separator is None else text.count(separator) if separator else 0
+    return _bytes(text) + count * _ITEM
+
+
+def string_to_array(
+    text: str | None, separator: str | None, null: str | None
+) -> list[str | None] | None:
+    """text_to_array: without a separator every character is an element."""
+    if text is None:
+        return None
+    if not text:
+        return []
+    items = list(text) if separator is None else text.split(separator) if separator else [text]
+    return [None if null is not None and item == null else item for item in items]
+
+
+def _quote_literal(text: str) -> str:
+    quoted = "'" + text.replace("'", "''").replace("\\", "\\\\") + "'"
+    return f"E{quoted}" if "\\" in text else quoted
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _plain_size(text: str, *_: Any) -> int:
+    return _bytes(text)
+
+
+_TEXT, _INT4 = 25, 23
+_TYPES: Final = {_TEXT: "text", _INT4: "int4", 1009: "_text"}
+
+
+def _of(
+    name: str, types: str, call: Callable[..., Any], size: Callable[..., int], returns: str = "text"
+) -> TextFunction:
+    oids = tuple({"t": _TEXT, "i": _INT4, "a": 1009}[letter] for letter in types)
+    held = CatalogFunction(f"{name}_{types}", tuple(_TYPES[oid] for oid in oids), returns)
+    return TextFunction((name, oids), held, call, size)
+
+
+_ALL: Final = (
+    _of("left", "ti", _left, _plain_size),
+    _of("right", "ti", _right, _plain_size),
+    _of("substring", "ti", _substring_from, _plain_size),
+    _of("substring", "tii", _substring, _plain_size),
+    _of("substr", "ti", _substring_from, _plain_size),
+    _of("substr", "tii", _substring, _plain_size),
+    _of("split_part", "tti", _split_part, _plain_size),
+    _of("repeat", "ti", lambda text, count: text * count, _repeat_size),
+    _of("lpad", "ti", _lpad, _pad_size),
+    _of("lpad", "tit", _lpad, _pad_size),
+    _of("rpad", "ti", _rpad, _pad_size),
+    _of("rpad", "tit", _rpad, _pad_size),
+    _of("replace", "ttt", _replace, _replace_size),
+    _of("quote_literal", "t", _quote_literal, lambda text: 2 * _bytes(text)),
+    _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
+    _of("common_pattern", "t", common_pattern, _plain_size),
+    # Without a pg_proc row of these arguments: what the compiler calls.
+    _of("bpchar", "ti", _bpchar, lambda _, length: length),
+    _of("concat_ws", "ta", _concat_ws, _concat_ws_size),
+    _of("array_out", "a", join_array, _joined_size),
+    _of("array_to_string", "at", lambda a, b: _array_to_string(
+        [item for item in a if item is not None], b, ""), _joined_size),
+    _of("array_to_string", "att", _array_to_string, _joined_size),
+)  # fmt: skip
+TEXT_FUNCTIONS: Final[Mapping[str, TextFunction]] = {f.signature.name: f for f in _ALL}
+"""By the name that DuckDB calls."""
+COMMON_PATTERN: Final = "common_pattern_t"
+"""Of a regular expression that is computed: itself."""
+BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
+"""That name by name and argument types in pg_proc."""
+STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")
+"""The one that is not strict."""
