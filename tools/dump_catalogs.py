@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ BUILTIN: Final = {
          WHERE oid < 16384 AND pronamespace = 'pg_catalog'::regnamespace
            AND NOT (proargtypes::oid[] && '{2275,2281}'::oid[] AND prokind <> 'w')
            AND prorettype NOT IN (2279, 3838, 325, 3115, 269, 3310) ORDER BY oid""",
+    "sql/text/keywords.tsv": """
+        SELECT catcode, string_agg(word, ' ' ORDER BY word COLLATE "C")
+          FROM pg_get_keywords() GROUP BY catcode ORDER BY catcode""",
     "sql/builtin/pg_cast.tsv": """
         SELECT castsource, casttarget, castfunc, castcontext, castmethod
           FROM pg_cast WHERE oid < 16384 ORDER BY castsource, casttarget""",
@@ -55,14 +59,21 @@ COLUMNS: Final = """
            coalesce(b.typname, t.typname), ' ' ORDER BY a.attnum)
       FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
       JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
-     WHERE c.relnamespace = 'information_schema'::regnamespace AND c.relkind = 'v'
-       AND c.relname !~ '^_' GROUP BY c.relname ORDER BY c.relname"""
+     WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'v')
+       AND c.relname !~ '^(_|sql_)' GROUP BY c.relname ORDER BY c.relname"""
+HEADS: Final = {
+    "pg_catalog": ("columns.toml", "Columns of PostgreSQL's catalogs and system views, as servers"
+                   " of 14 to 18 have them"),
+    "information_schema": ("information_schema.toml", "Columns of information_schema's views, by"
+                           " the types beneath their domains"),
+}  # fmt: skip
+"""By schema: the file of its columns, and what that says of itself."""
 Texts = Mapping[str, str]
 """Path below ``TARGET`` -> the file's text."""
 
 
 def builtin() -> Texts:
-    """Types, operators, functions and casts."""
+    """Types, operators, functions, casts and key words."""
     with _server(VERSIONS[-1]) as connection:
         return {
             path: "".join(
@@ -73,28 +84,45 @@ def builtin() -> Texts:
 
 
 def sessions() -> Texts:
-    """What sessions see: settings, and columns of information_schema's views."""
+    """What sessions see: settings, and columns of catalogs and of information_schema's views."""
     settings: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    views: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    columns: dict[str, _Tables] = {schema: defaultdict(_versions) for schema in HEADS}
     for version in VERSIONS:
         with _server(version) as connection:
             for row in connection.execute(SETTINGS).fetchall():
                 settings[row].append(version)
-            for view, text in connection.execute(COLUMNS).fetchall():
-                views[view][text].append(version)
+            for schema, tables in columns.items():
+                for table, text in connection.execute(COLUMNS, (schema,)).fetchall():
+                    tables[table][text].append(version)
     lines = [
         "\t".join((str(seen[0]), str(seen[-1]), *row))
         for row, seen in sorted(settings.items(), key=lambda item: (item[0][0].lower(), item[1]))
     ]
-    out = ["# Columns of information_schema's views, by the types beneath their domains:"]
-    out.append("# key: first and last major version with these columns.")
-    for view, texts in sorted(views.items()):
-        out.append(f"\n[{view}]")
-        out += [f'{seen[0]}-{seen[-1]} = "{text}"' for text, seen in texts.items()]
     return {
         "guc/settings.tsv": "\n".join(lines) + "\n",
-        "pg_catalog/information_schema.toml": "\n".join(out) + "\n",
+        **{
+            f"pg_catalog/{file}": _toml(head, columns[schema])
+            for schema, (file, head) in HEADS.items()
+        },
     }
+
+
+_Tables = defaultdict[str, dict[str, list[int]]]
+"""By table and the text of its columns: the versions that have them."""
+
+
+def _versions() -> dict[str, list[int]]:
+    return defaultdict(list)
+
+
+def _toml(head: str, tables: _Tables) -> str:
+    out = [f"# {head}:", "# key: first and last major version with these columns."]
+    for table, texts in sorted(tables.items()):
+        out.append(f"\n[{table}]")
+        for text, seen in texts.items():
+            lines = textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False)
+            out.append("\n".join((f'{seen[0]}-{seen[-1]} = """', *lines)) + '"""')
+    return "\n".join(out) + "\n"
 
 
 FILES: Final[Mapping[str, Callable[[], Texts]]] = {"builtin": builtin, "sessions": sessions}

@@ -1,11 +1,13 @@
-"""Dates of the proleptic Gregorian calendar as PostgreSQL counts and prints them (datetime.c).
+"""Dates, times and intervals as PostgreSQL counts, prints and reads them (datetime.c).
 
-In: days since the Unix epoch, or year, month and day; year 0 is 1 BC. Out: the other, or text.
-Python's own dates end at the years 1 and 9999.
+In: days or microseconds since the Unix epoch, or what date_out and timestamp_out print with
+``datestyle=ISO``, any year of PostgreSQL's range. Out: the other. The calendar is proleptic
+Gregorian, as PostgreSQL's; year 0 is 1 BC. Python's own dates end at the years 1 and 9999.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MICROSECONDS: Final = 1_000_000
@@ -14,6 +16,20 @@ DAY: Final = 86_400 * MICROSECONDS
 EPOCH_DAYS: Final = 10_957
 """Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
 EPOCH_MICROSECONDS: Final = EPOCH_DAYS * DAY
+FIRST_DAY: Final = -719_162
+"""0001-01-01, the first day that the lake's types hold."""
+LAST_DAY: Final = 2_932_896
+"""9999-12-31, the last day that they hold."""
+LOWEST_DAY: Final = -2_440_588
+"""4714-11-24 BC, the first day of PostgreSQL's types."""
+HIGHEST_DAY: Final = 2_145_042_905
+"""5874897-12-31, the last day of its date."""
+
+_DATE = re.compile(rb"(\d{4,})-(\d\d)-(\d\d)( BC)?")
+_TIMESTAMP = re.compile(
+    rb"(\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    rb"(?:([-+])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?( BC)?"
+)
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
@@ -34,11 +50,77 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
     return era * 400 + year + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
 
 
-def date_text(year: int, month: int, day: int) -> str:
-    """Without its era, which stands after a time."""
+def parse_date(raw: bytes) -> int | None:
+    """Days since 1970-01-01; None where the text is no date."""
+    match = _DATE.fullmatch(raw)
+    if match is None:
+        return None
+    year, month, day = (int(match[group]) for group in (1, 2, 3))
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    days = days_from_civil(1 - year if match[4] else year, month, day)
+    return days if civil_from_days(days)[1:] == (month, day) else None
+
+
+def parse_timestamp(raw: bytes, zone: bool) -> int | None:
+    """Microseconds since the epoch (UTC where there is a zone); None where it is no timestamp.
+
+    A zone may have seconds: local mean time of the years before standard time.
+    """
+    match = _TIMESTAMP.fullmatch(raw)
+    if match is None or bool(match[6]) != zone:
+        return None
+    days = parse_date(match[1] + (match[10] or b""))
+    if days is None:
+        return None
+    hour, minute, second = (int(match[group]) for group in (2, 3, 4))
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    east = sum(int(match[7 + i] or 0) * 3600 // 60**i for i in range(3)) if zone else 0
+    seconds = hour * 3600 + minute * 60 + second - (east if match[6] == b"+" else -east)
+    return days * DAY + seconds * MICROSECONDS + int((match[5] or b"0").ljust(6, b"0"))
+
+
+def print_date(days: int) -> str:
+    """Days since 1970-01-01 as date_out prints them."""
+    year, month, day = civil_from_days(days)
+    return _date_text(year, month, day) + _era_text(year)
+
+
+def print_timestamp(microseconds: int, zone: bool) -> str:
+    """Microseconds since the epoch as timestamp_out prints them, in UTC."""
+    days, clock = divmod(microseconds, DAY)
+    year, month, day = civil_from_days(days)
+    date = _date_text(year, month, day)
+    return f"{date} {print_time(clock)}{'+00' if zone else ''}{_era_text(year)}"
+
+
+def print_time(microseconds: int) -> str:
+    """Microseconds since midnight as time_out prints them."""
+    seconds, fraction = divmod(microseconds, MICROSECONDS)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{clock}.{fraction:06}".rstrip("0") if fraction else clock
+
+
+def print_interval(months: int, days: int, microseconds: int) -> str:
+    """As interval_out prints it with ``intervalstyle=postgres``: EncodeInterval."""
+    years = abs(months) // 12 * (-1 if months < 0 else 1)
+    parts, before = [], False
+    for count, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
+        if count:
+            sign = "+" if before and count > 0 else ""
+            parts.append(f"{sign}{count} {unit}{'' if count == 1 else 's'}")
+            before = count < 0
+    if microseconds or not parts:
+        sign = "-" if microseconds < 0 else "+" if before else ""
+        parts.append(sign + print_time(abs(microseconds)))
+    return " ".join(parts)
+
+
+def _date_text(year: int, month: int, day: int) -> str:
     return f"{year if year > 0 else 1 - year:04}-{month:02}-{day:02}"
 
 
-def era_text(year: int) -> str:
+def _era_text(year: int) -> str:
     """What stands at the end of a date or timestamp."""
     return "" if year > 0 else " BC"

@@ -1,8 +1,9 @@
-"""Names as PostgreSQL reads, keeps and quotes them (scansup.c, varlena.c, acl.c).
+"""Names as PostgreSQL reads, keeps and quotes them, and strings in quotes (scansup.c, varlena.c,
+quote.c).
 
 In: an identifier as written, or a text with several of them. Out: the name that is stored, at most
-63 bytes of UTF-8; and a name in quotes. Which names need none depends on key words: that is
-``sql.quoting``.
+63 bytes of UTF-8; and names and strings in quotes. Which names need none depends on key words: that
+is ``sql.text.quoting``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ def truncate(identifier: str) -> tuple[str, str | None]:
 def quoted(name: str) -> str:
     """A name in double quotes, whether it needs them or not: for PostgreSQL, and for DuckDB."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def simple_quote_literal(text: str) -> str:
+    """A string constant where standard_conforming_strings is on: for DuckDB, and as PostgreSQL
+    prints those of expressions (ruleutils.c)."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quote_literal(text: str) -> str:
+    """A string constant for any server, with ``E''`` where it holds a backslash."""
+    if "\\" not in text:
+        return simple_quote_literal(text)
+    return "E" + simple_quote_literal(text.replace("\\", "\\\\"))
 
 
 def split_identifiers(text: str, separator: str = ",") -> tuple[str, ...] | None:

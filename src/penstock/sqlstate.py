@@ -37,6 +37,10 @@ class DatetimeFieldOverflow(PenstockError):
     default_sqlstate = "22008"
 
 
+class InvalidTimeZoneDisplacementValue(PenstockError):
+    default_sqlstate = "22009"
+
+
 class DivisionByZero(PenstockError):
     default_sqlstate = "22012"
 

@@ -20,8 +20,7 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, ValueNotRepresentable
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
-from penstock.pgtypes.of_arrow import pg_type
-from penstock.pgtypes.registry import array_oid
+from penstock.pgtypes.registry import array_oid, type_of_arrow
 from penstock.pgtypes.text_output import text_output
 from penstock.protocol.copy_columns import BINARY_HEADER, binary_rows, text_rows
 
@@ -303,7 +302,7 @@ def test_parts_of_columns_are_printed_and_sent_as_the_whole() -> None:
 def test_the_type_of_a_column_that_spark_has_made(
     kind: pa.DataType, expected: tuple[int, int]
 ) -> None:
-    assert pg_type(kind) == expected
+    assert type_of_arrow(kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -319,7 +318,7 @@ def test_the_type_of_a_column_that_spark_has_made(
 )
 def test_types_that_are_not_published(kind: pa.DataType) -> None:
     with pytest.raises(FeatureNotSupported, match="cannot be published"):
-        pg_type(kind)
+        type_of_arrow(kind)
 
 
 @pytest.mark.parametrize("number", [-2_440_589, 2_145_042_906, 2**31 - 1, -(2**31)])

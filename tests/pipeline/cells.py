@@ -12,7 +12,7 @@ from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Message, RelationMessage
 from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.pgtypes.text_output import text_output
 from penstock.protocol.framing import FrameReader
 from penstock.walsender.feed import Piece
@@ -42,7 +42,7 @@ def cells_of(rows: pa.Table, *, binary: bool = False) -> Counter[Cells]:
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0)
         array = array.cast(_plain(array.type))
-        oid, typmod = pg_type(array.type)
+        oid, typmod = type_of_arrow(array.type)
         sent_binary = binary and has_binary_output(oid, array.type)
         output, kind = (binary_output, Binary) if sent_binary else (text_output, Text)
         raw = _out(output, array, oid, typmod)

@@ -44,8 +44,8 @@ def test_values_are_constants_of_their_types() -> None:
     text = "SELECT '$1', $1,$2 /* $3 */ FROM t WHERE a = $3 AND b = ANY($4) LIMIT $5"
     values = (b"-7", b"it's", b"t", b"{1,NULL}", b"3")
     assert with_values(text, values, (_INT4, _TEXT, _BOOL, 1007, _INT8)) == (
-        "SELECT '$1',  CAST(-7 AS integer) , 'it''s'  /* $3 */ FROM t WHERE a =  TRUE  AND b = ANY("
-        " ARRAY[CAST(1 AS integer), CAST(NULL AS integer)] ) LIMIT  3 "
+        "SELECT '$1',  CAST('-7' AS integer) , 'it''s'  /* $3 */ FROM t WHERE"
+        " a =  CAST('t' AS boolean)  AND b = ANY( CAST('{1,NULL}' AS integer[]) ) LIMIT  3 "
     )
 
 

@@ -12,11 +12,8 @@ import pytest
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
-from penstock.walreceiver.connection import (
-    Connection,
-    literal_list,
-    quote_literal,
-)
+from penstock.identifiers import quote_literal
+from penstock.walreceiver.connection import Connection, literal_list
 from penstock.walreceiver.conninfo import ConnInfo
 
 SECRET = "s3cr3t"

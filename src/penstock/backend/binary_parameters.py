@@ -15,9 +15,10 @@ import numpy as np
 
 from penstock.backend.binary_results import CHARACTER_TYPES, no_function
 from penstock.cells import Cells
+from penstock.civil import print_interval, print_time
 from penstock.errors import FeatureNotSupported, ProtocolViolation
 from penstock.lsn import Lsn
-from penstock.pgtypes import find
+from penstock.pgtypes import find, pg_type
 from penstock.pgtypes.text_output import text_output
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.array_literals import join_array
@@ -28,17 +29,26 @@ _DIMENSION: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
 _TIME: Final = struct.Struct("!q")
 _INTERVAL: Final = struct.Struct("!qii")
-_SECOND: Final = 1_000_000
-_OIDS: Final = (24, 26, 28, 29, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191)
+_OIDS: Final = (*pg_type.REG_TYPES, pg_type.OID, pg_type.XID, pg_type.CID)
 """Unsigned numbers of four bytes: oids, those that are printed as names among them, xid, cid."""
 
 _SIZES: Final[Mapping[int, int]] = {
-    **dict.fromkeys((23, 700, 1082, *_OIDS), 4),
-    **dict.fromkeys((20, 701, 1083, 1114, 1184, 3220), 8),
-    16: 1,
-    21: 2,
-    1186: 16,
-    2950: 16,
+    **dict.fromkeys((pg_type.INT4, pg_type.FLOAT4, pg_type.DATE, *_OIDS), 4),
+    **dict.fromkeys(
+        (
+            pg_type.INT8,
+            pg_type.FLOAT8,
+            pg_type.TIME,
+            pg_type.TIMESTAMP,
+            pg_type.TIMESTAMPTZ,
+            pg_type.PG_LSN,
+        ),
+        8,
+    ),
+    pg_type.BOOL: 1,
+    pg_type.INT2: 2,
+    pg_type.INTERVAL: 16,
+    pg_type.UUID: 16,
 }
 """Bytes of types of one size."""
 
@@ -103,27 +113,18 @@ def _array(value: bytes, element: int) -> bytes:
 
 
 def _time(value: bytes) -> bytes:
-    (microseconds,) = _TIME.unpack(value)
-    return _clock(microseconds).encode()
+    return print_time(*_TIME.unpack(value)).encode()
 
 
 def _interval(value: bytes) -> bytes:
     microseconds, days, months = _INTERVAL.unpack(value)
-    sign = "-" if microseconds < 0 else ""
-    return f"{months} mons {days} days {sign}{_clock(abs(microseconds))}".encode()
-
-
-def _clock(microseconds: int) -> str:
-    seconds, fraction = divmod(microseconds, _SECOND)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}" + (f".{fraction:06}" if fraction else "")
+    return print_interval(months, days, microseconds).encode()
 
 
 _RECEIVE: Final[Mapping[int, _Receive]] = {
-    3220: lambda value: str(Lsn(struct.unpack("!Q", value)[0])).encode(),
-    1083: _time,
-    1186: _interval,
+    pg_type.PG_LSN: lambda value: str(Lsn(struct.unpack("!Q", value)[0])).encode(),
+    pg_type.TIME: _time,
+    pg_type.INTERVAL: _interval,
     **dict.fromkeys(_OIDS, lambda value: str(struct.unpack("!I", value)[0]).encode()),
     **dict.fromkeys(CHARACTER_TYPES, lambda value: value),
 }

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.cells import Cells as Column
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
-from penstock.pgtypes import find
+from penstock.pgtypes import find, pg_type
 from penstock.pgtypes.binary_output import binary_output
 from penstock.protocol.answers import Cells
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
@@ -26,10 +26,24 @@ from penstock.sql.builtin.type_cache import ENUM, is_enum, types
 from penstock.sql.text.array_literals import split_array
 from penstock.sqlstate import UndefinedFunction
 
-CHARACTER_TYPES: Final = frozenset((18, 19, 25, 114, 194, 705, 1042, 1043, 2275))
+CHARACTER_TYPES: Final = frozenset(
+    (
+        pg_type.CHAR,
+        pg_type.NAME,
+        pg_type.TEXT,
+        pg_type.JSON,
+        pg_type.PG_NODE_TREE,
+        pg_type.UNKNOWN,
+        pg_type.BPCHAR,
+        pg_type.VARCHAR,
+        pg_type.CSTRING,
+    )
+)
 """Types whose binary format is their text, in the client's encoding."""
-_TEXT: Final = 25
-_VECTORS: Final[Mapping[int, int]] = {22: 21, 30: 26}
+_VECTORS: Final[Mapping[int, int]] = {
+    pg_type.INT2VECTOR: pg_type.INT2,
+    pg_type.OIDVECTOR: pg_type.OID,
+}
 """int2vector and oidvector: arrays that begin at 0, and their elements."""
 _ROWS: Final = 1000
 """Rows that are put into binary format at once."""
@@ -45,18 +59,18 @@ def _packer(form: str) -> _Send:
 
 
 _SEND: Final[Mapping[int, _Send]] = {
-    16: lambda cell: b"\1" if cell == b"t" else b"\0",
-    20: _packer("!q"),
-    21: _packer("!h"),
-    23: _packer("!i"),
-    26: _packer("!I"),
-    28: _packer("!I"),
-    29: _packer("!I"),
-    700: _packer("!f"),
-    701: _packer("!d"),
-    3220: lambda cell: struct.pack("!Q", Lsn.parse(cell.decode())),
-    5069: _packer("!Q"),
-    2278: lambda cell: b"",
+    pg_type.BOOL: lambda cell: b"\1" if cell == b"t" else b"\0",
+    pg_type.INT8: _packer("!q"),
+    pg_type.INT2: _packer("!h"),
+    pg_type.INT4: _packer("!i"),
+    pg_type.OID: _packer("!I"),
+    pg_type.XID: _packer("!I"),
+    pg_type.CID: _packer("!I"),
+    pg_type.FLOAT4: _packer("!f"),
+    pg_type.FLOAT8: _packer("!d"),
+    pg_type.PG_LSN: lambda cell: struct.pack("!Q", Lsn.parse(cell.decode())),
+    pg_type.XID8: _packer("!Q"),
+    pg_type.VOID: lambda cell: b"",
     **dict.fromkeys(CHARACTER_TYPES, lambda cell: cell),
 }
 
@@ -102,7 +116,7 @@ def _send(type_oid: int) -> _Send | None:
         return lambda cell: _array(list(cell.decode().split()), element, first=0)
     known = types().get(type_oid)
     if known is not None and known.kind == ENUM:
-        return _SEND[_TEXT]
+        return _SEND[pg_type.TEXT]
     if known is not None and not known.is_vector and _send_own(known.element):
         return lambda cell: _array(split_array(cell.decode()), known.element)
     return None
@@ -110,7 +124,7 @@ def _send(type_oid: int) -> _Send | None:
 
 def _send_own(type_oid: int) -> _Send | None:
     """Of what an array may hold here."""
-    return _SEND[_TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
+    return _SEND[pg_type.TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
 
 
 def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:

@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgoutput.parameters import parse_parameters
+from penstock.pgtypes.pg_type import INT4, INT8, TEXT
 from penstock.protocol import replication_commands as c
 from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
 from penstock.protocol.backend_messages import FieldDescription
@@ -43,9 +44,6 @@ from penstock.walsender.feed import Feed
 from penstock.walsender.slots import WAL_REMOVED, check_replication
 from penstock.walsender.stream import SenderState, Stream
 
-_TEXT: Final = 25
-_INT4: Final = 23
-_INT8: Final = 20
 _TIMELINE: Final = "1"
 
 log = logging.getLogger(__name__)
@@ -83,7 +81,7 @@ class ReplicationCommands:
             case c.IdentifySystem():
                 yield self._identify_system()
             case c.Show(name):
-                yield _row("SHOW", [(name, _TEXT, self._show(name))])
+                yield _row("SHOW", [(name, TEXT, self._show(name))])
             case c.CreateReplicationSlot():
                 yield self._create(command)
             case c.AlterReplicationSlot():
@@ -111,14 +109,14 @@ class ReplicationCommands:
 
     def _identify_system(self) -> Answer:
         services = self._services
-        timeline = _INT4 if services.version < 16 else _INT8
+        timeline = INT4 if services.version < 16 else INT8
         return _row(
             "IDENTIFY_SYSTEM",
             [
-                ("systemid", _TEXT, services.system_identifier),
+                ("systemid", TEXT, services.system_identifier),
                 ("timeline", timeline, _TIMELINE),
-                ("xlogpos", _TEXT, str(services.sequencer.position().lsn)),
-                ("dbname", _TEXT, self._context.parameters.database or None),
+                ("xlogpos", TEXT, str(services.sequencer.position().lsn)),
+                ("dbname", TEXT, self._context.parameters.database or None),
             ],
         )
 
@@ -150,10 +148,10 @@ class ReplicationCommands:
         return _row(
             "CREATE_REPLICATION_SLOT",
             [
-                ("slot_name", _TEXT, command.slot_name),
-                ("consistent_point", _TEXT, str(position.lsn)),
-                ("snapshot_name", _TEXT, exported),
-                ("output_plugin", _TEXT, command.plugin),
+                ("slot_name", TEXT, command.slot_name),
+                ("consistent_point", TEXT, str(position.lsn)),
+                ("snapshot_name", TEXT, exported),
+                ("output_plugin", TEXT, command.plugin),
             ],
         )
 
@@ -176,7 +174,7 @@ class ReplicationCommands:
             raise FeatureNotSupported(
                 "cannot use READ_REPLICATION_SLOT with a logical replication slot"
             )
-        columns = [("slot_type", _TEXT), ("restart_lsn", _TEXT), ("restart_tli", _INT8)]
+        columns = [("slot_type", TEXT), ("restart_lsn", TEXT), ("restart_tli", INT8)]
         return _row("READ_REPLICATION_SLOT", [(name, oid, None) for name, oid in columns])
 
     def _require_database(self) -> None:

@@ -22,6 +22,7 @@ from penstock.backend.transaction_block import TransactionBlock
 from penstock.catalog import Role
 from penstock.errors import ConnectionFailure, FeatureNotSupported, PenstockError
 from penstock.pg_catalog.session_facts import SessionFacts
+from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,
     CommandOutcome,
@@ -63,7 +64,6 @@ from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.parameters import with_values
 from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
 
-_TEXT = 25
 _ISOLATION = "transaction_isolation"
 _WARNING = "01000"
 _READS = ("select", "with", "values", "table")
@@ -391,7 +391,7 @@ def _reads(statement: Statement) -> bool:
 
 def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:
     names = ("name", "setting", "description") if name is None else (name,)
-    return tuple(FieldDescription(column, _TEXT) for column in names)
+    return tuple(FieldDescription(column, TEXT) for column in names)
 
 
 def _source(statement: Statement, text: str) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import StateMismatch
-from penstock.sql.text.quoting import quote_identifier, quote_literal
+from penstock.identifiers import simple_quote_literal
+from penstock.sql.text.quoting import quote_identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def check_identity(
 def copy_anew(subscription: str, slot: str | None = None) -> str:
     """The last way on, which leads out of everything: for hints. ``slot``: its name, where that is
     not the subscription's."""
-    command, name = alter(subscription), quote_literal(slot or subscription)
+    command, name = alter(subscription), simple_quote_literal(slot or subscription)
     return (
         f"To copy its tables again: {command} DISABLE; {command} SET (slot_name = NONE); DROP "
         f"SUBSCRIPTION {quote_identifier(subscription)}; on the publisher SELECT "

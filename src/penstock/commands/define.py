@@ -5,6 +5,7 @@ In: a ``DefElem``. Out: its value as the type that the option wants, or PostgreS
 
 from __future__ import annotations
 
+from penstock import guc
 from penstock.errors import SqlSyntaxError
 from penstock.sql import DefElem
 
@@ -18,31 +19,17 @@ def def_get_string(option: DefElem) -> str:
 
 def def_get_boolean(option: DefElem) -> bool:
     """defGetBoolean: no value is true."""
-    value = _boolean(option)
-    if value is None:
-        raise SqlSyntaxError(f"{option.name} requires a Boolean value")
-    return value
+    return guc.def_get_boolean(option.name, option.arg)
 
 
 def def_get_streaming_mode(option: DefElem) -> str:
     """defGetStreamingMode: off, on or parallel."""
-    value = _boolean(option)
+    value = guc.option_bool(option.arg)
     if value is not None:
         return "on" if value else "off"
     if str(option.arg).lower() == "parallel":
         return "parallel"
     raise SqlSyntaxError(f'{option.name} requires a Boolean value or "parallel"')
-
-
-def _boolean(option: DefElem) -> bool | None:
-    match option.arg:
-        case None | 1:
-            return True
-        case 0:
-            return False
-        case str() as text:
-            return {"true": True, "on": True, "false": False, "off": False}.get(text.lower())
-    return None
 
 
 def conflicting_options() -> SqlSyntaxError:

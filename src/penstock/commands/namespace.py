@@ -19,14 +19,14 @@ from penstock.lakehouse.log import list_log
 from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import TEXT
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.protocol.answers import Notice
 from penstock.relation import TableColumn
 from penstock.sql import RangeVar
 
 UNDEFINED_TABLE = "42P01"
 UNDEFINED_SCHEMA = "3F000"
-_TEXT_OID = 25
 
 
 def warehouse_of(scope: CommandScope) -> Warehouse:
@@ -185,9 +185,9 @@ def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
 
 def _type_of(delta: object) -> tuple[int, int]:
     try:
-        return pg_type(arrow_type(delta))
+        return type_of_arrow(arrow_type(delta))
     except FeatureNotSupported:
-        return _TEXT_OID, -1
+        return TEXT, -1
 
 
 def names(columns: Sequence[TableColumn]) -> list[str]:

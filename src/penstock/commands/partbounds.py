@@ -15,13 +15,14 @@ from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import table_columns
 from penstock.commands.scope import CommandScope
 from penstock.errors import InvalidParameterValue
+from penstock.pgtypes.pg_type import FLOATS, INTEGERS, NUMERIC, OID
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
 from penstock.sql.grammar.partition_bound import key_columns, strategy_of
 from penstock.sqlstate import InvalidTextRepresentation
 
 Comparable = tuple[int, Decimal | str]
 
-_NUMBERS: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
+_NUMBERS: Final = INTEGERS | FLOATS | {OID, NUMERIC}
 _INVALID_OBJECT: Final = "42P17"
 _INVALID_TABLE: Final = "42P16"
 

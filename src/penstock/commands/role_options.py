@@ -9,16 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from penstock.civil import MICROSECONDS, parse_timestamp
 from penstock.commands.define import conflicting_options
 from penstock.commands.scope import notice
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.protocol.answers import Notice
 from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier, is_verifier
 from penstock.sql import RoleOption
-from penstock.sqlstate import InvalidDatetimeFormat
+from penstock.sql.text.datetime_literals import read_timestamp
 
 _FIELDS: Final = {
     "superuser": "superuser",
@@ -103,13 +103,11 @@ def _limit(limit: Any) -> int:
 
 
 def _time(text: str) -> float | None:
-    """timestamptz_in for ISO 8601 and infinity; without a zone it is UTC. None is for ever."""
-    if text.strip().lower() == "infinity":
+    """timestamptz_in; without a zone it is UTC. None is for ever."""
+    printed = read_timestamp(text, zone=True)
+    if printed == "infinity":
         return None
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidDatetimeFormat(
-            f'invalid input syntax for type timestamp with time zone: "{text}"'
-        ) from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    moment = parse_timestamp(printed.encode(), zone=True)
+    if moment is None:
+        raise FeatureNotSupported(f'VALID UNTIL "{printed}" is not supported')
+    return moment / MICROSECONDS

@@ -34,6 +34,7 @@ from penstock.artifacts import Notice
 from penstock.embedded.account import as_account, server_account
 from penstock.embedded.installation import clients, find_installation
 from penstock.errors import ConfigurationError
+from penstock.identifiers import simple_quote_literal
 
 _PORTS: Final = range(16384, 32768)
 
@@ -220,10 +221,6 @@ class EmbeddedPostgres:
         """Connection string over TCP for libpq."""
         return f"host=127.0.0.1 port={self.port} dbname={dbname} user={user}"
 
-    def socket_conninfo(self, dbname: str = "postgres", user: str = "postgres") -> str:
-        """Connection string over the unix socket for libpq."""
-        return f"host={self.socket_dir} port={self.port} dbname={dbname} user={user}"
-
     def psql(self, sql: str, dbname: str = "postgres") -> str:
         """Runs a script with psql, stops at the first error; returns unaligned rows, stripped.
 
@@ -365,7 +362,7 @@ def free_port() -> int:
 def _conf_value(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "'" + str(value).replace("'", "''") + "'"
+    return simple_quote_literal(str(value))
 
 
 def _children(pid: int) -> list[int]:

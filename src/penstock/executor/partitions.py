@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.pipeline.routing import check_comparable
 from penstock.sql.grammar.partition_bound import (
     Limit,
@@ -110,7 +110,7 @@ class PartitionRules:
             )
         key = self.key(parent)
         for column in key:
-            oid = column.type_oid or pg_type(column.type)[0]
+            oid = column.type_oid or type_of_arrow(column.type)[0]
             check_comparable(column.name, oid, column.type)
         if bound.strategy is Strategy.LIST:
             return _in_list(key[0], bound.values)

@@ -23,13 +23,13 @@ from penstock.catalog import LakeTable, Role
 from penstock.errors import PenstockError
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
+from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.evaluate import Evaluation, as_kept
 from penstock.pipeline.query import Interrupts
 from penstock.sql.grammar.default_grammar import NOW, default_text
 from penstock.sql.grammar.parsenodes import DeleteStmt, InsertStmt, UpdateStmt
-from penstock.sql.text.quoting import quote_literal
 from penstock.sql.to_duckdb.duckdb_change import (
     CompiledExpression,
     compile_expression,
@@ -309,10 +309,8 @@ def _output(columns: Iterable[LakeColumn]) -> tuple[OutputColumn, ...]:
 
 def _with_time(columns: Iterable[OutputColumn], now: datetime) -> tuple[OutputColumn, ...]:
     """With defaults that are constants."""
-    return tuple(
-        replace(c, default=quote_literal(default_text(c.default, now))) if c.default == NOW else c
-        for c in columns
-    )
+    now_text = simple_quote_literal(default_text(NOW, now))
+    return tuple(replace(c, default=now_text) if c.default == NOW else c for c in columns)
 
 
 def quoted(name: str) -> str:

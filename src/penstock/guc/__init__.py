@@ -1,6 +1,7 @@
 """Values of parameters as PostgreSQL reads and shows them.
 
-After guc.c: parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption.
+After guc.c: parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption; and define.c:
+defGetBoolean.
 
 In: a value as text, and the parameter's base unit as pg_settings has it ("ms", "8kB", "" for none).
 Out: the number in that unit, or PostgreSQL's error for it. Which parameters there are and what they
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final
 
-from penstock.errors import InvalidParameterValue
+from penstock.errors import InvalidParameterValue, SqlSyntaxError
 
 INT_MAX: Final = 2**31 - 1
 _INT_MIN: Final = -(2**31)
@@ -47,13 +48,37 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
 }
 """parse_bool_with_len: unique prefixes."""
+_OPTION_WORDS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
 def read_bool(name: str, text: str) -> bool:
     """Raises InvalidParameterValue."""
-    found = _BOOLEANS.get(text.lower())
+    found = parse_bool(text)
     if found is None:
         raise InvalidParameterValue(f'parameter "{name}" requires a Boolean value')
+    return found
+
+
+def parse_bool(text: str) -> bool | None:
+    """A boolean in words, or their unique beginnings; None for none."""
+    return _BOOLEANS.get(text.lower())
+
+
+def option_bool(value: object) -> bool | None:
+    """The value of an option of a statement or a command, where none means true; None for what is
+    no boolean."""
+    if value is None or value == 1:
+        return True
+    if value == 0:
+        return False
+    return _OPTION_WORDS.get(str(value).lower())
+
+
+def def_get_boolean(name: str, value: object) -> bool:
+    """defGetBoolean. Raises SqlSyntaxError."""
+    found = option_bool(value)
+    if found is None:
+        raise SqlSyntaxError(f"{name} requires a Boolean value")
     return found
 
 

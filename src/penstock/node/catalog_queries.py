@@ -20,6 +20,7 @@ from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.pgtypes.pg_type import BOOL, FLOATS, INTEGERS, OID, XID
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -28,9 +29,9 @@ from penstock.walsender.slots import Slots
 _OWNER: Final = "penstock"
 """Who may write the node's folder is its superuser."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
-    16: lambda text: text == "t",  # bool
-    **dict.fromkeys((20, 21, 23, 26, 28), int),  # int8, int2, int4, oid, xid
-    **dict.fromkeys((700, 701), float),
+    BOOL: lambda text: text == "t",
+    **dict.fromkeys((*INTEGERS, OID, XID), int),
+    **dict.fromkeys(FLOATS, float),
 }
 
 

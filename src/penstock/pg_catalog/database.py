@@ -47,10 +47,11 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
 from penstock.pg_catalog.translation import Translation, translate
+from penstock.pgtypes.pg_type import RECORD
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
+from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, held_as
 from penstock.sql.to_duckdb.catalog_query import SERIES_TOO_LONG
-from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, catalog_type
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sql.to_duckdb.text_functions import (
     STRING_TO_ARRAY,
@@ -70,7 +71,6 @@ _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
 _INT2_ARRAY: Final = 1005
-_RECORD: Final = 2249
 log = logging.getLogger(__name__)
 
 
@@ -287,15 +287,14 @@ class CatalogDatabase:
 
     def _register(self, name: str, function: PythonFunction) -> None:
         arguments = [
-            "VARCHAR" if kind == "any" else catalog_type(kind).held
-            for kind in function.signature.arguments
+            "VARCHAR" if kind == "any" else held_as(kind) for kind in function.signature.arguments
         ]
 
         self._connection.create_function(
             _held_name(name),
             _callable(function, len(arguments), self._errors),
             arguments,
-            catalog_type(function.signature.returns).held,
+            held_as(function.signature.returns),
             null_handling="special",
             side_effects=True,
         )
@@ -348,7 +347,7 @@ def _fields(translation: Translation) -> tuple[Field, ...]:
             column.name,
             column.type,
             pg_types()[column.type].length,
-            -1 if column.type == _RECORD else column.typmod,
+            -1 if column.type == RECORD else column.typmod,
         )
         for column in translation.columns
     )

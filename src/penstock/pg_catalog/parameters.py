@@ -10,17 +10,23 @@ from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.pg_catalog.functions import PythonFunction
-from penstock.pgtypes.pg_type import types
+from penstock.pgtypes.pg_type import DATE, FLOATS, NUMERIC, TIMESTAMP, TIMESTAMPTZ, types
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
-from penstock.sql.to_duckdb.catalog_lowering import READ_FROM_TEXT
-from penstock.sql.to_duckdb.catalog_types import NAMED_TYPES, catalog_type, element_type
-from penstock.sql.to_duckdb.duckdb_values import DATE, TIMESTAMP, TIMESTAMPTZ, duckdb_date
+from penstock.sql.to_duckdb.catalog_lowering import (
+    NAMED_TYPES,
+    READ_FROM_TEXT,
+    element_type,
+    held_as,
+)
+from penstock.sql.to_duckdb.duckdb_values import (
+    duckdb_date,
+)
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import NumericValueOutOfRange
 
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
-_AS_TEXT: Final = _CALENDAR | {700, 701, 1700}
+_AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
 """What DuckDB does not take from Python as it is, NaN among it."""
 _OID_LIMIT: Final = 1 << 32
 _INT4_LIMIT: Final = 1 << 31
@@ -53,7 +59,7 @@ def read_value(text: str, oid: int) -> Any:
     read = canonical(text, oid)
     if oid in _CALENDAR:
         return duckdb_date(read, oid)
-    match catalog_type(types()[oid].name).held:
+    match held_as(types()[oid].name):
         case "BOOLEAN":
             return read == "t"
         case "BIGINT" | "INTEGER" | "SMALLINT":

@@ -24,7 +24,7 @@ from penstock.pg_catalog.definitions import Columns
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.to_duckdb.catalog_types import catalog_type
+from penstock.sql.to_duckdb.catalog_lowering import held_as
 
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_namespace": relation_rows.pg_namespace,
@@ -102,7 +102,7 @@ def table_rows(
         [
             pa.array(
                 [_cell(row, column, kind, nulls=nulls) for row in rows],
-                _LOADED.get(kind) or arrow_type(catalog_type(kind).held),
+                _LOADED.get(kind) or arrow_type(held_as(kind)),
             )
             for column, kind in columns
         ],

@@ -9,12 +9,16 @@ import datetime
 from collections.abc import Callable
 from typing import Any, Final
 
+import pyarrow as pa
+
+from penstock.civil import print_timestamp
+from penstock.pgtypes.floating import float_out
 from penstock.sql.text.array_literals import join_array
-from penstock.sql.to_duckdb.catalog_types import INT2_FROM_0, NAMED_TYPES, element_type
-from penstock.sql.typed.literals import print_float
+from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, NAMED_TYPES, element_type
 
 _VECTORS: Final = frozenset(("int2vector", "oidvector"))
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 Names = Callable[[str, int], str]
 """(reg type, oid) -> how an oid of it is shown."""
@@ -30,16 +34,16 @@ def _text(value: Any, kind: str, names: Names) -> str:
     if element is not None:
         return _array(value, kind, element, names)
     if kind == "timestamptz" and isinstance(value, int):
-        return _timestamp(_EPOCH + datetime.timedelta(microseconds=value)) + "+00"
+        return print_timestamp(value, zone=True)
     if kind in NAMED_TYPES:
         return names(kind, int(value))
     match value:
         case bool():
             return "t" if value else "f"
         case float():
-            return print_float(value, kind)
+            return float_out(value, pa.float32() if kind == "float4" else pa.float64())
         case datetime.datetime():
-            return _timestamp(value) + ("+00" if kind == "timestamptz" else "")
+            return print_timestamp((value - _EPOCH) // _MICROSECOND, kind == "timestamptz")
         case dict():
             return "(" + ",".join(str(field) for field in value.values()) + ")"
         case bytes():
@@ -54,10 +58,3 @@ def _array(values: list[Any], kind: str, element: str, names: Names) -> str:
         return " ".join(str(value) for value in values)
     body = join_array(None if v is None else _text(v, element, names) for v in values)
     return f"[0:{len(values) - 1}]={body}" if kind == INT2_FROM_0 and values else body
-
-
-def _timestamp(value: datetime.datetime) -> str:
-    text = value.strftime("%Y-%m-%d %H:%M:%S")
-    if value.microsecond:
-        text += f".{value.microsecond:06d}".rstrip("0")
-    return text

@@ -16,6 +16,7 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
 )
+from penstock.guc import def_get_boolean, option_bool
 from penstock.identifiers import split_identifiers
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.sqlstate import InvalidName
@@ -25,7 +26,6 @@ _LATEST: Final = 4
 _LOWEST: Final = 1
 _LARGEST: Final = (1 << 32) - 1
 _ULONG_MAX: Final = (1 << 64) - 1
-_BOOLEAN: Final = {"true": True, "on": True, "false": False, "off": False}
 _DIGITS: Final = re.compile(r"[ \t\n\r\f\v]*([+-]?)(\d{1,4000})([ \t\n\r\f\v]*)", re.ASCII)
 
 Pairs = Sequence[tuple[str, str | None]]
@@ -125,10 +125,7 @@ def _publication_names(name: str, value: str | None, version: int) -> tuple[str,
 
 
 def _boolean(name: str, value: str | None, version: int) -> bool:
-    flag = True if value is None else _BOOLEAN.get(value.lower())
-    if flag is None:
-        raise SqlSyntaxError(f"{name} requires a Boolean value")
-    return flag
+    return def_get_boolean(name, value)
 
 
 def _flag(given: dict[str, str | None], name: str) -> bool:
@@ -139,7 +136,7 @@ def _streaming(name: str, value: str | None, version: int) -> str | None:
     if version >= 16:
         if (value or "").lower() == "parallel":
             return "parallel"
-        if value is not None and value.lower() not in _BOOLEAN:
+        if option_bool(value) is None:
             raise SqlSyntaxError(f'{name} requires a Boolean value or "parallel"')
     return "on" if _boolean(name, value, version) else None
 

@@ -17,25 +17,25 @@ import pyarrow.compute as pc
 
 from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.datetime_output import check_dates, check_timestamps
 from penstock.pgtypes.registry import element_oid
 from penstock.wire_rows import counted_prefix, fixed, joined
 
-_TEXTS: Final = frozenset({19, 25, 114, 1042, 1043})
-_UUID: Final = 2950
-_JSONB: Final = 3802
-_NUMERIC: Final = 1700
+_TEXTS: Final = frozenset(
+    {pg_type.NAME, pg_type.TEXT, pg_type.JSON, pg_type.BPCHAR, pg_type.VARCHAR}
+)
 _BASE: Final = 10_000
 _DIGITS: Final = 4
 _NEGATIVE: Final = 0x4000
 _SPECIAL: Final = {"NaN": (0xC000, 0), "Infinity": (0xD000, 32), "-Infinity": (0xF000, 32)}
 """Sign and display scale. The scale of infinities has no meaning; the server sends this one."""
 _NUMBERS: Final[dict[int, str]] = {
-    20: ">i8",
-    21: ">i2",
-    23: ">i4",
-    700: ">f4",
-    701: ">f8",
+    pg_type.INT8: ">i8",
+    pg_type.INT2: ">i2",
+    pg_type.INT4: ">i4",
+    pg_type.FLOAT4: ">f4",
+    pg_type.FLOAT8: ">f8",
 }
 
 
@@ -44,9 +44,9 @@ def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
     element = element_oid(type_oid)
     if element is not None:
         return pa.types.is_list(arrow) and has_binary_output(element, arrow.value_type)
-    if type_oid == _NUMERIC:
+    if type_oid == pg_type.NUMERIC:
         return bool(pa.types.is_decimal(arrow) or pa.types.is_string(arrow))
-    if type_oid in _TEXTS or type_oid in (_UUID, _JSONB):
+    if type_oid in _TEXTS or type_oid in (pg_type.UUID, pg_type.JSONB):
         return bool(pa.types.is_string(arrow))
     return type_oid in _NUMBERS or type_oid in _OTHERS
 
@@ -65,7 +65,7 @@ def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
     if type_oid in _NUMBERS:
         numbers = np.asarray(pc.fill_null(array, 0)).astype(_NUMBERS[type_oid])
         return _nullable(array, _wide(numbers))
-    if type_oid == _NUMERIC:
+    if type_oid == pg_type.NUMERIC:
         return pa.array([_numeric(v) for v in array.to_pylist()], pa.binary())
     return _nullable(array, _OTHERS[type_oid](array))
 
@@ -154,11 +154,11 @@ def _arrays(array: pa.Array, element: int) -> pa.Array:
 
 
 _OTHERS: Final[dict[int, Callable[[pa.Array], pa.Array]]] = {
-    16: _boolean,
-    17: lambda array: array.cast(pa.binary()),
-    1082: _date,
-    1114: _timestamp,
-    1184: _timestamp,
-    _UUID: _uuid,
-    _JSONB: _jsonb,
+    pg_type.BOOL: _boolean,
+    pg_type.BYTEA: lambda array: array.cast(pa.binary()),
+    pg_type.DATE: _date,
+    pg_type.TIMESTAMP: _timestamp,
+    pg_type.TIMESTAMPTZ: _timestamp,
+    pg_type.UUID: _uuid,
+    pg_type.JSONB: _jsonb,
 }

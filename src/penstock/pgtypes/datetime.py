@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import civil
 from penstock.cells import Cells
 from penstock.civil import DAY, EPOCH_DAYS, EPOCH_MICROSECONDS
-from penstock.pgtypes import calendar
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
@@ -33,7 +34,7 @@ class DateFamily(Family):
     """Int32 days since 2000-01-01 in binary; ``YYYY-MM-DD`` in text."""
 
     name = "date"
-    oids = (1082,)
+    oids = (pg_type.DATE,)
 
     def arrow(self, typmod: int) -> pa.DataType:
         return pa.date32()
@@ -43,7 +44,7 @@ class DateFamily(Family):
             column = pc.cast(strings(cells, pa.string()), pa.date32())
         except pa.ArrowInvalid:
             self.refuse_text(cells, typmod)
-        if _out_of_range(column.view(pa.int32()), calendar.FIRST_DAY, calendar.LAST_DAY):
+        if _out_of_range(column.view(pa.int32()), civil.FIRST_DAY, civil.LAST_DAY):
             self.refuse_text(cells, typmod)
         return column
 
@@ -56,7 +57,7 @@ class DateFamily(Family):
         return primitive(days.astype(np.int32), cells.null, pa.date32())
 
     def text_value(self, raw: bytes, typmod: int) -> datetime.date:
-        days = calendar.parse_date(raw)
+        days = civil.parse_date(raw)
         if raw in _INFINITE or (days is not None and not _day_fits(days)):
             raise self.unfit(raw, _OVERFLOW)
         if days is None:
@@ -77,21 +78,21 @@ class DateFamily(Family):
         return array
 
     def _check(self, days: pa.Array) -> None:
-        for day in _out_of_range(days, calendar.FIRST_DAY, calendar.LAST_DAY):
+        for day in _out_of_range(days, civil.FIRST_DAY, civil.LAST_DAY):
             self._refuse(day)
 
     def _refuse(self, days: int) -> NoReturn:
         infinity = _infinity(days - EPOCH_DAYS, 32)
-        raise self.unfit(infinity or calendar.print_date(days), _OVERFLOW)
+        raise self.unfit(infinity or civil.print_date(days), _OVERFLOW)
 
 
 class TimestampFamily(Family):
     """Int64 microseconds since 2000-01-01 in binary; ``YYYY-MM-DD HH:MM:SS.ffffff`` in text."""
 
-    def __init__(self, name: str, oid: int, zone: bool) -> None:
-        self.name = name
+    def __init__(self, oid: int) -> None:
+        self.name = pg_type.types()[oid].sql_name
         self.oids = (oid,)
-        self._zone = zone
+        self._zone = zone = oid == pg_type.TIMESTAMPTZ
         self._type = pa.timestamp("us", "UTC" if zone else None)
 
     def arrow(self, typmod: int) -> pa.DataType:
@@ -118,7 +119,7 @@ class TimestampFamily(Family):
         return primitive(values, cells.null, self._type)
 
     def text_value(self, raw: bytes, typmod: int) -> datetime.datetime:
-        value = calendar.parse_timestamp(raw, self._zone)
+        value = civil.parse_timestamp(raw, self._zone)
         if raw in _INFINITE or (value is not None and not _FIRST <= value <= _LAST):
             raise self.unfit(raw, _OVERFLOW)
         if value is None:
@@ -160,16 +161,16 @@ class TimestampFamily(Family):
 
     def _refuse(self, microseconds: int) -> NoReturn:
         infinity = _infinity(microseconds - EPOCH_MICROSECONDS, 64)
-        text = infinity or calendar.print_timestamp(microseconds, self._zone)
+        text = infinity or civil.print_timestamp(microseconds, self._zone)
         raise self.unfit(text, _OVERFLOW)
 
 
-_FIRST = calendar.FIRST_DAY * DAY
-_LAST = (calendar.LAST_DAY + 1) * DAY - 1
+_FIRST = civil.FIRST_DAY * DAY
+_LAST = (civil.LAST_DAY + 1) * DAY - 1
 
 
 def _day_fits(days: int) -> bool:
-    return calendar.FIRST_DAY <= days <= calendar.LAST_DAY
+    return civil.FIRST_DAY <= days <= civil.LAST_DAY
 
 
 def _out_of_range(values: pa.Array, low: int, high: int) -> tuple[int, ...]:
@@ -182,13 +183,4 @@ def _infinity(since_2000: int, bits: int) -> str | None:
     """The ends of the integers are the infinities, also where moving the epoch wrapped them."""
     return {(1 << bits - 1) - 1: "infinity", 1 << bits - 1: "-infinity"}.get(
         since_2000 % (1 << bits)
-    )
-
-
-def families() -> tuple[Any, ...]:
-    """date, and both timestamps."""
-    return (
-        DateFamily(),
-        TimestampFamily("timestamp without time zone", 1114, zone=False),
-        TimestampFamily("timestamp with time zone", 1184, zone=True),
     )

@@ -14,14 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.civil import DAY
+from penstock.civil import (
+    DAY,
+    FIRST_DAY,
+    HIGHEST_DAY,
+    LAST_DAY,
+    LOWEST_DAY,
+    print_date,
+    print_timestamp,
+)
 from penstock.errors import ValueNotRepresentable
-from penstock.pgtypes.calendar import FIRST_DAY, LAST_DAY, print_date, print_timestamp
 
-_LOWEST_DAY: Final = -2_440_588
-"""4714-11-24 BC"""
-_HIGHEST_DAY: Final = 2_145_042_905
-"""5874897-12-31"""
 _FRACTION: Final = r"\.?0+$"
 _UTC: Final = "+00"
 
@@ -50,12 +53,12 @@ def timestamp_text(array: pa.Array) -> pa.Array:
 
 def check_dates(array: pa.Array) -> None:
     """Raises ValueNotRepresentable for a day that the server refuses."""
-    _check(array.cast(pa.int32()), _LOWEST_DAY, _HIGHEST_DAY, "date")
+    _check(array.cast(pa.int32()), LOWEST_DAY, HIGHEST_DAY, "date")
 
 
 def check_timestamps(array: pa.Array) -> None:
     """Raises ValueNotRepresentable; every later moment of 64 bits is one for the server too."""
-    _check(array.cast(pa.int64()), _LOWEST_DAY * DAY, (1 << 63) - 1, "timestamp")
+    _check(array.cast(pa.int64()), LOWEST_DAY * DAY, (1 << 63) - 1, "timestamp")
 
 
 def _check(numbers: pa.Array, lowest: int, highest: int, name: str) -> None:

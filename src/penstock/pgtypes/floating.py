@@ -1,27 +1,41 @@
-"""real, double precision (float.c): NaN, Infinity and -Infinity are values like others."""
+"""real, double precision (float.c, common/d2s.c, f2s.c): read, and printed as the server does.
+
+NaN, Infinity and -Infinity are values like others. The text of a number is the shortest that reads
+back as the same: plain digits while the exponent is from -4 up to 14 (5 for real), else
+``d.ddde+XX``.
+"""
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import Any
+from decimal import Decimal
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.cells import Cells
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, primitive, strings
 
+_HALVES: Final = {pa.float32(): (2.0**24, 1e21), pa.float64(): (2.0**53, 1e41)}
+"""Where a short number can be right between two floating-point ones: they have no fraction there,
+and beyond it 5**k has too many bits."""
+_LOWEST: Final = -4
+_DIGITS: Final = {pa.float32(): 6, pa.float64(): 15}
+_EXACT: Final = {pa.float32(): 1e6, pa.float64(): 1e15}
+"""Whole numbers below this one are printed as integers."""
 _TEXT = re.compile(rb"NaN|-?Infinity|-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?|-?\.[0-9]+")
 
 
 class FloatFamily(Family):
     """IEEE 754 of 4 or 8 bytes, big-endian in binary, shortest exact decimal in text."""
 
-    def __init__(self, name: str, oid: int, size: int) -> None:
-        self.name = name
+    def __init__(self, oid: int, size: int) -> None:
+        self.name = pg_type.types()[oid].sql_name
         self.oids = (oid,)
         self._size = size
         self._type = {4: pa.float32(), 8: pa.float64()}[size]
@@ -60,6 +74,59 @@ class FloatFamily(Family):
         return array.cast(self._type)
 
 
-def families() -> tuple[Any, ...]:
-    """One family per width."""
-    return FloatFamily("real", 700, 4), FloatFamily("double precision", 701, 8)
+def float_text(array: pa.Array) -> pa.Array:
+    """The text of each value."""
+    kind = array.type
+    numbers = np.asarray(pc.fill_null(array, 0))
+    with np.errstate(invalid="ignore"):
+        whole = (np.abs(numbers) < _EXACT[kind]) & (np.trunc(numbers) == numbers)
+    whole &= ~(np.signbit(numbers) & (numbers == 0))
+    integers = pc.cast(pa.array(np.where(whole, numbers, 0).astype(np.int64)), pa.string())
+    if whole.all():
+        text = integers
+    else:
+        # Numbers that repeat, such as prices, are formatted once.
+        distinct, place = np.unique(numbers[~whole], return_inverse=True)
+        texts = pa.array([_printed(v, kind) for v in distinct], pa.string())
+        others = texts.take(pa.array(place.reshape(-1)))
+        text = pc.replace_with_mask(integers, pa.array(~whole), others)
+    return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
+
+
+def float_out(value: float, kind: pa.DataType) -> str:
+    """The text of one value, of a real where ``kind`` is float32."""
+    return _printed(np.float32(value) if kind == pa.float32() else np.float64(value), kind)
+
+
+def _printed(value: np.floating, kind: pa.DataType) -> str:
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0" if np.signbit(value) else "0"
+    # Shortest digits that read back, as numpy finds them for either size of number.
+    text = np.format_float_scientific(value, unique=True, trim="-")
+    low, high = _HALVES[kind]
+    if low <= abs(value) < high:
+        text = _within_bounds(value, text)
+    mantissa, exponent_text = text.split("e")
+    exponent = int(exponent_text)
+    if not _LOWEST <= exponent < _DIGITS[kind]:
+        return f"{mantissa}e{exponent:+03d}"
+    return np.format_float_positional(value, unique=True, trim="-")
+
+
+def _within_bounds(value: np.floating, text: str) -> str:
+    """Shortest digits that are nearer to the number than to any other one.
+
+    Digits right between two numbers are read as the even one, so numpy takes them, and d2s.c does
+    not: 1e23 is 9.999999999999999e+22. Only numbers without a fraction have such digits.
+    """
+    number = int(value)
+    neighbours = [np.nextafter(value, value.dtype.type(to)) for to in (-np.inf, np.inf)]
+    halves = {number + int(other) for other in neighbours}
+    while Decimal(text) * 2 in halves:
+        digits = len(text.partition("e")[0].lstrip("-").replace(".", ""))
+        text = f"{number:.{digits}e}"
+    return text

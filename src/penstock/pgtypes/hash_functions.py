@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
+from penstock.pgtypes import pg_type
 
 Hashes = npt.NDArray[np.uint64]
 Words = npt.NDArray[np.uint32]
@@ -86,20 +87,20 @@ def _of_bytea(array: pa.Array) -> Hashes:
 
 
 _FUNCTIONS: Final[Mapping[int, Callable[[pa.Array], Hashes]]] = {
-    16: _of_int4,
-    17: _of_bytea,
-    19: _of_text,
-    20: _of_int8,
-    21: _of_int4,
-    23: _of_int4,
-    25: _of_text,
-    26: _of_int4,
-    1042: _of_bpchar,
-    1043: _of_text,
-    1082: _of_date,
-    1114: _of_timestamp,
-    1184: _of_timestamp,
-    2950: _of_uuid,
+    pg_type.BOOL: _of_int4,
+    pg_type.BYTEA: _of_bytea,
+    pg_type.NAME: _of_text,
+    pg_type.INT8: _of_int8,
+    pg_type.INT2: _of_int4,
+    pg_type.INT4: _of_int4,
+    pg_type.TEXT: _of_text,
+    pg_type.OID: _of_int4,
+    pg_type.BPCHAR: _of_bpchar,
+    pg_type.VARCHAR: _of_text,
+    pg_type.DATE: _of_date,
+    pg_type.TIMESTAMP: _of_timestamp,
+    pg_type.TIMESTAMPTZ: _of_timestamp,
+    pg_type.UUID: _of_uuid,
 }
 """By the types' OIDs in pg_type. Not those with numbers that have several forms of one value."""
 

@@ -1,26 +1,76 @@
-"""smallint, integer, bigint (int.c, int8.c)."""
+"""boolean, smallint, integer, bigint (bool.c, int.c, int8.c): numbers of a fixed width."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock.cells import Cells
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import fixed, primitive, strings
+from penstock.pgtypes.gather import fixed, primitive, strings, validity
 
-_TEXT = re.compile(rb"-?[0-9]+")
+_WORDS = {b"t": True, b"f": False}
+
+
+class BooleanFamily(Family):
+    """PostgreSQL's boolean."""
+
+    name = "boolean"
+    oids = (pg_type.BOOL,)
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return pa.bool_()
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        values = fixed(cells, np.uint8)
+        if values is None:
+            self.refuse_text(cells, typmod)
+        true = values == ord("t")
+        wrong = ~true & (values != ord("f"))
+        if cells.null is not None:
+            wrong &= ~cells.null
+        if wrong.any():
+            self.refuse_text(cells, typmod)
+        return _bits(true, cells.null)
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        values = fixed(cells, np.uint8)
+        if values is None:
+            raise self.malformed_binary()
+        return _bits(values != 0, cells.null)
+
+    def text_value(self, raw: bytes, typmod: int) -> bool:
+        if raw not in _WORDS:
+            raise self.malformed_text(raw)
+        return _WORDS[raw]
+
+    def binary_value(self, raw: bytes, typmod: int) -> bool:
+        if len(raw) != 1:
+            raise self.malformed_binary()
+        return raw != b"\0"
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        return array.cast(pa.bool_())
+
+
+def _bits(values: NDArray[np.bool_], null: NDArray[np.bool_] | None) -> pa.Array:
+    bits = pa.array(values).buffers()[1]
+    return pa.Array.from_buffers(pa.bool_(), len(values), [validity(null), bits])
+
+
+_NUMBER = re.compile(rb"-?[0-9]+")
 
 
 class IntegerFamily(Family):
     """Two's complement of 2, 4 or 8 bytes, big-endian in binary."""
 
-    def __init__(self, name: str, oid: int, size: int) -> None:
-        self.name = name
+    def __init__(self, oid: int, size: int) -> None:
+        self.name = pg_type.types()[oid].sql_name
         self.oids = (oid,)
         self._size = size
         self._type = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[size]
@@ -44,7 +94,7 @@ class IntegerFamily(Family):
         return primitive(values, cells.null, self._type)
 
     def text_value(self, raw: bytes, typmod: int) -> int:
-        if not _TEXT.fullmatch(raw):
+        if not _NUMBER.fullmatch(raw):
             raise self.malformed_text(raw)
         value = int(raw)
         if value.bit_length() >= 8 * self._size and value != -(1 << (8 * self._size - 1)):
@@ -64,12 +114,3 @@ def _has_letters(text: pa.Array) -> bool:
     """Arrow would read hexadecimal 0x1F, which no server sends."""
     data = text.buffers()[2]
     return data is not None and bool(np.frombuffer(data, np.uint8).max(initial=0) > ord("9"))
-
-
-def families() -> tuple[Any, ...]:
-    """One family per width."""
-    return (
-        IntegerFamily("smallint", 21, 2),
-        IntegerFamily("integer", 23, 4),
-        IntegerFamily("bigint", 20, 8),
-    )

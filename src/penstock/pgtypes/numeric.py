@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import re
 from decimal import Context, Decimal
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.cells import Cells
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, storage
 from penstock.pgtypes.gather import primitive
 from penstock.pgtypes.numeric_binary import digits_of, printed, printed_one, unscaled
-from penstock.pgtypes.text import utf8_column, utf8_value
+from penstock.pgtypes.type_names import numeric_modifiers
+from penstock.pgtypes.varlena import utf8_column, utf8_value
 
 _MAX_PRECISION = 38
 _MAX_INT64_DIGITS = 18
-_VARHDRSZ = 4
 _TEXT = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 _CONTEXT = Context(prec=2 * _MAX_PRECISION)
@@ -33,7 +34,7 @@ class NumericFamily(Family):
     """PostgreSQL's numeric."""
 
     name = "numeric"
-    oids = (1700,)
+    oids = (pg_type.NUMERIC,)
 
     def arrow(self, typmod: int) -> pa.DataType:
         shape = precision_and_scale(typmod)
@@ -117,20 +118,13 @@ class NumericFamily(Family):
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
     """Precision and scale of the decimal that holds numeric(p, s); None where no decimal can.
 
-    numeric.c, numeric_typmod_precision and numeric_typmod_scale: the scale is 11 bits with sign.
     numeric(5, -2) holds up to 7 digits before the point; numeric(2, 5) holds 5 behind it.
     """
-    if typmod < _VARHDRSZ:
+    modifiers = numeric_modifiers(typmod)
+    if modifiers is None:
         return None
-    packed = typmod - _VARHDRSZ
-    precision = packed >> 16 & 0xFFFF
-    scale = ((packed & 0x7FF) ^ 0x400) - 0x400
+    precision, scale = modifiers
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
     return (precision, scale) if precision <= _MAX_PRECISION else None
-
-
-def families() -> tuple[Any, ...]:
-    """The one family."""
-    return (NumericFamily(),)

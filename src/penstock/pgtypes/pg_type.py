@@ -1,7 +1,8 @@
 """PostgreSQL 18's own types (pg_type.dat), and the row of any other type.
 
-In: ``pg_type.tsv``, written from a server by tools/dump_catalogs.py, read at the first look-up.
-Out: frozen rows by oid and by name. Composite types, domains and their arrays are not among them.
+In: ``pg_type.tsv``, written from a server by tools/dump_catalogs.py. Out: frozen rows by oid and by
+name, and the oids of types that code speaks of (pg_type_d.h). Composite types, domains and their
+arrays are not among them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 _TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
 
@@ -95,3 +97,64 @@ def _type(row: list[str]) -> Type:
         receive=receive,
         receive_oid=int(receive_oid),
     )
+
+
+def _oid(name: str) -> int:
+    return types_by_name()[name].oid
+
+
+BOOL: Final = _oid("bool")
+BYTEA: Final = _oid("bytea")
+CHAR: Final = _oid("char")
+NAME: Final = _oid("name")
+INT8: Final = _oid("int8")
+INT2: Final = _oid("int2")
+INT2VECTOR: Final = _oid("int2vector")
+INT4: Final = _oid("int4")
+TEXT: Final = _oid("text")
+TID: Final = _oid("tid")
+OID: Final = _oid("oid")
+XID: Final = _oid("xid")
+CID: Final = _oid("cid")
+OIDVECTOR: Final = _oid("oidvector")
+JSON: Final = _oid("json")
+XML: Final = _oid("xml")
+PG_NODE_TREE: Final = _oid("pg_node_tree")
+FLOAT4: Final = _oid("float4")
+FLOAT8: Final = _oid("float8")
+UNKNOWN: Final = _oid("unknown")
+INET: Final = _oid("inet")
+ACLITEM: Final = _oid("aclitem")
+BPCHAR: Final = _oid("bpchar")
+VARCHAR: Final = _oid("varchar")
+DATE: Final = _oid("date")
+TIME: Final = _oid("time")
+TIMESTAMP: Final = _oid("timestamp")
+TIMESTAMPTZ: Final = _oid("timestamptz")
+INTERVAL: Final = _oid("interval")
+TIMETZ: Final = _oid("timetz")
+BIT: Final = _oid("bit")
+NUMERIC: Final = _oid("numeric")
+RECORD: Final = _oid("record")
+CSTRING: Final = _oid("cstring")
+ANY: Final = _oid("any")
+ANYARRAY: Final = _oid("anyarray")
+VOID: Final = _oid("void")
+ANYELEMENT: Final = _oid("anyelement")
+UUID: Final = _oid("uuid")
+PG_LSN: Final = _oid("pg_lsn")
+JSONB: Final = _oid("jsonb")
+ANYNONARRAY: Final = _oid("anynonarray")
+ANYENUM: Final = _oid("anyenum")
+ANYCOMPATIBLE: Final = _oid("anycompatible")
+ANYCOMPATIBLEARRAY: Final = _oid("anycompatiblearray")
+ANYCOMPATIBLENONARRAY: Final = _oid("anycompatiblenonarray")
+PG_NDISTINCT: Final = _oid("pg_ndistinct")
+PG_DEPENDENCIES: Final = _oid("pg_dependencies")
+PG_MCV_LIST: Final = _oid("pg_mcv_list")
+XID8: Final = _oid("xid8")
+
+REG_TYPES: Final = frozenset(oid for oid, type_ in types().items() if type_.name.startswith("reg"))
+"""regproc, regclass and the like: numbers that are read and printed as names."""
+INTEGERS: Final = frozenset({INT2, INT4, INT8})
+FLOATS: Final = frozenset({FLOAT4, FLOAT8})

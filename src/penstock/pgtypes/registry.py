@@ -1,7 +1,9 @@
-"""Which family reads which type: the one place where families are registered.
+"""Which family reads which type, the one place where families are registered; and which type an
+Arrow column has.
 
-In: a type's OID (pg_type.dat; built-in types have fixed ones). Out: its family. An OID that is not
-here, a domain's or an enum's for instance, is read as the text of the type's output function.
+In: a type's OID (pg_type.dat; built-in types have fixed ones), or an Arrow type. Out: its family,
+or OID and typmod. An OID that is not here, a domain's or an enum's for instance, is read as the
+text of the type's output function.
 """
 
 from __future__ import annotations
@@ -10,24 +12,40 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.pgtypes import boolean, bytea, datetime, floating, integer, json, numeric, text, uuid
+from penstock.errors import FeatureNotSupported
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.array import ArrayFamily
+from penstock.pgtypes.datetime import DateFamily, TimestampFamily
 from penstock.pgtypes.family import TypeFamily
-from penstock.pgtypes.pg_type import types
+from penstock.pgtypes.floating import FloatFamily
+from penstock.pgtypes.integer import BooleanFamily, IntegerFamily
+from penstock.pgtypes.numeric import NumericFamily
+from penstock.pgtypes.type_names import numeric_typmod
+from penstock.pgtypes.uuid import UuidFamily
+from penstock.pgtypes.varlena import OUTPUT_TEXT, ByteaFamily, JsonbFamily, TextFamily
 
 _SCALARS: Final[tuple[TypeFamily, ...]] = (
-    *integer.families(),
-    *floating.families(),
-    *numeric.families(),
-    *boolean.families(),
-    *text.families(),
-    *bytea.families(),
-    *datetime.families(),
-    *uuid.families(),
-    *json.families(),
+    BooleanFamily(),
+    IntegerFamily(pg_type.INT2, 2),
+    IntegerFamily(pg_type.INT4, 4),
+    IntegerFamily(pg_type.INT8, 8),
+    FloatFamily(pg_type.FLOAT4, 4),
+    FloatFamily(pg_type.FLOAT8, 8),
+    NumericFamily(),
+    TextFamily(pg_type.TEXT),
+    TextFamily(pg_type.VARCHAR),
+    TextFamily(pg_type.BPCHAR),
+    TextFamily(pg_type.NAME),
+    TextFamily(pg_type.JSON),
+    JsonbFamily(pg_type.JSONB),
+    ByteaFamily(),
+    DateFamily(),
+    TimestampFamily(pg_type.TIMESTAMP),
+    TimestampFamily(pg_type.TIMESTAMPTZ),
+    UuidFamily(),
 )
 
-_ARRAYS: Final = {oid: types()[oid].array for family in _SCALARS for oid in family.oids}
+_ARRAYS: Final = {oid: pg_type.types()[oid].array for family in _SCALARS for oid in family.oids}
 _ELEMENTS: Final = {array: element for element, array in _ARRAYS.items()}
 
 FAMILIES: Final[tuple[TypeFamily, ...]] = (
@@ -37,10 +55,25 @@ FAMILIES: Final[tuple[TypeFamily, ...]] = (
 
 _BY_OID: Final = {oid: family for family in FAMILIES for oid in family.oids}
 
+_OF_ARROW: Final[dict[pa.DataType, int]] = {
+    pa.bool_(): pg_type.BOOL,
+    pa.binary(): pg_type.BYTEA,
+    pa.int64(): pg_type.INT8,
+    pa.int8(): pg_type.INT2,
+    pa.int16(): pg_type.INT2,
+    pa.int32(): pg_type.INT4,
+    pa.string(): pg_type.TEXT,
+    pa.float32(): pg_type.FLOAT4,
+    pa.float64(): pg_type.FLOAT8,
+    pa.date32(): pg_type.DATE,
+    pa.timestamp("us"): pg_type.TIMESTAMP,
+    pa.timestamp("us", "UTC"): pg_type.TIMESTAMPTZ,
+}
+
 
 def find(type_oid: int) -> TypeFamily:
     """The family of a type; that of the output function's text for every type without one."""
-    return _BY_OID.get(type_oid, text.OUTPUT_TEXT)
+    return _BY_OID.get(type_oid, OUTPUT_TEXT)
 
 
 def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
@@ -61,3 +94,19 @@ def array_oid(type_oid: int) -> int:
 def element_oid(type_oid: int) -> int | None:
     """The type of an array type's elements (pg_type.typelem), None for other types."""
     return _ELEMENTS.get(type_oid)
+
+
+def type_of_arrow(arrow: pa.DataType) -> tuple[int, int]:
+    """OID and typmod of a column that no PostgreSQL has made, in a table that Spark wrote.
+
+    Subscribers see them, so they never change. Raises FeatureNotSupported for structs, maps and
+    nested arrays.
+    """
+    if pa.types.is_decimal128(arrow):
+        return pg_type.NUMERIC, numeric_typmod(arrow.precision, arrow.scale)
+    if arrow in _OF_ARROW:
+        return _OF_ARROW[arrow], -1
+    if pa.types.is_list(arrow) and not pa.types.is_list(arrow.value_type):
+        element, typmod = type_of_arrow(arrow.value_type)
+        return array_oid(element), typmod
+    raise FeatureNotSupported(f"columns of the type {arrow} cannot be published")

@@ -15,11 +15,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime_output import date_text, timestamp_text
-from penstock.pgtypes.float_output import float_text
+from penstock.pgtypes.floating import float_text
+from penstock.pgtypes.pg_type import BOOL, BPCHAR, INET
 
-_BOOL: Final = 16
-_INET: Final = 869
-_BPCHAR: Final = 1042
 _PLAIN_SCALE: Final = 6
 """Up to here Arrow prints small decimals without an exponent."""
 _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
@@ -41,12 +39,12 @@ def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Arra
 def text_cast(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
     """The text of ``value::text``, which is not the output function's for three types."""
     text = text_output(array, type_oid, typmod)
-    if type_oid not in (_BOOL, _INET, _BPCHAR):
+    if type_oid not in (BOOL, INET, BPCHAR):
         return text
     text = text.cast(pa.string())
-    if type_oid == _BOOL:
+    if type_oid == BOOL:
         return pc.if_else(pc.equal(text, "t"), "true", "false").cast(pa.binary())
-    if type_oid == _BPCHAR:
+    if type_oid == BPCHAR:
         return pc.utf8_rtrim(text, " ").cast(pa.binary())
     netmask = pc.if_else(pc.match_substring(text, ":"), "/128", "/32")
     whole = pc.binary_join_element_wise(text, netmask, "")

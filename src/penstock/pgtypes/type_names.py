@@ -1,7 +1,8 @@
-"""PostgreSQL's built-in types by name (pg_type.dat, parse_type.c, the typmodin functions).
+"""Built-in types by name, and modifiers of types, both ways (parse_type.c, typmodin, typmodout).
 
-In: a type's name and modifiers as a statement has them. Out: its oid and typmod, or PostgreSQL's
-error. Types that have no family here are kept as text, as docs/types has it.
+In: a type's name, and its modifiers as a statement has them. Out: its oid and typmod, or
+PostgreSQL's error; of a typmod what stands in parentheses, and what it means. Types that have no
+family here are kept as text, as docs/types has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
-from penstock.pgtypes.pg_type import types_by_name
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    BPCHAR,
+    FLOAT4,
+    FLOAT8,
+    INTEGERS,
+    INTERVAL,
+    JSON,
+    NUMERIC,
+    VARCHAR,
+    Type,
+    types_by_name,
+)
 
 _NAMES: Final = """
 bool bytea char name int8 int2 int4 text oid json xml point cidr float4 float8 macaddr inet
@@ -27,10 +40,39 @@ _TYPES: Final = frozenset(_NAMES.split())
 
 _SERIAL: Final = frozenset({"serial", "serial2", "serial4", "serial8", "bigserial", "smallserial"})
 
-_INTERVAL_FULL_RANGE: Final = 0x7FFF
+_VARHDRSZ: Final = 4
+"""What modifiers of lengths and of numeric have added."""
+_MAX_NUMERIC: Final = 1000
 _MAX_PRECISION: Final = 6
 _MAX_CHARACTERS: Final = 10485760
 _MAX_BITS: Final = 83886080
+_TIMES: Final = {
+    "time": ("TIME", ""),
+    "timetz": ("TIME", " WITH TIME ZONE"),
+    "timestamp": ("TIMESTAMP", ""),
+    "timestamptz": ("TIMESTAMP", " WITH TIME ZONE"),
+    "interval": ("INTERVAL", ""),
+}
+_FULL_RANGE: Final = 0x7FFF
+_FULL_PRECISION: Final = 0xFFFF
+_YEAR, _MONTH, _DAY, _HOUR, _MINUTE, _SECOND = (1 << bit for bit in (2, 1, 3, 10, 11, 12))
+_INTERVAL_FIELDS: Final = {
+    _YEAR: "year",
+    _MONTH: "month",
+    _DAY: "day",
+    _HOUR: "hour",
+    _MINUTE: "minute",
+    _SECOND: "second",
+    _YEAR | _MONTH: "year to month",
+    _DAY | _HOUR: "day to hour",
+    _DAY | _HOUR | _MINUTE: "day to minute",
+    _DAY | _HOUR | _MINUTE | _SECOND: "day to second",
+    _HOUR | _MINUTE: "hour to minute",
+    _HOUR | _MINUTE | _SECOND: "hour to second",
+    _MINUTE | _SECOND: "minute to second",
+}
+_NEVER_SHOWN: Final = INTEGERS | {BOOL, JSON, FLOAT4, FLOAT8}
+"""as format_type.c knows them"""
 
 
 def resolve(
@@ -47,15 +89,21 @@ def resolve(
     if base not in _TYPES or schema is not None:
         shown = name if schema is None else f"{schema}.{name}"
         raise UndefinedObject(f'type "{shown}" does not exist')
-    typmod = _typmod(base, modifiers) if modifiers else -1
     known = types_by_name()[base]
-    return known.array if array else known.oid, typmod
+    return known.array if array else known.oid, typmod_in(name, modifiers)
 
 
-def _typmod(name: str, modifiers: Sequence[int]) -> int:
-    match name:
+def typmod_in(name: str, modifiers: Sequence[int]) -> int:
+    """The modifier of a type (pg_type.typname), of an array its elements'; -1 without numbers.
+
+    ``modifiers``: as the grammar has them; an interval's begin with its fields. Raises
+    InvalidParameterValue, SqlSyntaxError.
+    """
+    if not modifiers:
+        return -1
+    match name.removeprefix("_"):
         case "varchar" | "bpchar":
-            return _length(name, modifiers, _MAX_CHARACTERS) + 4
+            return _length(name, modifiers, _MAX_CHARACTERS) + _VARHDRSZ
         case "bit" | "varbit":
             return _length(name, modifiers, _MAX_BITS)
         case "numeric":
@@ -63,11 +111,12 @@ def _typmod(name: str, modifiers: Sequence[int]) -> int:
         case "time" | "timetz" | "timestamp" | "timestamptz":
             return _precision(name, modifiers)
         case "interval":
-            return (_INTERVAL_FULL_RANGE << 16) | _precision(name, modifiers)
+            return _interval_in(modifiers)
     raise SqlSyntaxError(f'type modifier is not allowed for type "{name}"')
 
 
 def _length(name: str, modifiers: Sequence[int], most: int) -> int:
+    name = name.removeprefix("_")
     shown = "char" if name == "bpchar" else name
     (length,) = _one(modifiers)
     if length < 1:
@@ -79,8 +128,7 @@ def _length(name: str, modifiers: Sequence[int], most: int) -> int:
 
 def _precision(name: str, modifiers: Sequence[int]) -> int:
     (precision,) = _one(modifiers)
-    shown = {"time": "TIME", "timetz": "TIME", "interval": "INTERVAL"}.get(name, "TIMESTAMP")
-    zone = " WITH TIME ZONE" if name.endswith("tz") else ""
+    shown, zone = _TIMES[name.removeprefix("_")]
     if precision < 0:
         raise InvalidParameterValue(f"{shown}({precision}){zone} precision must not be negative")
     return min(precision, _MAX_PRECISION)
@@ -96,8 +144,58 @@ def _numeric(modifiers: Sequence[int]) -> int:
     if len(modifiers) > 2:
         raise InvalidParameterValue("invalid NUMERIC type modifier")
     precision, scale = (*modifiers, 0)[:2]
-    if not 1 <= precision <= 1000:
-        raise InvalidParameterValue(f"NUMERIC precision {precision} must be between 1 and 1000")
-    if not -1000 <= scale <= 1000:
-        raise InvalidParameterValue(f"NUMERIC scale {scale} must be between -1000 and 1000")
-    return ((precision << 16) | (scale & 0x7FF)) + 4
+    most = _MAX_NUMERIC
+    if not 1 <= precision <= most:
+        raise InvalidParameterValue(f"NUMERIC precision {precision} must be between 1 and {most}")
+    if not -most <= scale <= most:
+        raise InvalidParameterValue(f"NUMERIC scale {scale} must be between -{most} and {most}")
+    return numeric_typmod(precision, scale)
+
+
+def _interval_in(modifiers: Sequence[int]) -> int:
+    """intervaltypmodin: fields, and a precision."""
+    fields, *precision = modifiers
+    if len(precision) > 1 or (fields != _FULL_RANGE and fields not in _INTERVAL_FIELDS):
+        raise InvalidParameterValue("invalid INTERVAL type modifier")
+    if not precision:
+        return -1 if fields == _FULL_RANGE else fields << 16 | _FULL_PRECISION
+    return fields << 16 | _precision("interval", precision)
+
+
+def numeric_typmod(precision: int, scale: int) -> int:
+    """make_numeric_typmod"""
+    return (precision << 16 | scale & 0x7FF) + _VARHDRSZ
+
+
+def numeric_modifiers(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of numeric(p, s); None without them. The scale is 11 bits with sign."""
+    packed = typmod - _VARHDRSZ
+    if packed < 0:
+        return None
+    return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 0x400) - 0x400
+
+
+def length_of(typmod: int) -> int:
+    """The characters of character(n) and character varying(n), with a modifier."""
+    return typmod - _VARHDRSZ
+
+
+def typmod_out(type_: Type, typmod: int) -> str:
+    """What the typmodout function prints; types without one get the number itself."""
+    if type_.oid in _NEVER_SHOWN:
+        return ""
+    if type_.oid in (BPCHAR, VARCHAR):
+        return f"({length_of(typmod)})" if typmod > _VARHDRSZ else ""
+    if type_.oid == NUMERIC:
+        shape = numeric_modifiers(typmod)
+        return "" if shape is None else f"({shape[0]},{shape[1]})"
+    if type_.oid == INTERVAL:
+        return _interval(typmod)
+    return f"({typmod})"
+
+
+def _interval(typmod: int) -> str:
+    """intervaltypmodout"""
+    fields, precision = typmod >> 16 & _FULL_RANGE, typmod & _FULL_PRECISION
+    shown = "" if fields == _FULL_RANGE else f" {_INTERVAL_FIELDS.get(fields, '')}"
+    return shown if precision == _FULL_PRECISION else f"{shown}({precision})"

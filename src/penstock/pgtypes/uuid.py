@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cells import Cells, window
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, storage
 from penstock.pgtypes.gather import cells_of, contiguous, strings, validity
 
@@ -26,7 +26,7 @@ class UuidFamily(Family):
     """16 bytes in binary, 36 characters in text."""
 
     name = "uuid"
-    oids = (2950,)
+    oids = (pg_type.UUID,)
 
     def arrow(self, typmod: int) -> pa.DataType:
         return pa.string()
@@ -81,8 +81,3 @@ def _printed(raw: NDArray[np.uint8], null: NDArray[np.bool_] | None, count: int)
     np.cumsum(length, out=offsets[1:])
     buffers = [validity(null), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
-
-
-def families() -> tuple[Any, ...]:
-    """The one family."""
-    return (UuidFamily(),)

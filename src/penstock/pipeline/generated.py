@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, RelationChanged, ValueNotRepresentable
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
 from penstock.sql.typed.query_nodes import OutputColumn
@@ -92,5 +92,5 @@ def _generated_column(
 
 
 def _output(column: Column) -> OutputColumn:
-    pair = (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
+    pair = (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
     return OutputColumn(column.source, *pair, generation=column.generated)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.errors import StorageError
-from penstock.identifiers import quoted
+from penstock.identifiers import quoted, simple_quote_literal
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import is_local, local_path
@@ -125,10 +125,10 @@ def _sources(item: LocateItem) -> Iterator[str]:
                 f"{quoted(name) if name in held else f'(select k{i} from probe limit 0)'} as c{i}"
                 for i, name in enumerate(item.key)
             )
-            path = local_path(uri).replace("'", "''")
+            path = simple_quote_literal(local_path(uri))
             # a folder named like "day=1" is not a partition
             options = f"{_POSITION} = true, hive_partitioning = false, union_by_name = false"
-            file = f"read_parquet('{path}', {options})"
+            file = f"read_parquet({path}, {options})"
             yield f"(select {columns}, {_POSITION} as position from {file})"
             return
         for start, group in _row_groups(parquet, item.key, held):

@@ -17,7 +17,8 @@ from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pgtypes.hash_functions import hashable
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import BOOL
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.pipeline.routing import (
     Bound,
     End,
@@ -37,7 +38,6 @@ from penstock.sql.grammar.partition_bound import (
     strategy_of,
 )
 
-_BOOL: Final = 16
 _NOWHERE: Final = -1
 
 
@@ -138,7 +138,7 @@ def _constant(column: Column, text: str) -> pa.Scalar:
     """As the type's input function reads it; what was written shorter, as Arrow does."""
     oid = _type_oid(column)
     try:
-        raw = text[:1] if oid == _BOOL else text
+        raw = text[:1] if oid == BOOL else text
         value = pgtypes.find(oid).text_value(raw.encode(), column.typmod)
         return pa.scalar(value, column.type)
     except (PenstockError, pa.ArrowException, ValueError):
@@ -151,4 +151,4 @@ def _constant(column: Column, text: str) -> pa.Scalar:
 
 
 def _type_oid(column: Column) -> int:
-    return column.type_oid or pg_type(column.type)[0]
+    return column.type_oid or type_of_arrow(column.type)[0]

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from penstock.errors import FeatureNotSupported, ReplicationConflict
 from penstock.pgtypes.hash_functions import Hashes, row_hashes
+from penstock.pgtypes.pg_type import NAME, TEXT, UUID, VARCHAR
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.columns import Integers, Mask
 from penstock.sql.grammar.partition_bound import Limit
 
 CHECK_VIOLATION: Final = "23514"
-_BY_TEXT: Final = frozenset({19, 25, 1043, 2950})
+_BY_TEXT: Final = frozenset({NAME, TEXT, VARCHAR, UUID})
 """Types that are kept as strings and compare as strings."""
 _SHOWN: Final = 64
 """Characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""

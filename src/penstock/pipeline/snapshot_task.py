@@ -30,6 +30,7 @@ from penstock.errors import (
     StorageError,
     ValueNotRepresentable,
 )
+from penstock.identifiers import quote_literal
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.schema import Column
@@ -39,7 +40,6 @@ from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
 from penstock.pipeline.write import Destination
 from penstock.relation import Attribute
-from penstock.walreceiver.connection import quote_literal
 from penstock.walreceiver.libpq_errors import connect_failure, hint_for, is_connection_sqlstate
 from penstock.walreceiver.session_settings import SESSION_SETTINGS
 from penstock.walreceiver.snapshot_holder import lost_snapshot

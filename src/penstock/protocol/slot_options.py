@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.errors import InvalidParameterValue, PenstockError, SqlSyntaxError
+from penstock.guc import def_get_boolean
 from penstock.protocol.replication_commands import (
     AlterReplicationSlot,
     CreateReplicationSlot,
@@ -20,7 +21,6 @@ from penstock.protocol.replication_commands import (
 )
 from penstock.protocol.replication_grammar import LATEST_VERSION
 
-_BOOLEAN_WORDS: Final = {"true": True, "false": False, "on": True, "off": False}
 _FAILOVER_SINCE: Final = 17
 _ALTER_TWO_PHASE_SINCE: Final = 18
 
@@ -67,7 +67,7 @@ def create_slot_options(
         if option.name == "snapshot":
             snapshot = _snapshot_action(option)
         else:
-            flags[option.name] = boolean_value(option)
+            flags[option.name] = def_get_boolean(option.name, option.value)
     return CreateSlotOptions(snapshot, **flags)
 
 
@@ -77,21 +77,9 @@ def alter_slot_options(
     """Raises SqlSyntaxError (42601), PenstockError (XX000)."""
     known = {"failover", "two_phase"} if version >= _ALTER_TWO_PHASE_SINCE else {"failover"}
     options = _without_duplicates(command.options, known)
-    return AlterSlotOptions(**{option.name: boolean_value(option) for option in options})
-
-
-def boolean_value(option: Option) -> bool:
-    """defGetBoolean: nothing means true."""
-    match option.value:
-        case None:
-            return True
-        case bool():
-            return option.value
-        case 0 | 1:
-            return option.value == 1
-        case str() if option.value.lower() in _BOOLEAN_WORDS:
-            return _BOOLEAN_WORDS[option.value.lower()]
-    raise SqlSyntaxError(f"{option.name} requires a Boolean value")
+    return AlterSlotOptions(
+        **{option.name: def_get_boolean(option.name, option.value) for option in options}
+    )
 
 
 def _snapshot_action(option: Option) -> SnapshotAction:

@@ -12,13 +12,13 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import AuthenticationFailure, InvalidParameterValue, NotInPrerequisiteState
+from penstock.guc import parse_bool
 from penstock.identifiers import truncated
 from penstock.protocol.encoding import UTF8, ClientEncoding, find_encoding
 from penstock.protocol.startup_options import parse_options
 from penstock.protocol.startup_packets import PROTOCOL_3_0, StartupMessage
 
 _PROTOCOL_OPTION: Final = "_pq_."
-_BOOLEAN_WORDS: Final = {"true": True, "false": False, "yes": True, "no": False}
 _REPORTED: Final[tuple[str, ...]] = (
     "application_name",
     "client_encoding",
@@ -107,16 +107,6 @@ def parse_replication(value: str) -> ReplicationMode:
             hint='Valid values are: "false", 0, "true", 1, "database".',
         )
     return ReplicationMode.PHYSICAL if wanted else ReplicationMode.NONE
-
-
-def parse_bool(value: str) -> bool | None:
-    """A boolean as settings have it: words or their unique beginnings (bool.c); None for none."""
-    word = value.lower()
-    if word in ("on", "1"):
-        return True
-    if word in ("of", "off", "0"):
-        return False
-    return next((meant for w, meant in _BOOLEAN_WORDS.items() if word and w.startswith(word)), None)
 
 
 def require_database(parameters: StartupParameters) -> None:

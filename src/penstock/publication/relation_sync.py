@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
     ColumnRow,
     Members,
@@ -25,7 +26,9 @@ from penstock.publication.rules import refused_operations
 from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
-from penstock.sql.to_duckdb.duckdb_values import BOOL, Value
+from penstock.sql.to_duckdb.duckdb_values import (
+    Value,
+)
 
 FILTERED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 """TRUNCATE is never filtered."""

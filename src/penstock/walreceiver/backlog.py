@@ -21,9 +21,10 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock.errors import ConnectionFailure, PenstockError, ProtocolViolation, PublisherError
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
-from penstock.walreceiver.connection import Connection, quote_literal
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.libpq_errors import result_failure
 from penstock.walreceiver.slots import slot_state

@@ -23,6 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.identifiers import quote_literal
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.libpq_errors import connect_failure, result_failure
 from penstock.walreceiver.session_settings import SESSION_SETTINGS
@@ -236,14 +237,6 @@ def wait_any(descriptors: Sequence[int], timeout_s: float) -> set[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return {descriptor for descriptor, _ in poll.poll(math.ceil(timeout_s * 1000))}
-
-
-def quote_literal(text: str) -> str:
-    """A string constant for SQL, with ``E''`` when it holds a backslash (quote_literal)."""
-    doubled = text.replace("'", "''")
-    if "\\" in doubled:
-        return "E'" + doubled.replace("\\", "\\\\") + "'"
-    return f"'{doubled}'"
 
 
 def literal_list(names: Sequence[str]) -> str:

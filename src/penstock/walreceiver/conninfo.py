@@ -49,10 +49,6 @@ class ConnInfo:
         """Keywords with a value, secrets included."""
         return _parse(self.text)
 
-    @property
-    def has_password(self) -> bool:
-        return "password" in self.parameters
-
     def for_replication(self, application_name: str) -> str:
         """The string libpq gets for a walsender of the named database (libpqrcv_connect)."""
         return self._with_session(application_name, {"replication": "database"})

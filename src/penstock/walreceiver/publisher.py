@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from penstock.identifiers import quote_literal
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.walreceiver import publications, slots, table_info
-from penstock.walreceiver.connection import Connection, quote_literal
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.slots import CreatedSlot, RemoteSlot, Snapshot
 from penstock.walreceiver.table_info import RemoteTable

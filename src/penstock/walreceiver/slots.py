@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
-from penstock.identifiers import quoted
+from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import Lsn
-from penstock.walreceiver.connection import Connection, quote_literal
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.libpq_errors import hint_for
 
 Snapshot = Literal["export", "nothing", "use"]

@@ -24,9 +24,9 @@ from psycopg.pq import ExecStatus
 
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
-from penstock.identifiers import quoted
+from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import Lsn
-from penstock.walreceiver.connection import Connection, quote_literal, wait_any
+from penstock.walreceiver.connection import Connection, wait_any
 from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.feedback import Feedback, Status
 from penstock.walreceiver.libpq_errors import result_failure

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import WrongObjectType
+from penstock.identifiers import quote_literal
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.walreceiver.connection import Connection, literal_list, quote_literal
+from penstock.walreceiver.connection import Connection, literal_list
 from penstock.walreceiver.publications import different_column_lists, not_found
 
 _UNSUPPORTED: Final = {

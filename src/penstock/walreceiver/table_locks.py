@@ -29,9 +29,9 @@ from penstock.errors import (
     PublisherError,
     UndefinedObject,
 )
-from penstock.identifiers import quoted
+from penstock.identifiers import quote_literal, quoted
 from penstock.relation import qualified
-from penstock.walreceiver.connection import Connection, quote_literal
+from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publications import not_found
 from penstock.walreceiver.snapshot_holder import lost_snapshot

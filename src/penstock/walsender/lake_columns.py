@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,12 +28,11 @@ from penstock.lakehouse.schema import (
     recorded_type,
 )
 from penstock.lakehouse.state import TableState
-from penstock.pgtypes.of_arrow import pg_type
+from penstock.pgtypes.pg_type import TEXT
+from penstock.pgtypes.registry import type_of_arrow
 from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.typed.query_nodes import OutputColumn
-
-_TEXT: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +151,13 @@ def table_column(column: LakeColumn) -> TableColumn:
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
     """(oid, typmod): the one that it came with, or what its Arrow type is in PostgreSQL."""
-    return (column.type_oid, column.typmod) if column.type_oid else pg_type(column.type)
+    return (column.type_oid, column.typmod) if column.type_oid else type_of_arrow(column.type)
 
 
 def sent_type(column: LakeColumn) -> tuple[int, int]:
     """Whose output and send functions print its values: an enum's are those of text."""
     oid, typmod = column_type(column)
-    return (_TEXT, -1) if is_enum(oid) else (oid, typmod)
+    return (TEXT, -1) if is_enum(oid) else (oid, typmod)
 
 
 def output_column(column: LakeColumn) -> OutputColumn:

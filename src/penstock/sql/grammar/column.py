@@ -91,10 +91,8 @@ def column_type(fields: Json) -> ColumnType:
     if len(names) > 2:
         raise not_supported("a type in another database")
     schema = names[0] if len(names) == 2 and names[0] != _CATALOG else None
-    if modifiers and names == (_CATALOG, "interval"):
-        if modifiers[0] != _FULL_RANGE:
-            raise not_supported("an interval with fields")
-        modifiers = modifiers[1:]
+    if modifiers and names == (_CATALOG, "interval") and modifiers[0] != _FULL_RANGE:
+        raise not_supported("an interval with fields")
     return ColumnType(names[-1], schema, modifiers, array)
 
 

@@ -2,7 +2,7 @@
 
 In: the text of ``SELECT columns FROM [ONLY] table [WHERE condition]``, where a column may be asked
 for as text: ``column::text``, and what a node writes for the output function's text
-(``pgtypes.text``). Out: its parts; the condition stays text. Every other query is None.
+(``pgtypes.varlena``). Out: its parts; the condition stays text. Every other query is None.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from penstock.identifiers import simple_quote_literal
 from penstock.sql.grammar.names import constant, not_supported
 from penstock.sql.grammar.raw_node import Json
 from penstock.sql.text.datetime_literals import read_timestamp
-from penstock.sql.text.quoting import quote_literal
 
 NOW: Final = "now()"
 """The one default that is no constant: the time at which rows are written."""
@@ -29,7 +29,7 @@ def default_constant(node: Json) -> str | None:
             if isinstance(value, bool):
                 return "true" if value else "false"
             if isinstance(value, str) and "sval" in fields:
-                return quote_literal(value)
+                return simple_quote_literal(value)
             return None if value is None else str(value)
         case {"FuncCall": {"funcname": [{"String": {"sval": "now"}}], **more}} if not (
             more.keys() - _NO_CALL

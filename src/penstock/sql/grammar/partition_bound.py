@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.errors import SqlSyntaxError
+from penstock.identifiers import simple_quote_literal
 from penstock.sql.grammar.libpg_query import parse_tree
 from penstock.sql.grammar.names import constant, not_supported
 from penstock.sql.grammar.raw_node import Json, RawNode
@@ -148,7 +149,7 @@ def _literal(value: Datum | Limit) -> str:
         return value.value
     if value is None:
         return "NULL"
-    return value if _is_plain(value) else "'" + value.replace("'", "''") + "'"
+    return value if _is_plain(value) else simple_quote_literal(value)
 
 
 def _is_plain(value: str) -> bool:

@@ -22,7 +22,6 @@ from penstock.sql.grammar.names import (
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
 from penstock.sql.grammar.statements import Statement
-from penstock.sql.text.keywords import words
 from penstock.sql.text.object_names import RangeVar, RoleSpec
 
 
@@ -79,12 +78,11 @@ class GrantSelect(Statement):
     is_grant: bool
 
 
-_PRIVILEGES: Final = words(
-    """
-    all select insert update delete truncate references trigger maintain usage create connect
-    temporary temp execute set alter
-    """
-)
+_PRIVILEGE_WORDS: Final = """
+all select insert update delete truncate references trigger maintain usage create connect
+temporary temp execute set alter
+"""
+_PRIVILEGES: Final = frozenset(_PRIVILEGE_WORDS.split())
 
 
 def _create(raw: RawNode, _source: Source) -> CreateRole:

@@ -10,14 +10,49 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
-from penstock.sql.builtin import types
-from penstock.sql.text.array_literals import join_array
-from penstock.sql.typed.coercion import array_of, element
-from penstock.sql.typed.literals import REG_TYPES
-from penstock.sql.typed.primnodes import (
+from penstock.pgtypes.pg_type import (
+    ACLITEM,
+    ANYARRAY,
+    BOOL,
+    BPCHAR,
+    CHAR,
+    DATE,
+    FLOATS,
+    INET,
+    INT2VECTOR,
     INT4,
+    INT8,
+    INTEGERS,
+    INTERVAL,
+    JSON,
+    JSONB,
+    NAME,
+    NUMERIC,
+    OID,
+    OIDVECTOR,
+    PG_DEPENDENCIES,
+    PG_LSN,
+    PG_MCV_LIST,
+    PG_NDISTINCT,
+    PG_NODE_TREE,
+    RECORD,
+    REG_TYPES,
     TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
     UNKNOWN,
+    VARCHAR,
+    VOID,
+    XID,
+    XID8,
+    XML,
+)
+from penstock.pgtypes.type_names import numeric_typmod
+from penstock.sql.builtin import types, types_by_name
+from penstock.sql.text.array_literals import join_array
+from penstock.sql.to_duckdb.duckdb_values import duckdb_type
+from penstock.sql.typed.coercion import array_of, element
+from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     CoerceViaIO,
     Coercion,
@@ -29,26 +64,35 @@ from penstock.sql.typed.primnodes import (
     RelabelType,
     SubscriptingRef,
 )
-from penstock.sql.typed.query_nodes import OutputColumn, SessionValue, TableScan
+from penstock.sql.typed.query_nodes import OutputColumn, TableScan
 from penstock.sqlstate import IndeterminateDatatype
 
-_CHAR, _NAME, _INT8, _NUMERIC, LSN, _RECORD = 18, 19, 20, 1700, 3220, 2249
-_VECTORS: Final = frozenset({22, 30})
-_INTEGERS: Final = frozenset({26, 28, 5069}) | REG_TYPES
-_TEXTS: Final = frozenset(
-    {_CHAR, 114, 142, 194, 869, 1033, 1186, 2277, 2278, 3361, 3402, 3802, 5017, UNKNOWN}
-)
-_STRINGS: Final = frozenset({TEXT, _NAME, 1042, 1043, _CHAR})
-_NAMED: Final = REG_TYPES | {LSN}
+_VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
+_INTEGERS: Final = frozenset({OID, XID, XID8}) | REG_TYPES
+_PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, INTERVAL, VOID, UNKNOWN})
+_TEXTS: Final = _PRINTED | {ANYARRAY, PG_NODE_TREE, PG_NDISTINCT, PG_DEPENDENCIES, PG_MCV_LIST}
+_STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
+_NAMED: Final = REG_TYPES | {PG_LSN}
 READ_FROM_TEXT: Final = {
     oid: f"{types()[oid].name}in"
-    for oid in (16, 20, 21, 23, 26, 28, 700, 701, 1082, 1114, 1184, 1700, 5069)
+    for oid in (BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8)
 }
 """Types that texts are cast to, with the names of their input functions."""
-_OIDS: Final = frozenset({26}) | REG_TYPES
+_OIDS: Final = frozenset({OID}) | REG_TYPES
 _SUBSCRIPTS: Final = "generate_subscripts"
 _BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})
-_LSN_TYPMOD: Final = (20 << 16) + 4
+_LSN_TYPMOD: Final = numeric_typmod(20, 0)
+
+INT2_FROM_0: Final = "_int2 from 0"
+"""int2vector cast to int2[]: an array whose first subscript stays 0."""
+NAMED_TYPES: Final = frozenset(types()[oid].name for oid in _NAMED)
+"""Types held as numbers and written as names: functions ``<type>in`` and ``<type>out`` know."""
+_HELD_AS: Final = {
+    "numeric": "DECIMAL(38,6)",
+    "pg_lsn": "UBIGINT",
+    "record": "VARCHAR",
+    "timestamptz": "TIMESTAMP",
+}
 
 _T = TypeVar("_T")
 
@@ -56,15 +100,36 @@ _T = TypeVar("_T")
 def held(oid: int) -> int:
     """The type that a value is computed in."""
     if oid in _INTEGERS:
-        return _INT8
+        return INT8
     if oid in _TEXTS:
         return TEXT
-    if oid == LSN:
-        return _NUMERIC
+    if oid == PG_LSN:
+        return NUMERIC
     item = element(oid)
     if item and (held(item) != item or oid in _VECTORS):
         return array_of(held(item))
     return oid
+
+
+def held_as(name: str) -> str:
+    """DuckDB's type for values of a type (pg_type.typname), beside queries.
+
+    Raises FeatureNotSupported for types that no catalog has.
+    """
+    if name in _HELD_AS:
+        return _HELD_AS[name]
+    item = element_type(name)
+    if item is not None:
+        return f"{held_as(item)}[]"
+    return duckdb_type(held(types_by_name()[name].oid), None)
+
+
+def element_type(name: str) -> str | None:
+    """The type of an array's elements, None for what is no array."""
+    if name == INT2_FROM_0:
+        return "int2"
+    item = types_by_name()[name].element
+    return types()[item].name if item else None
 
 
 def from_zero(node: Node) -> bool:
@@ -80,7 +145,7 @@ def lowered(item: _T) -> _T:
         parts: Any = tuple(lowered(each) for each in item)
         return parts  # type: ignore[no-any-return]
     if isinstance(item, OutputColumn):
-        typmod = _LSN_TYPMOD if item.type == LSN else item.typmod
+        typmod = _LSN_TYPMOD if item.type == PG_LSN else item.typmod
         return replace(item, type=held(item.type), typmod=typmod)
     if isinstance(item, Node):
         return _node(item)  # type: ignore[no-any-return]
@@ -113,13 +178,13 @@ def _node(node: Node) -> Any:
         case CoerceViaIO(argument=argument):
             return _through_text(node, argument)
         case Coercion(argument=Const(text=text)) if node.type in REG_TYPES and text is not None:
-            return replace(_below(node), type=_INT8)
-        case FuncExpr(arguments=(argument,)) if node.type == _CHAR and argument.type in _STRINGS:
+            return replace(_below(node), type=INT8)
+        case FuncExpr(arguments=(argument,)) if node.type == CHAR and argument.type in _STRINGS:
             return FuncExpr(TEXT, 0, "left", (lowered(argument), Const(INT4, "1")))
         case FuncExpr(arguments=(argument,)) if (
             node.type in REG_TYPES and argument.type in _STRINGS and node.name == _name(node.type)
         ):
-            return _call(f"{node.name}in", _INT8, lowered(argument))
+            return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
             zero = " from 0" if from_zero(array) else ""
             # generate_subscripts keeps that it returns a set
@@ -129,13 +194,15 @@ def _node(node: Node) -> Any:
             below = _below(node)
             index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
             return replace(below, type=held(node.type), index=index)
-        case FuncExpr(name="oid", arguments=(argument,)) if argument.type == _INT8:
-            return _call("oid_of_int8", _INT8, lowered(argument))
+        case FuncExpr(name="oid", arguments=(argument,)) if argument.type == INT8:
+            return _call("oid_of_int8", INT8, lowered(argument))
         case RelabelType(argument=argument) if node.type in _OIDS and argument.type == INT4:
-            return _call("oid_of_int4", _INT8, lowered(argument))
+            return _call("oid_of_int4", INT8, lowered(argument))
         case RelabelType(argument=argument) if node.type == INT4 and argument.type in _OIDS:
             return _call("signed_oid", INT4, lowered(argument))
-        case FuncExpr(type=2249) | TableScan():
+        case TableScan():
+            return _below(node)
+        case FuncExpr() if node.type == RECORD:
             return _below(node)
     return replace(_below(node), type=held(node.type))
 
@@ -145,10 +212,10 @@ def _constant(node: Const) -> Node:
     if node.text is None:
         return replace(node, type=type_, typmod=-1)
     if node.type in REG_TYPES:
-        return _call(f"{_name(node.type)}in", _INT8, Const(TEXT, node.text))
-    if node.type == LSN:
+        return _call(f"{_name(node.type)}in", INT8, Const(TEXT, node.text))
+    if node.type == PG_LSN:
         high, low = (int(half, 16) for half in node.text.split("/"))
-        return Const(_NUMERIC, str(high << 32 | low))
+        return Const(NUMERIC, str(high << 32 | low))
     if node.type in _VECTORS:
         return Const(type_, join_array(list(node.text.split())))
     return replace(node, type=type_)
@@ -175,6 +242,3 @@ def _name(oid: int) -> str:
 
 def _call(name: str, type_: int, argument: Node) -> Node:
     return FuncExpr(type_, 0, name, (argument,))
-
-
-__all__ = ["LSN", "SessionValue", "from_zero", "held", "lowered"]

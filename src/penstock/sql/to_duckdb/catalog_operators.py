@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from penstock.pgtypes.pg_type import BOOL, BPCHAR, INTEGERS
 from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
-    BOOL,
-    BPCHAR,
-    INTEGERS,
     STRINGS,
     Value,
     duckdb_type,

@@ -11,11 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    BPCHAR,
+    INT4,
+    INT8,
+    INTEGERS,
+    NAME,
+    NUMERIC,
+    RECORD,
+    TEXT,
+    TIMESTAMPTZ,
+)
+from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, CatalogFunction, TableFunction
-from penstock.sql.to_duckdb.catalog_lowering import lowered
+from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
 from penstock.sql.to_duckdb.catalog_operators import operation
 from penstock.sql.to_duckdb.catalog_templates import (
     THROUGH_TEXT,
@@ -25,21 +38,11 @@ from penstock.sql.to_duckdb.catalog_templates import (
     template,
     texts,
 )
-from penstock.sql.to_duckdb.catalog_types import catalog_type
 from penstock.sql.to_duckdb.duckdb_functions import output_text
 from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import (
-    BOOL,
-    BPCHAR,
-    INT4,
-    INT8,
-    INTEGERS,
-    NAME,
-    NUMERIC,
     STRINGS,
-    TEXT,
-    TIMESTAMPTZ,
     Value,
     array,
     duckdb_type,
@@ -76,7 +79,6 @@ from penstock.sql.typed.query_nodes import (
 )
 from penstock.sql.typed.set_returning import SERIES
 
-_RECORD: Final = 2249
 _LSN: Final = (20, 0)
 _LONGEST_SERIES: Final = 1_000_000
 SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
@@ -146,7 +148,7 @@ class CatalogCompiler(QueryCompiler):
             case FuncExpr(name="bpchar", type=1042, arguments=(argument,)) if (
                 node.typmod >= 0 and argument.type == node.type
             ):
-                length = Value(str(node.typmod - 4), INT4)
+                length = Value(str(length_of(node.typmod)), INT4)
                 return replace(
                     self.python("bpchar_ti", [self.value(argument), length]), type=BPCHAR
                 )
@@ -182,7 +184,7 @@ class CatalogCompiler(QueryCompiler):
                 f"list_transform(generate_series(1, len({list_.sql})), lambda i: "
                 f"{{'x': {list_.sql}[i], 'n': CAST(i AS INTEGER)}})"
             )
-            return Value(f"unnest({rows})", _RECORD)
+            return Value(f"unnest({rows})", RECORD)
         if node.name in self._functions:
             known = self.python(node.name, values)
             if node.type in THROUGH_TEXT and self._functions[node.name].returns == "text":
@@ -225,7 +227,7 @@ class CatalogCompiler(QueryCompiler):
         function = self._functions[name]
         self.called.add(name)
         cells = [
-            f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else catalog_type(kind).held})"
+            f"CAST({value.sql} AS {'VARCHAR' if kind == ANY else held_as(kind)})"
             for kind, value in zip(function.arguments, values, strict=False)
         ]
         cells += ["NULL"] * (len(function.arguments) - len(cells))
@@ -255,7 +257,7 @@ class CatalogCompiler(QueryCompiler):
                 return function.query.format(values[0].sql)
             return function.query.format(f"[{', '.join(value.sql for value in values)}]")
         cells = [
-            f"CAST({value.sql} AS {catalog_type(kind).held})"
+            f"CAST({value.sql} AS {held_as(kind)})"
             for kind, value in zip(function.arguments, values, strict=False)
         ]
         return function.query.format(*cells, *["NULL"] * (len(function.arguments) - len(cells)))

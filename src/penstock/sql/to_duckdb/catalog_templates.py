@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidParameterValue
-from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.duckdb_patterns import regular_replacement
-from penstock.sql.to_duckdb.duckdb_predicate import stripped
-from penstock.sql.to_duckdb.duckdb_values import (
+from penstock.pgtypes.pg_type import (
     BOOL,
     DATE,
     FLOATS,
     INTEGERS,
     NUMERIC,
-    STRINGS,
     TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
+)
+from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_patterns import regular_replacement
+from penstock.sql.to_duckdb.duckdb_predicate import stripped
+from penstock.sql.to_duckdb.duckdb_values import (
+    STRINGS,
     Value,
     refused,
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.pgtypes.pg_type import INT2, INT4, INT8
 from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType
 
-_BITS: Final = {21: 16, 23: 32, 20: 64}
+_BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
 
 def _divide(left: int, right: int) -> int:

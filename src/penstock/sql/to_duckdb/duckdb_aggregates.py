@@ -9,18 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.pgtypes.pg_type import BOOL, FLOAT8, INT2, INT4, INT8, NUMERIC, TEXT
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN
 from penstock.sql.to_duckdb.duckdb_values import (
-    BOOL,
-    FLOAT8,
-    INT2,
-    INT4,
-    INT8,
     MAX_PRECISION,
-    NUMERIC,
-    TEXT,
     Value,
     comparable,
     duckdb_type,

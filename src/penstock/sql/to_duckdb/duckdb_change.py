@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.pgtypes.numeric import precision_and_scale
+from penstock.pgtypes.pg_type import NUMERIC
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.object_names import RangeVar
 from penstock.sql.to_duckdb.duckdb_query import (
@@ -19,7 +20,11 @@ from penstock.sql.to_duckdb.duckdb_query import (
     TableInput,
     compile_query,
 )
-from penstock.sql.to_duckdb.duckdb_values import NUMERIC, Value, as_text, duckdb_type
+from penstock.sql.to_duckdb.duckdb_values import (
+    Value,
+    as_text,
+    duckdb_type,
+)
 from penstock.sql.typed.change_analysis import ChangePlan, InsertPlan
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.generated_column import analyze_generation

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
-from penstock.sql.builtin.type_cache import is_enum, types
-from penstock.sql.text.quoting import quote_literal, type_name
-from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
-from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
-from penstock.sql.to_duckdb.duckdb_values import (
+from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
     BYTEA,
@@ -24,14 +21,21 @@ from penstock.sql.to_duckdb.duckdb_values import (
     FLOATS,
     INT4,
     INTEGERS,
-    MAX_PRECISION,
     NAME,
     NUMERIC,
-    STRINGS,
     TEXT,
     TIMESTAMP,
     UUID,
     VARCHAR,
+)
+from penstock.pgtypes.type_names import length_of, numeric_modifiers
+from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_operators import as_decimal, integer_arithmetic
+from penstock.sql.to_duckdb.duckdb_patterns import ascii_lower, ascii_upper
+from penstock.sql.to_duckdb.duckdb_values import (
+    MAX_PRECISION,
+    STRINGS,
     Value,
     duckdb_type,
     refused,
@@ -262,12 +266,12 @@ def _of_float(value: Value, target: int) -> Value:
 def _length(value: Value, typmod: int) -> Value:
     """Length coercions, all explicit here: strings are cut, numerics rounded or refused."""
     if value.type == VARCHAR:
-        return Value(f"left({value.sql}, {typmod - 4})", VARCHAR, None, value.fails)
-    if value.type == BPCHAR and typmod - 4 <= _LONGEST_MADE:
-        return Value(f"rpad({value.sql}, {typmod - 4}, ' ')", BPCHAR, None, value.fails)
+        return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR, None, value.fails)
+    if value.type == BPCHAR and length_of(typmod) <= _LONGEST_MADE:
+        return Value(f"rpad({value.sql}, {length_of(typmod)}, ' ')", BPCHAR, None, value.fails)
     shape = precision_and_scale(typmod)
-    packed = typmod - 4
-    ordinary = 0 <= (packed & 0x7FF) <= (packed >> 16 & 0xFFFF)
+    modifiers = numeric_modifiers(typmod)
+    ordinary = modifiers is not None and 0 <= modifiers[1] <= modifiers[0]
     if value.type == NUMERIC and value.shape is not None and shape is not None and ordinary:
         sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
         return Value(sql, NUMERIC, shape, True)
@@ -296,8 +300,8 @@ def output_text(value: Value, target: int) -> Value:
 
 def _label(value: Value, target: int) -> Value:
     """enum_in"""
-    labels = ", ".join(map(quote_literal, types()[target].labels)) or "NULL"
-    message = quote_literal(f'invalid input value for enum {type_name(target)}: "')
+    labels = ", ".join(map(simple_quote_literal, types()[target].labels)) or "NULL"
+    message = simple_quote_literal(f'invalid input value for enum {type_name(target)}: "')
     refusal = f"CAST(error({message} || {value.sql} || '\"') AS VARCHAR)"
     known = f"{value.sql} IS NULL OR {value.sql} IN ({labels})"
     return Value(f"CASE WHEN {known} THEN {value.sql} ELSE {refusal} END", target, None, True)
@@ -305,7 +309,7 @@ def _label(value: Value, target: int) -> Value:
 
 def fitted(value: Value, typmod: int) -> Value:
     """A string that is assigned: blanks are cut, anything else that is too long is 22001."""
-    most = typmod - 4
+    most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"
     refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from penstock.pgtypes.pg_type import INT4, NUMERIC
 from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, strict, stripped
-from penstock.sql.to_duckdb.duckdb_values import INT4, NUMERIC, Value, as_text
+from penstock.sql.to_duckdb.duckdb_values import (
+    Value,
+    as_text,
+)
 from penstock.sql.to_duckdb.numeric_functions import DIVISION, MAX_SCALE, ROUND
 from penstock.sql.typed.primnodes import Const, FuncExpr, OpExpr
 

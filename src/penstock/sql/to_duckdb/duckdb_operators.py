@@ -9,23 +9,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.sql.builtin.type_cache import is_enum
-from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.duckdb_patterns import like, regular_expression
-from penstock.sql.to_duckdb.duckdb_values import (
+from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
     BYTEA,
     DATE,
-    DUCKDB,
     FLOATS,
     INT8,
     INTEGERS,
-    MAX_PRECISION,
     NAME,
     NUMERIC,
-    STRINGS,
     TIMESTAMP,
+    TIMESTAMPTZ,
+    UUID,
+)
+from penstock.sql.builtin.type_cache import is_enum
+from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.duckdb_patterns import like, regular_expression
+from penstock.sql.to_duckdb.duckdb_values import (
+    DUCKDB,
+    MAX_PRECISION,
+    STRINGS,
     Shape,
     Value,
     comparable,
@@ -242,5 +246,18 @@ def as_decimal(value: Value) -> Value:
     return Value(f"CAST({value.sql} AS DECIMAL({shape[0]},0))", NUMERIC, shape, value.fails)
 
 
-PLAIN: Final = INTEGERS | FLOATS | _TEXTS | {DATE, TIMESTAMP, 1184, 2950, BYTEA, NAME, BOOL}
+PLAIN: Final = (
+    INTEGERS
+    | FLOATS
+    | _TEXTS
+    | {
+        DATE,
+        TIMESTAMP,
+        TIMESTAMPTZ,
+        UUID,
+        BYTEA,
+        NAME,
+        BOOL,
+    }
+)
 """Types that DuckDB compares as they are."""

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.pgtypes.pg_type import BPCHAR, NUMERIC
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN
-from penstock.sql.to_duckdb.duckdb_values import BPCHAR, NUMERIC, Value, comparable, refused
+from penstock.sql.to_duckdb.duckdb_values import (
+    Value,
+    comparable,
+    refused,
+)
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.query_nodes import SortKey
 

@@ -11,7 +11,7 @@ import re
 import string
 from typing import Final
 
-from penstock.sql.text.quoting import quote_literal
+from penstock.identifiers import simple_quote_literal
 from penstock.sql.to_duckdb.duckdb_values import refused
 from penstock.sqlstate import InvalidEscapeCharacter, InvalidEscapeSequence
 
@@ -46,7 +46,7 @@ def like(sql: str, pattern: str, insensitive: bool) -> str:
         raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
     if insensitive:
         sql, pattern = ascii_lower(sql), pattern.translate(_LOWER)
-    return f"({sql} LIKE {quote_literal(pattern)} ESCAPE '\\')"
+    return f"({sql} LIKE {simple_quote_literal(pattern)} ESCAPE '\\')"
 
 
 def like_escape(pattern: str, escape: str) -> str:
@@ -79,7 +79,7 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
     common_pattern(pattern)
     if insensitive:
         sql, pattern = ascii_lower(sql), _lower_pattern(pattern)
-    return f"regexp_matches({sql}, {quote_literal(pattern)}, 's')"
+    return f"regexp_matches({sql}, {simple_quote_literal(pattern)}, 's')"
 
 
 def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
@@ -90,7 +90,8 @@ def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
         raise _refused(pattern)
     made = by.replace("\\&", "\\0")
     options = "gs" if "g" in flags else "s"
-    return f"regexp_replace({sql}, {quote_literal(pattern)}, {quote_literal(made)}, '{options}')"
+    arguments = f"{simple_quote_literal(pattern)}, {simple_quote_literal(made)}"
+    return f"regexp_replace({sql}, {arguments}, '{options}')"
 
 
 def _lower_pattern(pattern: str) -> str:
@@ -126,4 +127,4 @@ def common_pattern(pattern: str) -> str:
 
 
 def _refused(pattern: str) -> Exception:
-    return refused(f"the regular expression {quote_literal(pattern)}")
+    return refused(f"the regular expression {simple_quote_literal(pattern)}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import singledispatchmethod
 from typing import Final
 
+from penstock.pgtypes.pg_type import BOOL, BPCHAR, FLOATS, INTEGERS, NUMERIC, TEXT, VARCHAR
 from penstock.sql.builtin import functions
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.text.array_literals import split_array
@@ -20,13 +21,6 @@ from penstock.sql.to_duckdb.duckdb_functions import cast, function
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN, binary, compare, prefix
 from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
-    BOOL,
-    BPCHAR,
-    FLOATS,
-    INTEGERS,
-    NUMERIC,
-    TEXT,
-    VARCHAR,
     Value,
     aligned,
     array,

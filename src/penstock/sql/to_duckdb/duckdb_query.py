@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, VARCHAR
 from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
@@ -22,9 +23,6 @@ from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS
 from penstock.sql.to_duckdb.duckdb_order import order_by
 from penstock.sql.to_duckdb.duckdb_predicate import has_null
 from penstock.sql.to_duckdb.duckdb_values import (
-    BPCHAR,
-    NUMERIC,
-    VARCHAR,
     Value,
     aligned,
     column,

@@ -13,26 +13,31 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.identifiers import quoted
+from penstock.identifiers import quoted, simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    BPCHAR,
+    BYTEA,
+    DATE,
+    FLOAT4,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    NAME,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UUID,
+    VARCHAR,
+)
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.array_literals import split_array
-from penstock.sql.text.quoting import quote_literal, type_name
+from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element
 
-BOOL, BYTEA, NAME, INT8, INT2, INT4, TEXT = 16, 17, 19, 20, 21, 23, 25
-FLOAT4, FLOAT8, BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ = (
-    700,
-    701,
-    1042,
-    1043,
-    1082,
-    1114,
-    1184,
-)
-NUMERIC, UUID = 1700, 2950
-INTEGERS: Final = frozenset({INT2, INT4, INT8})
-FLOATS: Final = frozenset({FLOAT4, FLOAT8})
 STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
 MAX_PRECISION: Final = 38
 _DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
@@ -145,16 +150,15 @@ def _numeric_constant(text: str | None) -> Value:
 
 
 def _literal(text: str, oid: int) -> str:
-    match oid:
-        case 16:
-            return "true" if text == "t" else "false"
-        case 17:
-            return f"from_hex('{text[2:]}')"
-        case 1082 | 1114 | 1184:
-            return quote_literal(duckdb_date(text, oid))
+    if oid == BOOL:
+        return "true" if text == "t" else "false"
+    if oid == BYTEA:
+        return f"from_hex('{text[2:]}')"
+    if oid in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        return simple_quote_literal(duckdb_date(text, oid))
     if "\0" in text:
         raise refused("a zero byte")
-    return quote_literal(text)
+    return simple_quote_literal(text)
 
 
 def duckdb_date(text: str, oid: int) -> str:
@@ -228,8 +232,8 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
 
 def _position(value: Value) -> str:
     """enum_cmp: where a label stands in its type; NULL for what is no label."""
-    labels = types()[value.type].labels
-    whens = "".join(f" WHEN {quote_literal(label)} THEN {n}" for n, label in enumerate(labels, 1))
+    labels = map(simple_quote_literal, types()[value.type].labels)
+    whens = "".join(f" WHEN {label} THEN {n}" for n, label in enumerate(labels, 1))
     return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.identifiers import quote_literal
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
@@ -170,11 +171,6 @@ def string_to_array(
     return [None if null is not None and item == null else item for item in items]
 
 
-def _quote_literal(text: str) -> str:
-    quoted = "'" + text.replace("'", "''").replace("\\", "\\\\") + "'"
-    return f"E{quoted}" if "\\" in text else quoted
-
-
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
@@ -209,7 +205,7 @@ _ALL: Final = (
     _of("rpad", "ti", _rpad, _pad_size),
     _of("rpad", "tit", _rpad, _pad_size),
     _of("replace", "ttt", _replace, _replace_size),
-    _of("quote_literal", "t", _quote_literal, lambda text: 2 * _bytes(text)),
+    _of("quote_literal", "t", quote_literal, lambda text: 2 * _bytes(text)),
     _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
     _of("common_pattern", "t", common_pattern, _plain_size),
     # Without a pg_proc row of these arguments: what the compiler calls.

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from penstock.pgtypes.pg_type import ANY, UNKNOWN
 from penstock.sql.builtin import Function, Operator, functions_by_name, operators
 from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.coercion import ANY, can_coerce, category, is_preferred
-from penstock.sql.typed.primnodes import UNKNOWN
+from penstock.sql.typed.coercion import (
+    can_coerce,
+    category,
+    is_preferred,
+)
 from penstock.sqlstate import AmbiguousFunction, UndefinedFunction
 
 _CASTS_HINT: Final = "You might need to add explicit type casts."

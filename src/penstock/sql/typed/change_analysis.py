@@ -15,6 +15,7 @@ from penstock.errors import (
     SqlSyntaxError,
     UndefinedObject,
 )
+from penstock.pgtypes.pg_type import UNKNOWN
 from penstock.sql.grammar.expressions import AConst, ConstKind, Default, Expression, ParamRef
 from penstock.sql.grammar.parsenodes import (
     Alias,
@@ -36,7 +37,11 @@ from penstock.sql.typed.generated_column import (
     with_generated_rows,
     with_generated_settings,
 )
-from penstock.sql.typed.primnodes import UNKNOWN, Const, Form, Node
+from penstock.sql.typed.primnodes import (
+    Const,
+    Form,
+    Node,
+)
 from penstock.sql.typed.query_expression import QueryExpressions
 from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
 from penstock.sql.typed.scope import NamedRelation, ParseNamespace, Scope

@@ -11,14 +11,26 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
+from penstock.pgtypes.pg_type import (
+    ANY,
+    ANYARRAY,
+    ANYCOMPATIBLE,
+    ANYCOMPATIBLEARRAY,
+    ANYCOMPATIBLENONARRAY,
+    ANYELEMENT,
+    ANYENUM,
+    ANYNONARRAY,
+    BOOL,
+    INT2VECTOR,
+    OIDVECTOR,
+    TEXT,
+    UNKNOWN,
+)
 from penstock.sql.builtin import casts, functions
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.literals import read_literal
 from penstock.sql.typed.primnodes import (
-    BOOL,
-    TEXT,
-    UNKNOWN,
     ArrayCoerceExpr,
     CoerceViaIO,
     CollateExpr,
@@ -32,23 +44,21 @@ from penstock.sql.typed.primnodes import (
 )
 from penstock.sqlstate import AmbiguousParameter, CannotCoerce, DatatypeMismatch
 
-ANY: Final = 2276
-ANYARRAY: Final = 2277
-ANYELEMENT: Final = 2283
-ANYNONARRAY: Final = 2776
-ANYENUM: Final = 3500
-ANYCOMPATIBLE: Final = 5077
-ANYCOMPATIBLEARRAY: Final = 5078
-ANYCOMPATIBLENONARRAY: Final = 5079
 _ARRAY_POLYMORPHIC: Final = frozenset({ANYARRAY, ANYCOMPATIBLEARRAY})
 _SCALAR_POLYMORPHIC: Final = frozenset(
-    {ANYELEMENT, ANYNONARRAY, ANYENUM, ANYCOMPATIBLE, ANYCOMPATIBLENONARRAY}
+    {
+        ANYELEMENT,
+        ANYNONARRAY,
+        ANYENUM,
+        ANYCOMPATIBLE,
+        ANYCOMPATIBLENONARRAY,
+    }
 )
 POLYMORPHIC: Final = _ARRAY_POLYMORPHIC | _SCALAR_POLYMORPHIC
 _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
 _COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
 _CONTEXTS: Final = "iae"
-_VECTORS: Final = frozenset({22, 30})
+_VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
 """int2vector and oidvector, which no array becomes."""
 
 
@@ -84,20 +94,6 @@ def is_preferred(category_: str, oid: int) -> bool:
     """IsPreferredType."""
     type_ = types().get(oid)
     return bool(type_ and type_.preferred and type_.category == category_)
-
-
-def binary_coercible(source: int, target: int) -> bool:
-    """IsBinaryCoercible."""
-    if source == target or target in (ANY, ANYELEMENT, ANYCOMPATIBLE):
-        return True
-    if target in _ARRAY_POLYMORPHIC:
-        return bool(element(source))
-    if target in _NONARRAY:
-        return not element(source)
-    if target == ANYENUM:
-        return is_enum(source)
-    cast = casts().get((source, target))
-    return bool(cast and cast.method == "b" and cast.context == "i")
 
 
 def pathway(target: int, source: int, context: str) -> tuple[Path, int]:

@@ -9,11 +9,28 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    BPCHAR,
+    DATE,
+    FLOAT4,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    NUMERIC,
+    OID,
+    REG_TYPES,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UNKNOWN,
+    VARCHAR,
+)
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.grammar.default_grammar import BOOLEANS, NOW, default_text
 from penstock.sql.text.array_literals import join_array, split_array
@@ -21,10 +38,8 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element, to_target
 from penstock.sql.typed.expression_analysis import number
 from penstock.sql.typed.fitting import fitted, rounded
-from penstock.sql.typed.json_literals import read_json, read_jsonb
-from penstock.sql.typed.literals import REG_TYPES, canonical
+from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.primnodes import (
-    UNKNOWN,
     ArrayCoerceExpr,
     CoerceViaIO,
     Const,
@@ -36,15 +51,10 @@ from penstock.sql.typed.primnodes import (
 from penstock.sqlstate import NumericValueOutOfRange
 
 _DATATYPE_MISMATCH: Final = "42804"
-_BOOL, _INT8, _INT2, _INT4, _TEXT, _OID = 16, 20, 21, 23, 25, 26
-_FLOAT4, _FLOAT8, _BPCHAR, _VARCHAR = 700, 701, 1042, 1043
-_DATE, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1082, 1114, 1184, 1700
-_STRINGS: Final = frozenset({_TEXT, _BPCHAR, _VARCHAR})
-_BITS: Final = {_INT2: 16, _INT4: 32, _INT8: 64}
+_STRINGS: Final = frozenset({TEXT, BPCHAR, VARCHAR})
+_BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 _OIDS: Final = 1 << 32
 _WORDS: Final = {"t": "true", "f": "false"}
-_READERS: Final[dict[int, Callable[[str], str]]] = {114: read_json, 3802: read_jsonb}
-"""Types whose constants no expression has, but a default may be."""
 
 
 def check_default(column: str, default: str, type_oid: int, typmod: int) -> None:
@@ -68,9 +78,6 @@ def coerced_default(
 def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime | None) -> Node:
     """The default with its coercions."""
     given = _constant(default, now)
-    reader = _READERS.get(type_oid)
-    if reader is not None and given.type == UNKNOWN:
-        return Const(type_oid, reader(given.text or ""))
     if type_oid in REG_TYPES:
         raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
     found = to_target(given, type_oid, typmod, "a", Form.IMPLICIT)
@@ -90,9 +97,9 @@ def _constant(default: str, now: datetime | None) -> Const:
     if default.startswith("'"):
         return Const(UNKNOWN, text)
     if default == NOW:
-        return Const(_TIMESTAMPTZ, text)
+        return Const(TIMESTAMPTZ, text)
     if default in BOOLEANS:
-        return Const(_BOOL, text)
+        return Const(BOOL, text)
     return number(text.replace("_", ""))
 
 
@@ -108,7 +115,7 @@ def _value(node: Node) -> str | None:
             return node.text
         case RelabelType(type_oid, argument):
             text = _value(argument)
-            return text if type_oid != _OID or text is None else str(int(text) % _OIDS)
+            return text if type_oid != OID or text is None else str(int(text) % _OIDS)
         case CoerceViaIO(type_oid, argument):
             text = _value(argument)
             return None if text is None else canonical(text, type_oid)
@@ -139,11 +146,11 @@ def _converted(text: str, source: int, target: int) -> str:
         if not _in_range(whole, target):
             raise NumericValueOutOfRange(f"{type_name(target)} out of range")
         return whole
-    if target in (_NUMERIC, _FLOAT4, _FLOAT8):
+    if target in (NUMERIC, FLOAT4, FLOAT8):
         return canonical(text, target)
-    if source == _BOOL and target in _STRINGS:
+    if source == BOOL and target in _STRINGS:
         return _WORDS[text]
-    if source == _TIMESTAMPTZ and target in (_TIMESTAMP, _DATE):
+    if source == TIMESTAMPTZ and target in (TIMESTAMP, DATE):
         return canonical(text, target)
     raise FeatureNotSupported(
         f"a default of type {type_name(source)} is not supported for a column of type "

@@ -12,8 +12,10 @@ from functools import singledispatch
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.identifiers import simple_quote_literal
+from penstock.pgtypes.pg_type import BOOL, INT4, NUMERIC, UNKNOWN
 from penstock.sql.grammar.expressions import BoolOp
-from penstock.sql.text.quoting import quote_identifier, quote_literal, type_text
+from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.typed.primnodes import (
     ArrayExpr,
     BooleanTest,
@@ -36,7 +38,6 @@ from penstock.sql.typed.primnodes import (
     Var,
 )
 
-_BOOL, _INT4, _UNKNOWN, _NUMERIC = 16, 23, 705, 1700
 _INDENT: Final = "    "
 _BREAK: Final = "\0"
 """Where a line ends, as opposed to a line end in a string."""
@@ -77,15 +78,15 @@ def _const(node: Const) -> str:
 
 def _labelled(node: Const) -> str:
     text = node.text or ""
-    if node.type == _BOOL:
+    if node.type == BOOL:
         return "true" if text == "t" else "false"
-    if node.type == _INT4 and text[0] != "-":
+    if node.type == INT4 and text[0] != "-":
         return text
-    if node.type == _NUMERIC and text[0].isdigit() and ("." in text or "e" in text):
+    if node.type == NUMERIC and text[0].isdigit() and ("." in text or "e" in text):
         return text if node.typmod < 0 else f"{text}::{type_text(node.type, node.typmod)}"
-    if node.type == _UNKNOWN:
-        return quote_literal(text)
-    return f"{quote_literal(text)}::{type_text(node.type, node.typmod)}"
+    if node.type == UNKNOWN:
+        return simple_quote_literal(text)
+    return f"{simple_quote_literal(text)}::{type_text(node.type, node.typmod)}"
 
 
 def _bare(node: Const) -> str:
@@ -93,9 +94,9 @@ def _bare(node: Const) -> str:
     text = node.text
     if text is None:
         return "NULL"
-    plain = node.type in (_BOOL, _INT4, _NUMERIC)
+    plain = node.type in (BOOL, INT4, NUMERIC)
     labelled = _labelled(node)
-    return labelled if plain and not labelled.startswith("'") else quote_literal(text)
+    return labelled if plain and not labelled.startswith("'") else simple_quote_literal(text)
 
 
 @_text.register

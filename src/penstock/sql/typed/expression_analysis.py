@@ -17,6 +17,25 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.pgtypes.pg_type import (
+    BOOL,
+    CID,
+    DATE,
+    INT4,
+    INT8,
+    NAME,
+    NUMERIC,
+    OID,
+    TEXT,
+    TID,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    TIMETZ,
+    UNKNOWN,
+    XID,
+)
+from penstock.pgtypes.type_names import typmod_in
 from penstock.sql.builtin.type_cache import named_type, types
 from penstock.sql.grammar.expressions import (
     AArray,
@@ -55,10 +74,6 @@ from penstock.sql.typed.coercion import (
 from penstock.sql.typed.function_analysis import call
 from penstock.sql.typed.operator_analysis import make_operator, transform_operator
 from penstock.sql.typed.primnodes import (
-    BOOL,
-    INT4,
-    TEXT,
-    UNKNOWN,
     ArrayExpr,
     BooleanTest,
     BoolExpr,
@@ -76,7 +91,6 @@ from penstock.sql.typed.primnodes import (
     Var,
     typmod_of,
 )
-from penstock.sql.typed.typmods import typmod_in
 from penstock.sqlstate import (
     CannotCoerce,
     DatatypeMismatch,
@@ -86,26 +100,23 @@ from penstock.sqlstate import (
     UndefinedTable,
 )
 
-_INT8: Final = 20
-_NUMERIC: Final = 1700
-_NAME: Final = 19
 _VALUE_FUNCTIONS: Final = {
-    "current_date": 1082,
-    "current_time": 1266,
-    "current_timestamp": 1184,
-    "localtime": 1083,
-    "localtimestamp": 1114,
+    "current_date": DATE,
+    "current_time": TIMETZ,
+    "current_timestamp": TIMESTAMPTZ,
+    "localtime": TIME,
+    "localtimestamp": TIMESTAMP,
 }
 """Types of SQLValueFunctions; those that are not here are names."""
 _INT4_LIMIT: Final = 1 << 31
 _INT8_LIMIT: Final = 1 << 63
 SYSTEM_COLUMNS: Final = {
-    "ctid": 27,
-    "xmin": 28,
-    "cmin": 29,
-    "xmax": 28,
-    "cmax": 29,
-    "tableoid": 26,
+    "ctid": TID,
+    "xmin": XID,
+    "cmin": CID,
+    "xmax": XID,
+    "cmax": CID,
+    "tableoid": OID,
 }
 BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 """Collations that compare bytes, ``default`` being the node's own."""
@@ -293,7 +304,7 @@ class ExpressionAnalysis:
 
     @transform.register
     def _value_function(self, raw: SqlValueFunction) -> Node:
-        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, _NAME), raw.name, mutable=True)
+        return OtherNode(_VALUE_FUNCTIONS.get(raw.name, NAME), raw.name, mutable=True)
 
     @transform.register
     def _indirection(self, raw: Indirection) -> Node:
@@ -318,7 +329,7 @@ def find_type(name: TypeName) -> tuple[int, int]:
     if type_ is None:
         shown = ".".join(name.names) + ("[]" if name.array else "")
         raise UndefinedObject(f'type "{shown}" does not exist')
-    typmod = typmod_in(type_.oid, name.typmods)
+    typmod = typmod_in(type_.name, name.typmods)
     return (type_.array if name.array else type_.oid), typmod
 
 
@@ -330,8 +341,8 @@ def number(text: str) -> Const:
         if -_INT4_LIMIT <= value < _INT4_LIMIT:
             return Const(INT4, str(value))
         if -_INT8_LIMIT <= value < _INT8_LIMIT:
-            return Const(_INT8, str(value))
-        return Const(_NUMERIC, str(value))
-    numeric = coerce(Const(UNKNOWN, text), _NUMERIC, "i", Form.IMPLICIT)
+            return Const(INT8, str(value))
+        return Const(NUMERIC, str(value))
+    numeric = coerce(Const(UNKNOWN, text), NUMERIC, "i", Form.IMPLICIT)
     assert isinstance(numeric, Const)
     return numeric

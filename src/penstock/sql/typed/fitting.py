@@ -6,33 +6,29 @@ holds it, or PostgreSQL's error (22001, 22003).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS, parse_timestamp, print_timestamp
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.pgtypes.pg_type import BPCHAR, NUMERIC, TIMESTAMP, TIMESTAMPTZ, VARCHAR
+from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import NumericValueOutOfRange, StringDataRightTruncation
 
-_BPCHAR, _VARCHAR, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1042, 1043, 1114, 1184, 1700
-_HEADER: Final = 4
-"""VARHDRSZ, which modifiers of lengths and of numeric have added."""
 _MAX_DIGITS: Final = 140_000
 _MICROSECOND_DIGITS: Final = 6
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def fitted(text: str, type_oid: int, typmod: int) -> str:
     """Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers."""
-    match type_oid:
-        case 1042 | 1043:
-            return _string(text, type_oid, typmod - _HEADER)
-        case 1700:
-            return _numeric(text, typmod - _HEADER)
-        case 1114 | 1184:
-            return _timestamp(text, type_oid, typmod)
+    if type_oid in (BPCHAR, VARCHAR):
+        return _string(text, type_oid, length_of(typmod))
+    if type_oid == NUMERIC:
+        return _numeric(text, typmod)
+    if type_oid in (TIMESTAMP, TIMESTAMPTZ):
+        return _timestamp(text, type_oid, typmod)
     raise FeatureNotSupported(
         f"a default for a column of type {type_name(type_oid)} with a modifier is not supported"
     )
@@ -43,7 +39,7 @@ def _string(text: str, type_oid: int, length: int) -> str:
     if len(text) > length and text[length:].strip(" "):
         raise StringDataRightTruncation(f"value too long for type {type_name(type_oid)}({length})")
     text = text[:length]
-    return text.ljust(length) if type_oid == _BPCHAR else text
+    return text.ljust(length) if type_oid == BPCHAR else text
 
 
 def rounded(text: str, scale: int) -> str:
@@ -51,13 +47,15 @@ def rounded(text: str, scale: int) -> str:
     with localcontext() as context:
         context.prec = _MAX_DIGITS
         exact = Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-    return canonical(f"{exact:f}", _NUMERIC)
+    return canonical(f"{exact:f}", NUMERIC)
 
 
-def _numeric(text: str, packed: int) -> str:
+def _numeric(text: str, typmod: int) -> str:
     """apply_typmod"""
-    precision = packed >> 16 & 0xFFFF
-    scale = ((packed & 0x7FF) ^ 0x400) - 0x400
+    modifiers = numeric_modifiers(typmod)
+    if modifiers is None:
+        return text
+    precision, scale = modifiers
     if text == "NaN":
         return text
     shown = f"A field with precision {precision}, scale {scale}"
@@ -77,16 +75,12 @@ def _overflow(detail: str) -> PenstockError:
 
 
 def _timestamp(text: str, type_oid: int, digits: int) -> str:
-    """AdjustTimestampForTypmod; years that no Delta table holds stay as they are."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    """AdjustTimestampForTypmod"""
+    zone = type_oid == TIMESTAMPTZ
+    moment = parse_timestamp(text.encode(), zone)
+    if moment is None:  # infinity
         return text
     unit = 10 ** (_MICROSECOND_DIGITS - digits)
-    since = (moment.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+    since = moment - EPOCH_MICROSECONDS
     whole = (abs(since) + unit // 2) // unit * unit
-    try:
-        moment = _EPOCH + timedelta(microseconds=whole if since >= 0 else -whole)
-    except OverflowError:
-        return text
-    return canonical(moment.isoformat(sep=" "), type_oid)
+    return print_timestamp(EPOCH_MICROSECONDS + (whole if since >= 0 else -whole), zone)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.pgtypes.pg_type import BOOL, INT4, INT8, RECORD, UNKNOWN
 from penstock.sql.grammar.expressions import BoolOp, Expression, FuncCall, SqlValueFunction
 from penstock.sql.grammar.parsenodes import (
     Alias,
@@ -27,8 +28,6 @@ from penstock.sql.typed.coercion import select_common_type, to_common_type, to_t
 from penstock.sql.typed.generated_column import expanded
 from penstock.sql.typed.operator_analysis import make_operator
 from penstock.sql.typed.primnodes import (
-    BOOL,
-    UNKNOWN,
     BoolExpr,
     CoalesceExpr,
     Const,
@@ -36,7 +35,7 @@ from penstock.sql.typed.primnodes import (
     FuncExpr,
     Node,
 )
-from penstock.sql.typed.query_expression import FUNCTIONS_IN_FROM, RECORD, QueryExpressions
+from penstock.sql.typed.query_expression import FUNCTIONS_IN_FROM, QueryExpressions
 from penstock.sql.typed.query_nodes import (
     Cte,
     CteScan,
@@ -55,9 +54,7 @@ from penstock.sql.typed.set_returning import SERIES
 from penstock.sql.typed.statement import Relations
 from penstock.sqlstate import AmbiguousColumn, InvalidColumnReference, UndefinedColumn
 
-_INTEGERS: Final = frozenset({20, 23})
-_INT8_OID: Final = 20
-_INT8: Final = range(-(1 << 63), 1 << 63)
+_INT8_RANGE: Final = range(-(1 << 63), 1 << 63)
 
 
 class FromClause:
@@ -149,7 +146,7 @@ class FromClause:
         node = expressions.transform(raw.call)
         columns = known or (OutputColumn(raw.alias.name if raw.alias else name, node.type),)
         if raw.ordinality:
-            columns = (*columns, OutputColumn("ordinality", _INT8_OID))
+            columns = (*columns, OutputColumn("ordinality", INT8))
         scan = FunctionScan(self._relations.name(), columns, name, node, raw.ordinality)
         return scan, _named(scan, raw.alias, name, None)
 
@@ -256,7 +253,7 @@ def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
 
 def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
     """Type, start, stop and step where they are whole numbers and constant."""
-    if len(nodes) not in (2, 3) or any(node.type not in _INTEGERS for node in nodes):
+    if len(nodes) not in (2, 3) or any(node.type not in (INT4, INT8) for node in nodes):
         return None
     numbers = [number for node in nodes if (number := _number(node)) is not None]
     if len(numbers) < len(nodes):
@@ -264,9 +261,9 @@ def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
     start, stop, step = (*numbers, 1)[:3]
     if step == 0:
         raise InvalidParameterValue("step size cannot equal zero")
-    if stop + step not in _INT8:
+    if stop + step not in _INT8_RANGE:
         raise FeatureNotSupported(f"{SERIES} up to the end of bigint is not supported")
-    return max((node.type for node in nodes), key=lambda oid: oid == 20), start, stop, step
+    return max((node.type for node in nodes), key=lambda oid: oid == INT8), start, stop, step
 
 
 def _number(node: Node) -> int | None:

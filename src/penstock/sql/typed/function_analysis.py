@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, PenstockError, WrongObjectType
+from penstock.pgtypes.pg_type import UNKNOWN
 from penstock.sql.builtin import Function, functions, functions_by_name
 from penstock.sql.builtin.type_cache import named_type
 from penstock.sql.grammar.expressions import FuncCall
@@ -17,7 +18,12 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.candidates import find_function
 from penstock.sql.typed.coercion import Path, coerce, pathway
 from penstock.sql.typed.operator_analysis import coerced
-from penstock.sql.typed.primnodes import UNKNOWN, Const, Form, FuncExpr, Node
+from penstock.sql.typed.primnodes import (
+    Const,
+    Form,
+    FuncExpr,
+    Node,
+)
 from penstock.sqlstate import GroupingError, InvalidSchemaName, UndefinedFunction, WindowingError
 
 FUNCTION, AGGREGATE, WINDOW = "f", "a", "w"

@@ -7,42 +7,36 @@ for types whose values we do not read.
 
 from __future__ import annotations
 
-import math
 import re
-import struct
+import string
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+import pyarrow as pa
+
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.guc import parse_bool
 from penstock.identifiers import truncated
+from penstock.pgtypes import pg_type
 from penstock.sql.builtin import Type
 from penstock.sql.builtin.type_cache import ENUM, types
 from penstock.sql.text.array_literals import read_array
 from penstock.sql.text.datetime_literals import read_date, read_timestamp
-from penstock.sql.text.limits import MAX_DIGITS
+from penstock.sql.text.json_literals import read_json, read_jsonb
+from penstock.sql.text.number_literals import (
+    SPACE,
+    float_reader,
+    integer_reader,
+    invalid,
+    read_numeric,
+    unsigned_reader,
+)
 from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.primnodes import UNKNOWN, Const
-from penstock.sqlstate import InvalidTextRepresentation, NumericValueOutOfRange
+from penstock.sql.typed.primnodes import Const
+from penstock.sqlstate import InvalidTextRepresentation
 
-_SPACE: Final = " \t\n\r\f\v"
-_INTEGER: Final = re.compile(
-    r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",
-    re.ASCII,
-)
-_NUMERIC: Final = re.compile(
-    r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?",
-    re.ASCII,
-)
-_FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_MAX_SHIFT: Final = 16_000
-_SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}|[ \n\t\r])*")
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
-_TRUE: Final = ("true", "yes", "on", "1")
-_FALSE: Final = ("false", "no", "off", "0")
-REG_TYPES: Final = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
-"""regproc, regclass and the like: what a text names is found when it is run."""
-_SCIENTIFIC: Final = {"float4": (-5, 6), "float8": (-5, 15)}
 
 
 def read_literal(text: str | None, type_oid: int) -> Const:
@@ -73,123 +67,11 @@ def _enum(text: str, type_: Type) -> str:
     return text
 
 
-def _integer(bits: int, name: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        match = _INTEGER.fullmatch(text.strip(_SPACE))
-        if match is None:
-            raise invalid(name, text)
-        digits = match[2]
-        _check_length(digits)
-        value = int(digits, 0) if digits[1:2].isalpha() else int(digits)
-        value = -value if match[1] == "-" else value
-        if not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
-        return str(value)
-
-    return read
-
-
-def _numeric(text: str) -> str:
-    stripped = text.strip(_SPACE)
-    special = _special(stripped)
-    if special is not None:
-        return special
-    _check_length(stripped)
-    match = _INTEGER.fullmatch(stripped)
-    if match and match[2][1:2].isalpha():
-        value = int(match[2], 0)
-        return str(-value if match[1] == "-" else value)
-    if not _NUMERIC.fullmatch(stripped):
-        raise invalid("numeric", text)
-    mantissa, _, exponent = stripped.replace("_", "").lower().partition("e")
-    sign, digits = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa.lstrip("+"))
-    whole, _, fraction = digits.partition(".")
-    shift = int(exponent or 0)
-    if abs(shift) > _MAX_SHIFT:
-        raise NumericValueOutOfRange("value overflows numeric format")
-    scale = max(len(fraction) - shift, 0)
-    unscaled = (whole + fraction + "0" * max(shift - len(fraction), 0)).lstrip("0")
-    padded = unscaled.rjust(scale + 1, "0")
-    body = f"{padded[:-scale]}.{padded[-scale:]}" if scale else padded
-    return f"{sign if unscaled else ''}{body}"
-
-
-def _check_length(digits: str) -> None:
-    if len(digits) > MAX_DIGITS:
-        raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
-
-
-def _special(text: str) -> str | None:
-    lower = text.lower()
-    sign = lower[:1] if lower[:1] in ("+", "-") else ""
-    found = _SPECIAL.get(lower[len(sign) :])
-    if found is None or (found == "NaN" and sign):
-        return None
-    return f"-{found}" if sign == "-" else found
-
-
-def _float(name: str, format_: str) -> Callable[[str], str]:
-    sql_name = "double precision" if name == "float8" else "real"
-
-    def read(text: str) -> str:
-        stripped = text.strip(_SPACE)
-        special = _special(stripped)
-        if special is not None:
-            return special
-        if not _FLOAT.fullmatch(stripped):
-            raise invalid(sql_name, text)
-        exact = Decimal(stripped)
-        value = float(stripped)
-        try:
-            (value,) = struct.unpack(format_, struct.pack(format_, value))
-        except OverflowError:
-            value = math.inf
-        if math.isinf(value) or (value == 0 and exact != 0):
-            raise NumericValueOutOfRange(f'"{stripped}" is out of range for type {sql_name}')
-        return print_float(value, name)
-
-    return read
-
-
-def print_float(value: float, name: str) -> str:
-    """float4out and float8out with extra_float_digits 1 and more: the shortest that comes back."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if name == "float4":
-        digits = next(
-            text
-            for text in (f"{value:.{n}e}" for n in range(9))
-            if struct.unpack("f", struct.pack("f", float(text)))[0] == value
-        )
-    else:
-        shortest = Decimal(repr(value))
-        digits = f"{shortest.normalize():e}" if value else repr(value * 0.0)
-    sign = "-" if math.copysign(1.0, value) < 0 else ""
-    if value == 0:
-        return f"{sign}0"
-    number = Decimal(digits)
-    exponent = number.adjusted()
-    unscaled = "".join(map(str, number.as_tuple().digits)).rstrip("0")
-    low, high = _SCIENTIFIC[name]
-    if low < exponent < high:
-        return f"{sign}{abs(number):f}" if exponent < 0 else sign + _plain(unscaled, exponent)
-    point = f".{unscaled[1:]}" if len(unscaled) > 1 else ""
-    return f"{sign}{unscaled[0]}{point}e{'-' if exponent < 0 else '+'}{abs(exponent):02}"
-
-
-def _plain(unscaled: str, exponent: int) -> str:
-    whole = unscaled[: exponent + 1].ljust(exponent + 1, "0")
-    fraction = unscaled[exponent + 1 :]
-    return f"{whole}.{fraction}" if fraction else whole
-
-
 def _boolean(text: str) -> str:
-    word = text.strip(_SPACE).lower()
-    if word and (any(w.startswith(word) for w in _TRUE) or any(w.startswith(word) for w in _FALSE)):
-        if word == "o":
-            raise invalid("boolean", text)
-        return "t" if any(w.startswith(word) for w in _TRUE) else "f"
-    raise invalid("boolean", text)
+    value = parse_bool(text.strip(SPACE))
+    if value is None:
+        raise invalid("boolean", text)
+    return "t" if value else "f"
 
 
 def _uuid(text: str) -> str:
@@ -202,13 +84,7 @@ def _uuid(text: str) -> str:
 
 def _bytea(text: str) -> str:
     if text.startswith("\\x"):
-        digits = re.sub(r"[ \n\t\r]", "", text[2:])
-        wrong = re.search(r"[^0-9a-fA-F]", digits)
-        if wrong:
-            raise InvalidParameterValue(f'invalid hexadecimal digit: "{wrong[0]}"')
-        if len(digits) % 2:
-            raise InvalidParameterValue("invalid hexadecimal data: odd number of digits")
-        return "\\x" + digits.lower()
+        return "\\x" + _hex_digits(text[2:])
     if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*", text, re.DOTALL):
         raise InvalidTextRepresentation("invalid input syntax for type bytea")
     parts = re.findall(r"\\(\\|[0-7]{3})|([^\\]+)", text)
@@ -219,28 +95,31 @@ def _bytea(text: str) -> str:
     return "\\x" + data.hex()
 
 
+def _hex_digits(text: str) -> str:
+    """hex_decode_safe: blanks may stand between bytes, not within one."""
+    match = _HEX.match(text)
+    rest = text[match.end() :] if match else text
+    if len(rest) == 1 and rest in string.hexdigits:
+        raise InvalidParameterValue("invalid hexadecimal data: odd number of digits")
+    if rest:
+        wrong = rest[1] if rest[0] in string.hexdigits else rest[0]
+        raise InvalidParameterValue(f'invalid hexadecimal digit: "{wrong}"')
+    return re.sub(r"[ \n\t\r]", "", text).lower()
+
+
 def _same(text: str) -> str:
     return text
 
 
 def _char(text: str) -> str:
-    return text[:1]
-
-
-def _unsigned(bits: int, name: str) -> Callable[[str], str]:
-    """oidin, xidin: negative numbers are what they are as unsigned ones."""
-
-    def read(text: str) -> str:
-        stripped = text.strip(_SPACE)
-        if not re.fullmatch(r"[+-]?\d+", stripped, re.ASCII):
-            raise invalid(name, text)
-        _check_length(stripped)
-        value = int(stripped)
-        if not -(1 << bits - 1) <= value < 1 << bits:
-            raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
-        return str(value % (1 << bits))
-
-    return read
+    """charin and charout: one byte, those that are no ASCII as octal digits."""
+    if re.match(r"\\[0-3][0-7][0-7]\Z", text):
+        byte = int(text[1:], 8)
+    else:
+        byte = (text.encode() or b"\0")[0]
+    if byte > 127:
+        return f"\\{byte:03o}"
+    return chr(byte) if byte else ""
 
 
 def _lsn(text: str) -> str:
@@ -254,36 +133,32 @@ def _vector(item: int) -> Callable[[str], str]:
     return lambda text: " ".join(canonical(number, item) for number in text.split())
 
 
-def invalid(name: str, text: str) -> PenstockError:
-    """``invalid input syntax for type integer: "x"``; to be raised."""
-    return InvalidTextRepresentation(f'invalid input syntax for type {name}: "{text}"')
-
-
 _READERS: Final[dict[int, Callable[[str], str]]] = {
-    16: _boolean,
-    17: _bytea,
-    18: _char,
-    19: truncated,
-    20: _integer(64, "bigint"),
-    21: _integer(16, "smallint"),
-    23: _integer(32, "integer"),
-    22: _vector(21),
-    25: _same,
-    26: _unsigned(32, "oid"),
-    28: _unsigned(32, "xid"),
-    30: _vector(26),
-    114: _same,
-    700: _float("float4", "f"),
-    701: _float("float8", "d"),
-    1042: _same,
-    1043: _same,
-    1082: read_date,
-    1114: lambda text: read_timestamp(text, zone=False),
-    1184: lambda text: read_timestamp(text, zone=True),
-    1700: _numeric,
-    2950: _uuid,
-    3220: _lsn,
-    5069: _unsigned(64, "xid8"),
-    **dict.fromkeys(REG_TYPES, _same),
-    UNKNOWN: _same,
+    pg_type.BOOL: _boolean,
+    pg_type.BYTEA: _bytea,
+    pg_type.CHAR: _char,
+    pg_type.NAME: truncated,
+    pg_type.INT8: integer_reader(64, "bigint"),
+    pg_type.INT2: integer_reader(16, "smallint"),
+    pg_type.INT4: integer_reader(32, "integer"),
+    pg_type.INT2VECTOR: _vector(pg_type.INT2),
+    pg_type.TEXT: _same,
+    pg_type.OID: unsigned_reader(32, "oid"),
+    pg_type.XID: unsigned_reader(32, "xid"),
+    pg_type.OIDVECTOR: _vector(pg_type.OID),
+    pg_type.JSON: read_json,
+    pg_type.JSONB: read_jsonb,
+    pg_type.FLOAT4: float_reader("real", pa.float32()),
+    pg_type.FLOAT8: float_reader("double precision", pa.float64()),
+    pg_type.BPCHAR: _same,
+    pg_type.VARCHAR: _same,
+    pg_type.DATE: read_date,
+    pg_type.TIMESTAMP: lambda text: read_timestamp(text, zone=False),
+    pg_type.TIMESTAMPTZ: lambda text: read_timestamp(text, zone=True),
+    pg_type.NUMERIC: read_numeric,
+    pg_type.UUID: _uuid,
+    pg_type.PG_LSN: _lsn,
+    pg_type.XID8: unsigned_reader(64, "xid8"),
+    **dict.fromkeys(pg_type.REG_TYPES, _same),
+    pg_type.UNKNOWN: _same,
 }

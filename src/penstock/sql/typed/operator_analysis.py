@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.errors import WrongObjectType
+from penstock.pgtypes.pg_type import BOOL, UNKNOWN
 from penstock.sql.grammar.expressions import (
     AConst,
     AExpr,
@@ -31,8 +32,6 @@ from penstock.sql.typed.coercion import (
     to_common_type,
 )
 from penstock.sql.typed.primnodes import (
-    BOOL,
-    UNKNOWN,
     ArrayExpr,
     BoolExpr,
     DistinctExpr,

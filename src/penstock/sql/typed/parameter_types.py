@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.pgtypes.pg_type import TEXT
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.text.object_names import RangeVar
@@ -23,8 +23,6 @@ from penstock.sqlstate import UndefinedTable
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 """(schema or None, table) -> type oids by column, in the table's order; empty: not known."""
-
-TEXT: Final = 25
 
 
 def parameter_types(

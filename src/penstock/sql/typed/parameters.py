@@ -7,28 +7,20 @@ have is found by ``parameter_types``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from decimal import Decimal
+from contextlib import suppress
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported
+from penstock.identifiers import simple_quote_literal
+from penstock.pgtypes.pg_type import BPCHAR, INT8, NAME, TEXT, UNKNOWN, VARCHAR
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.grammar.libpg_query import ScanToken, Token, scan
-from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.limits import MAX_PARAMETERS
-from penstock.sql.text.quoting import quote_literal
-from penstock.sqlstate import InvalidTextRepresentation, UndefinedParameter
+from penstock.sql.typed.literals import canonical
+from penstock.sqlstate import UndefinedParameter
 
-_BOOL: Final = 16
-_NUMERIC: Final = 1700
-_INTEGERS: Final = (21, 23, 20)
-_CAST: Final = frozenset((700, 701, 1082, 1114, 1184))
-"""Types that are written as a cast of a string; those of strings and all others as strings."""
-_DECIMAL: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\Z", re.ASCII)
-_INTEGER: Final = re.compile(r"\s*[+-]?\d+\s*\Z", re.ASCII)
-_TRUE: Final = frozenset(("t", "true", "y", "yes", "on", "1"))
-_FALSE: Final = frozenset(("f", "false", "n", "no", "off", "0"))
+_STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN})
 _COUNTS: Final = frozenset(("limit", "offset", "first", "next"))
 """Words in front of a number of rows, which is a plain number."""
 _ALL_ROWS: Final = (1 << 31) - 1
@@ -43,7 +35,7 @@ def last_parameter(text: str) -> int:
 def with_values(text: str, values: Sequence[bytes | None], type_oids: Sequence[int]) -> str:
     """The statement with its parameters' values; those in text format and UTF-8.
 
-    Raises InvalidParameterValue (22P02).
+    Raises PostgreSQL's errors of input functions.
     """
     data = text.encode()
     out: list[bytes] = []
@@ -75,40 +67,16 @@ def _count(value: bytes | None, word: str) -> str:
     """A number of rows is a plain number; NULL is all rows, or none to skip."""
     if value is None:
         return "0" if word == "offset" else str(_ALL_ROWS)
-    text = value.decode()
-    if not _INTEGER.match(text):
-        raise _invalid(text, "bigint")
-    return str(int(text))
+    return canonical(value.decode(), INT8)
 
 
 def _constant(value: str | None, oid: int) -> str:
+    """A cast of the value's text, but a string for strings and for types that are read later."""
     known = types().get(oid)
     name = "text" if known is None else known.sql_name
     if value is None:
         return f"CAST(NULL AS {name})"
-    if known is not None and known.element and not known.is_vector:
-        items = [_constant(item, known.element) for item in split_array(value)]
-        return f"ARRAY[{', '.join(items)}]"
-    if oid in _INTEGERS:
-        if not _INTEGER.match(value):
-            raise _invalid(value, name)
-        return f"CAST({int(value)} AS {name})"
-    if oid == _BOOL:
-        return _boolean(value)
-    if oid == _NUMERIC and _DECIMAL.match(value):
-        number_text = format(Decimal(value.strip()), "f")
-        return f"({number_text})" if number_text.startswith("-") else number_text
-    if oid in _CAST:
-        return f"CAST({quote_literal(value)} AS {name})"
-    return quote_literal(value)
-
-
-def _boolean(value: str) -> str:
-    word = value.strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise _invalid(value, "boolean")
-    return "TRUE" if word in _TRUE else "FALSE"
-
-
-def _invalid(value: str, name: str) -> PenstockError:
-    return InvalidTextRepresentation(f'invalid input syntax for type {name}: "{value}"')
+    if known is not None and oid not in _STRINGS:
+        with suppress(FeatureNotSupported):
+            return f"CAST({simple_quote_literal(canonical(value, oid))} AS {name})"
+    return simple_quote_literal(value)

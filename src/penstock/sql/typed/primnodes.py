@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Final
 
 from penstock.sql.grammar.expressions import BoolOp
-
-BOOL: Final = 16
-INT4: Final = 23
-TEXT: Final = 25
-UNKNOWN: Final = 705
 
 
 class Form(Enum):

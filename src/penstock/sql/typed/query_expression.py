@@ -15,6 +15,7 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.pgtypes.pg_type import BOOL, INT4, RECORD, UNKNOWN
 from penstock.sql.grammar.expressions import (
     ARow,
     ColumnRef,
@@ -44,9 +45,6 @@ from penstock.sql.typed.function_analysis import (
 from penstock.sql.typed.grouping import contains_subquery, relations_of
 from penstock.sql.typed.operator_analysis import make_operator
 from penstock.sql.typed.primnodes import (
-    BOOL,
-    INT4,
-    UNKNOWN,
     FieldSelect,
     Form,
     FuncExpr,
@@ -68,7 +66,6 @@ from penstock.sqlstate import (
 
 _OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
 """Functions of the session without arguments."""
-RECORD: Final = 2249
 FUNCTIONS_IN_FROM: Final = "functions in FROM"
 _SETS: Final = ("SELECT", FUNCTIONS_IN_FROM)
 """Clauses in which functions may return sets."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.pgtypes.pg_type import INT8, TEXT, UNKNOWN
 from penstock.sql.grammar.expressions import ColumnRef, Expression
 from penstock.sql.grammar.parsenodes import (
     CommonTableExpr,
@@ -25,7 +26,14 @@ from penstock.sql.typed.coercion import select_common_type, to_common_type, to_t
 from penstock.sql.typed.from_analysis import FromClause, renamed
 from penstock.sql.typed.grouping import check_grouping, contains_subquery
 from penstock.sql.typed.operator_analysis import contains_var
-from penstock.sql.typed.primnodes import TEXT, UNKNOWN, Const, Form, Node, Param, Var, typmod_of
+from penstock.sql.typed.primnodes import (
+    Const,
+    Form,
+    Node,
+    Param,
+    Var,
+    typmod_of,
+)
 from penstock.sql.typed.query_expression import QueryExpressions
 from penstock.sql.typed.query_nodes import (
     Cte,
@@ -58,7 +66,6 @@ from penstock.sqlstate import (
     TooManyColumns,
 )
 
-_INT8 = 20
 _INT8_LIMIT = 1 << 63
 MAX_COLUMNS = 1664
 """MaxTupleAttributeNumber"""
@@ -237,11 +244,11 @@ class SelectAnalysis:
         given = self._expressions(scope, word).transform(raw)
         if contains_var(given):
             raise InvalidColumnReference(f"argument of {word} must not contain variables")
-        node = to_target(given, _INT8, -1, "a", Form.IMPLICIT)
+        node = to_target(given, INT8, -1, "a", Form.IMPLICIT)
         while node is not None and not isinstance(node, Const):
             (node,) = getattr(node, "arguments", None) or (None,)  # int8(integer)
         if isinstance(given, Param):
-            return to_target(given, _INT8, -1, "a", Form.IMPLICIT)
+            return to_target(given, INT8, -1, "a", Form.IMPLICIT)
         if node is None:
             raise FeatureNotSupported(f"{word} is supported with a constant number only")
         if node.text is None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import itertools
 
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
+from penstock.pgtypes.pg_type import TEXT, UNKNOWN
 from penstock.sql.grammar.expressions import AConst, ColumnRef, ConstKind, Expression, SortBy
 from penstock.sql.typed.coercion import to_common_type
 from penstock.sql.typed.grouping import contains_subquery
-from penstock.sql.typed.primnodes import TEXT, UNKNOWN, Node
+from penstock.sql.typed.primnodes import (
+    Node,
+)
 from penstock.sql.typed.query_expression import QueryExpressions, sort_key
 from penstock.sql.typed.query_nodes import OutputColumn, SetOperationScan, SortKey
 from penstock.sql.typed.scope import Scope

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from penstock.sql.typed.literals import canonical
+from penstock.sql.text.number_literals import read_numeric
 from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
-_NUMERIC = 1700
 _SURROGATES = range(0xD800, 0xE000)
 
 
@@ -44,7 +43,7 @@ def _loaded(text: str) -> Any:
 def _printed(value: Any) -> str:
     match value:
         case _Number():
-            return canonical(value, _NUMERIC)
+            return read_numeric(value)
         case str():
             return _string(value)
         case list():

@@ -1,0 +1,187 @@
+r"""Types of any length: characters, json, bytea, and the text of every type without a family
+(varlena.c, varchar.c, name.c, json.c, jsonb.c).
+
+text, varchar(n), char(n) with its trailing blanks, name and json have the same bytes in text and in
+binary format. jsonb in binary is a version byte (1) and the text that its output function prints;
+both are kept as text, so that no number loses digits and no key is lost. bytea is ``\x`` and
+hexadecimal digits in text, or the old escape format: ``bytea_output`` may be ``escape`` for the
+publisher's database or role, and no subscriber sets it. All other types (enums, domains, ranges,
+composites, network, geometric, interval, time, xml, extensions ...) stay what their output function
+prints; their binary format cannot be read here.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.cells import Cells, window
+from penstock.errors import ValueNotRepresentable
+from penstock.pgtypes import pg_type
+from penstock.pgtypes.family import Family, shown, storage
+from penstock.pgtypes.gather import contiguous, strings, validity
+
+
+class TextFamily(Family):
+    """Bytes in the client encoding, which is always UTF8."""
+
+    def __init__(self, *oids: int) -> None:
+        self.name = pg_type.types()[oids[0]].sql_name if oids else "text"
+        self.oids = oids
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return pa.string()
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        return utf8_column(cells)
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        return utf8_column(cells)
+
+    def text_value(self, raw: bytes, typmod: int) -> str:
+        return utf8_value(raw)
+
+    def binary_value(self, raw: bytes, typmod: int) -> str:
+        return utf8_value(raw)
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        return storage(array).cast(pa.string())
+
+
+class OutputTextFamily(TextFamily):
+    """Every type that nobody else reads: the text of its output function."""
+
+    binary = False
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        raise self.malformed_binary()
+
+    def binary_value(self, raw: bytes, typmod: int) -> str:
+        raise self.malformed_binary()
+
+    def copy_expression(self, column_sql: str, typmod: int) -> str:
+        # A cast to text is not the output function: inet gains a netmask, a domain over char(n)
+        # loses blanks, one over boolean becomes "true". format() calls the output function;
+        # num_nulls() tells NULL from a composite value whose fields are all NULL.
+        return (
+            f"CASE WHEN pg_catalog.num_nulls({column_sql}) = 0"
+            f" THEN pg_catalog.format('%s', {column_sql}) END"
+        )
+
+
+def utf8_column(cells: Cells) -> pa.Array:
+    """Cells as strings. Raises ValueNotRepresentable (22021) where they are not UTF-8.
+
+    A database with encoding SQL_ASCII sends whatever it has, unconverted.
+    """
+    column = strings(cells, pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for index in range(len(cells)):
+            utf8_value(cells.raw(index) or b"")
+        raise
+    return column
+
+
+def utf8_value(raw: bytes) -> str:
+    """One string. Raises ValueNotRepresentable (22021) where it is not UTF-8."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueNotRepresentable(
+            f'invalid byte sequence for encoding "UTF8": "{shown(raw)}"',
+            hint="The publisher's database holds bytes that are not valid in its encoding.",
+            sqlstate="22021",
+        ) from None
+
+
+OUTPUT_TEXT = OutputTextFamily()
+
+
+_VERSION = 1
+
+
+class JsonbFamily(TextFamily):
+    """jsonb: text behind a version byte in binary."""
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        null = cells.null if cells.null is not None else np.zeros(len(cells), np.bool_)
+        if (~null & (cells.length < 1)).any():
+            raise self.malformed_binary()
+        if (cells.buffer[cells.start[~null]] != _VERSION).any():
+            raise self.malformed_binary()
+        return utf8_column(Cells(cells.buffer, cells.start + 1, cells.length - 1, cells.null))
+
+    def binary_value(self, raw: bytes, typmod: int) -> str:
+        if raw[:1] != bytes([_VERSION]):
+            raise self.malformed_binary()
+        return utf8_value(raw[1:])
+
+
+_NOT_HEX = 255
+_NIBBLE = np.full(256, _NOT_HEX, np.uint8)
+for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
+    _NIBBLE[np.frombuffer(_digits, np.uint8)] = np.arange(16)
+_ESCAPE = re.compile(rb"\\(?:\\|([0-3][0-7]{2}))")
+_ESCAPED = re.compile(rb"(?:[^\\]|\\\\|\\[0-3][0-7]{2})*", re.DOTALL)
+
+
+class ByteaFamily(Family):
+    """PostgreSQL's bytea."""
+
+    name = "bytea"
+    oids = (pg_type.BYTEA,)
+
+    def arrow(self, typmod: int) -> pa.DataType:
+        return pa.binary()
+
+    def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        if not _all_hex(cells):
+            raws = (cells.raw(index) for index in range(len(cells)))
+            values = [None if raw is None else self.text_value(raw, typmod) for raw in raws]
+            return pa.array(values, pa.binary())
+        digits, ends = contiguous(
+            Cells(cells.buffer, cells.start + 2, cells.length - 2, cells.null)
+        )
+        nibbles = _NIBBLE[digits]
+        if (np.diff(ends) % 2).any() or (nibbles == _NOT_HEX).any():
+            self.refuse_text(cells, typmod)
+        data = (nibbles[0::2] << 4) | nibbles[1::2]
+        buffers = [
+            validity(cells.null),
+            pa.py_buffer((ends // 2).astype(np.int32)),
+            pa.py_buffer(data),
+        ]
+        return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        return strings(cells, pa.binary())
+
+    def text_value(self, raw: bytes, typmod: int) -> bytes:
+        if raw.startswith(b"\\x"):
+            if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})*", raw[2:]):
+                raise self.malformed_text(raw)
+            return bytes.fromhex(raw[2:].decode("ascii"))
+        if not _ESCAPED.fullmatch(raw):
+            raise self.malformed_text(raw)
+        return _ESCAPE.sub(lambda m: bytes([int(m[1], 8)]) if m[1] else b"\\", raw)
+
+    def binary_value(self, raw: bytes, typmod: int) -> bytes:
+        return raw
+
+    def copy_column(self, array: pa.Array, typmod: int) -> pa.Array:
+        return array.cast(pa.binary())
+
+
+def _all_hex(cells: Cells) -> bool:
+    present: NDArray[np.intp] = cells.start
+    length = cells.length
+    if cells.null is not None:
+        present, length = present[~cells.null], length[~cells.null]
+    if (length < 2).any():
+        return False
+    return bool((window(cells.buffer, ">u2")[present] == 0x5C78).all())
