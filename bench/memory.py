@@ -34,10 +34,11 @@ from penstock.lakehouse.storage import make_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
+from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.compact import CompactOptions, compact
 from penstock.pipeline.publish_changes import Portion, publish_changes
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from servers import Server
 

@@ -51,6 +51,20 @@ class AttGenerated(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table, as pg_attribute and pg_attrdef have it. ``default``: a constant as SQL
+    writes it; ``generation``: the expression where the node generates it."""
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    generated: AttGenerated = AttGenerated.NOT
+    collation: str = "default"
+    default: str | None = None
+    generation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attribute:
     """One published column. ``key``: part of the replica identity (flag 1 in Relation messages)."""
 

@@ -8,24 +8,24 @@ import pytest
 import penstock.pgtypes as pgtypes
 from penstock.identifiers import quoted
 from penstock.pgtypes.text_output import text_cast
-from penstock.sql.grammar.copy_query import CopyTarget, Form, parse_copy_query
+from penstock.sql.grammar.copy_query import CopyForm, CopyTarget, parse_copy_query
 from penstock.sql.text.object_names import RangeVar
 
 
 @pytest.mark.parametrize(
     ("type_oid", "typmod", "form"),
     [
-        (23, -1, Form.VALUE),
-        (1700, 655366, Form.VALUE),
-        (1700, -1, Form.CAST),
-        (1007, -1, Form.CAST),
-        (869, -1, Form.OUTPUT),
-        (1186, -1, Form.OUTPUT),
-        (99999, -1, Form.OUTPUT),
+        (23, -1, CopyForm.VALUE),
+        (1700, 655366, CopyForm.VALUE),
+        (1700, -1, CopyForm.CAST),
+        (1007, -1, CopyForm.CAST),
+        (869, -1, CopyForm.OUTPUT),
+        (1186, -1, CopyForm.OUTPUT),
+        (99999, -1, CopyForm.OUTPUT),
     ],
     ids=["integer", "numeric(10,2)", "numeric", "array", "inet", "interval", "enum"],
 )
-def test_every_form_of_a_column(type_oid: int, typmod: int, form: Form) -> None:
+def test_every_form_of_a_column(type_oid: int, typmod: int, form: CopyForm) -> None:
     for name in ("a", "case", 'the "A", :: b', "ünï"):
         asked = pgtypes.find(type_oid).copy_expression(quoted(name), typmod)
         query = parse_copy_query(f'SELECT "id", {asked} FROM ONLY "s"."t" WHERE (id > 1)')

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.backend.hba import DEFAULT, Client, Method, method_for, parse_rules
 from penstock.errors import AuthenticationFailure, ConfigurationError
-from penstock.protocol.startup import Replication
+from penstock.protocol.startup import ReplicationMode
 
 
 def client(
@@ -15,7 +15,7 @@ def client(
     tls: bool = False,
     user: str = "u",
     database: str = "lake",
-    replication: Replication = Replication.NONE,
+    replication: ReplicationMode = ReplicationMode.NONE,
 ) -> Client:
     return Client(address, tls, user, database, replication)
 
@@ -51,9 +51,9 @@ def test_the_first_match_wins() -> None:
 
 def test_logical_walsenders_are_let_in_by_their_database() -> None:
     rules = parse_rules(["host lake all all scram-sha-256"])
-    assert method_for(rules, client(replication=Replication.DATABASE)) is Method.SCRAM
+    assert method_for(rules, client(replication=ReplicationMode.DATABASE)) is Method.SCRAM
     with pytest.raises(AuthenticationFailure, match="replication connection from host"):
-        method_for(rules, client(replication=Replication.PHYSICAL))
+        method_for(rules, client(replication=ReplicationMode.PHYSICAL))
 
 
 @pytest.mark.parametrize(

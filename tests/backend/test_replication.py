@@ -28,14 +28,14 @@ from penstock.pgoutput.messages import (
     StreamStart,
     StreamStop,
 )
-from penstock.protocol.copy_both import (
+from penstock.protocol.copy_both import StandbyStatusUpdate
+from penstock.walsender.feed import Begun, Changes, Ended
+from protocol.client_messages import (
     PrimaryKeepalive,
-    StandbyStatusUpdate,
     XLogData,
     decode_sender_message,
     status_update,
 )
-from penstock.walsender.feed import Begun, Changes, Ended
 
 CREATE = "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')"
 START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names 'p')"

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.framing import FrameReader
-from penstock.protocol.frontend_encoder import encode_frontend, encode_startup
 from penstock.protocol.startup_packets import PROTOCOL_3_0, StartupMessage
+from protocol.client_messages import encode_frontend, encode_startup
 
 _READY: Final = ord("Z")
 _FIELD: Final = struct.Struct("!IhIhih")

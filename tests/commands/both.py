@@ -10,11 +10,10 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from penstock.catalog import Catalog, LakeTable
-from penstock.commands import CurrentRole, Scope, execute
+from penstock.commands import CommandScope, CurrentRole, execute
 from penstock.commands.namespace import table_columns
 from penstock.errors import PenstockError
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.node.session_commands import compile_filter
 from penstock.sql import SetVariable, parse
 from penstock.walreceiver.publisher import Publisher
 
@@ -30,13 +29,12 @@ class Ours:
 
     def __init__(self, folder: Path, database: str) -> None:
         self.catalog = Catalog.create(f"sqlite:///{folder / 'state.db'}")
-        self.scope = Scope(
+        self.scope = CommandScope(
             warehouse=Warehouse(str(folder / "warehouse"), fsync=False),
             role=POSTGRES,
             session_role=POSTGRES,
             node_role=POSTGRES,
             database=database,
-            compile_row_filter=compile_filter,
         )
 
     def run(self, text: str) -> Outcome:

@@ -11,8 +11,7 @@ import pytest
 
 from penstock.catalog import Catalog, Member, Slot, Subscription, SubscriptionRelState
 from penstock.commands import change_columns, execute, subscription_targets
-from penstock.commands.publisher import Publisher
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope, PublisherSession
 from penstock.commands.subscription_targets import check_targets
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner, CutTable
@@ -50,7 +49,7 @@ class World:
 
     def run(self, script: str) -> None:
         for statement in parse_script(script):
-            execute(statement, self.catalog, _no_publisher, Scope(self.warehouse))
+            execute(statement, self.catalog, _no_publisher, CommandScope(self.warehouse))
 
     def commit(self, name: str, marker: int, *rows: int | None) -> None:
         table = self.warehouse.open("public", name)
@@ -63,7 +62,7 @@ class World:
         )
 
 
-def _no_publisher(conninfo: str, application_name: str) -> Publisher:
+def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
     raise AssertionError("nobody is asked")
 
 

@@ -5,8 +5,7 @@ in test_publishing_oracle.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from commands.both import POSTGRES, Ours, done
 from penstock.catalog import LakeTable, SubscriptionRelState
 from penstock.commands import (
+    CommandScope,
     CurrentRole,
-    Scope,
-    TableColumn,
     execute,
     is_command,
     register_all,
@@ -30,15 +28,9 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.scram_verifier import ScramVerifier
-from penstock.relation import ReplicaIdentity
+from penstock.relation import ReplicaIdentity, TableColumn
 from penstock.sql import parse
 from penstock.walreceiver.publisher import Publisher
-
-
-@dataclass(frozen=True)
-class Recorded:
-    text: str
-    columns: frozenset[str] = frozenset()
 
 
 def refused(node: Ours, text: str, sqlstate: str) -> str:
@@ -262,7 +254,7 @@ def test_all_tables_are_registered_under_their_own_names(node: Ours) -> None:
     names = [("public", "t"), ("public", "My t"), ("a.b", "c.d"), ("Ünï", "x-1")]
     for name in names:
         warehouse(node).create(*name, schema)
-    warehouse(node).staging_path("x")
+    warehouse(node).storage.create_folder(warehouse(node).staging)
     done(node, "CREATE PUBLICATION p FOR ALL TABLES")
     with node.catalog.write() as t:
         assert {(table.schema, table.name) for table in t.tables.all()} == set(names)
@@ -282,28 +274,12 @@ def test_a_schema_with_tables_exists(node: Ours) -> None:
 # Publications
 
 
-def test_the_compiler_gets_text_and_columns_and_its_text_is_kept(node: Ours) -> None:
-    seen: list[object] = []
-
-    def compile_row_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> Recorded:
-        seen.append((text, [c.name for c in columns], table))
-        return Recorded("(canonical)")
-
-    node.scope = replace(node.scope, compile_row_filter=compile_row_filter)
+def test_a_filter_is_kept_as_the_catalog_shows_it(node: Ours) -> None:
     done(node, "CREATE TABLE t (a int, b text)")
     done(node, "CREATE PUBLICATION p FOR TABLE t WHERE ( (a>5) AND b <> ')' -- no\n)")
-    assert seen == [("(a>5) AND b <> ')'", ["a", "b"], "t")]
     with node.catalog.read() as t:
         (rel,) = t.publications.relations()
-        assert rel.row_filter == "(canonical)"
-
-
-def test_without_a_compiler_filters_are_refused(node: Ours) -> None:
-    done(node, "CREATE TABLE t (a int)")
-    node.scope = replace(node.scope, compile_row_filter=None)
-    refused(node, "CREATE PUBLICATION p FOR TABLE t WHERE (a > 1)", "0A000")
-    with node.catalog.read() as t:
-        assert t.publications.all() == ()
+        assert rel.row_filter == "((a > 5) AND (b <> ')'::text))"
 
 
 def test_what_raises_leaves_nothing(node: Ours) -> None:
@@ -390,7 +366,7 @@ def test_others_do_not_touch_subscriptions(node: Ours) -> None:
 def test_without_a_warehouse_tables_are_refused(node: Ours) -> None:
     with pytest.raises(FeatureNotSupported, match="warehouse"):
         execute(parse("CREATE TABLE t (a int)"), node.catalog, Publisher.connect)
-    assert Scope().role.superuser
+    assert CommandScope().role.superuser
 
 
 def test_which_statements_are_commands() -> None:

@@ -20,7 +20,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.commands import CommandResult, execute
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import (
     AuthenticationFailure,
@@ -201,7 +201,7 @@ def test_cuts_of_a_dropped_subscription_go_with_the_next_one_of_its_name(
 ) -> None:
     """Not with one that could not be created."""
     cuts = (warehouse := Warehouse(str(tmp_path / "warehouse"), False)).cuts
-    dropped, scope = CutOwner("readable", "penstock-dropped"), Scope(warehouse=warehouse)
+    dropped, scope = CutOwner("readable", "penstock-dropped"), CommandScope(warehouse=warehouse)
     cuts.append(dropped, Lsn(1), None, {("public", "a"): CutTable("uri", 1)})
 
     def create_on(conninfo: str) -> None:

@@ -10,9 +10,9 @@ from deltalake import write_deltalake
 
 from fix_postgres import Database
 from penstock.demo import compare
-from penstock.demo.compare import Published, Result
+from penstock.demo.compare import ComparedTable, Result
 
-T = Published("public", "t")
+T = ComparedTable("public", "t")
 
 COLUMNS = {
     "id": "bigint PRIMARY KEY",
@@ -75,7 +75,7 @@ def table(database: Database, tmp_path: Path) -> tuple[Database, str]:
     return database, uri
 
 
-def result(table: tuple[Database, str], what: Published = T, limit: int = 1000) -> Result:
+def result(table: tuple[Database, str], what: ComparedTable = T, limit: int = 1000) -> Result:
     database, uri = table
     connection = database.connect()
     connection.execute("SET timezone TO 'UTC'")

@@ -33,8 +33,9 @@ from penstock.protocol.replication_grammar import (
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.slot_options import alter_slot_options, create_slot_options
 from penstock.protocol.startup_options import parse_options
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.sql import Query, RangeVar, parse, parse_partition_bound, parse_script
+from penstock.publication.row_filter import compile_row_filter
+from penstock.relation import TableColumn
+from penstock.sql import QueryStatement, RangeVar, parse, parse_partition_bound, parse_script
 from penstock.sql.grammar.copy_query import parse_copy_query
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
@@ -65,8 +66,8 @@ OIDS: Final = {
     "bytea": 17, "integer[]": 1007, "text[]": 1009, "jsonb": 3802,
 }  # fmt: skip
 COLUMNS: Final = [
-    FilterColumn(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
-] + [FilterColumn(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
+    TableColumn(f"c{n}", OIDS[name]) for n, name in enumerate(VALUES) if name in OIDS
+] + [TableColumn(name, oid) for name, oid in (("i4", 23), ("t", 25), ("b", 16), ("n", 1700))]
 FILTERS: Final = list(TEXTS)
 COMMANDS: Final = [
     "IDENTIFY_SYSTEM",
@@ -250,7 +251,7 @@ def find_table(name: RangeVar) -> tuple[OutputColumn, ...]:
 def lake_queries(text: str) -> None:
     """The whole way of a statement to what is run."""
     for statement in parse_script(text):
-        if isinstance(statement, Query):
+        if isinstance(statement, QueryStatement):
             compiled(statement.text)
 
 

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lakehouse.statistics import Collector, bounds, from_json, of_table, to_json
+from penstock.lakehouse.statistics import Collector, bounds, from_json, to_json
 
 STAMPS = st.datetimes()
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -146,3 +146,10 @@ def test_what_python_has_no_year_for_has_no_bounds(values: pa.Array) -> None:
     found = of_table(pa.table({"d": values, "i": [1, 2]}))
     assert (found["minValues"], found["maxValues"]) == ({"i": 1}, {"i": 2})
     assert (found["numRecords"], found["nullCount"]) == (2, {"d": 0, "i": 0})
+
+
+def of_table(table: pa.Table) -> dict[str, Any]:
+    """Statistics of a file that holds exactly this table."""
+    collector = Collector(table.schema)
+    collector.add(table)
+    return collector.result()

@@ -40,7 +40,8 @@ def test_table_folders(tmp_path: Path) -> None:
     assert odd.startswith(f"file://{tmp_path}/a b/public/order_items_1-")
     table = warehouse.create("public", "order items/1", ACCOUNTS)
     assert table.uri == odd and warehouse.open("public", "order items/1") is not None
-    staged = warehouse.staging_path("batch.arrow")
+    staged = f"{warehouse.staging}/batch.arrow"
+    warehouse.storage.create_folder(warehouse.staging)
     warehouse.storage.write(staged, b"x")
     assert warehouse.storage.read(staged) == b"x"
 

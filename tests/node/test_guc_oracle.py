@@ -13,10 +13,10 @@ from psycopg import sql
 from fix_postgres import Database
 from penstock.errors import InvalidParameterValue
 from penstock.node import guc
-from penstock.node.guc_values import Boolean, Integer, Kind, Real
+from penstock.node.guc_values import Boolean, Integer, ParameterKind, Real
 
 _FIELDS = {field.name: field for field in dataclasses.fields(guc.Parameters)}
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ParameterKind] = {
     name: field.metadata["kind"] for name, field in _FIELDS.items() if "kind" in field.metadata
 }
 _OTHERS = {"port", "server_version"}
@@ -69,7 +69,7 @@ def said_by_the_server(
     return None
 
 
-def said_by_us(kind: Kind, name: str, value: str) -> tuple[str, str | None] | None:
+def said_by_us(kind: ParameterKind, name: str, value: str) -> tuple[str, str | None] | None:
     try:
         kind.read(name, value)
     except InvalidParameterValue as error:
@@ -77,7 +77,7 @@ def said_by_us(kind: Kind, name: str, value: str) -> tuple[str, str | None] | No
     return None
 
 
-def shared(connection: psycopg.Connection[Any]) -> list[tuple[str, Kind, Any]]:
+def shared(connection: psycopg.Connection[Any]) -> list[tuple[str, ParameterKind, Any]]:
     """Parameters that both have: name, kind, (unit, min_val, max_val) of the server."""
     rows = connection.execute(
         "SELECT name, unit, min_val, max_val FROM pg_settings WHERE name = ANY(%s)",

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.pg_catalog import CatalogDatabase, PythonFunction, reads_catalog_only
-from penstock.sql.to_duckdb.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from pg_catalog import objects
 from pg_catalog.test_subscriber_queries import compare, drop_subscription, server_oids
 
@@ -409,7 +409,8 @@ def test_partitioned_parents_have_the_columns_of_their_partitions() -> None:
 def test_functions_that_the_node_adds() -> None:
     dropped: list[str] = []
     drop = PythonFunction(
-        Function("pg_drop_replication_slot", ("name",), "void"), lambda name: dropped.append(name)
+        CatalogFunction("pg_drop_replication_slot", ("name",), "void"),
+        lambda name: dropped.append(name),
     )
     name = "pg_drop_replication_slot"
     database = CatalogDatabase(objects.snapshot(), objects.session(), {name: drop})

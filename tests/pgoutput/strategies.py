@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
+from penstock.pgoutput.chunk import PADDING, MessageChunk
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from pgtypes.values import KINDS, OTHER, Kind, array_out, array_send
+
+
+def chunk_of(messages: Sequence[bytes]) -> MessageChunk:
+    """Messages without the headers of their frames."""
+    sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+    ends = np.cumsum(sizes)
+    return MessageChunk(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+
 
 lsns = st.integers(1, 2**63 - 1).map(Lsn)
 times = st.integers(-(2**62), 2**62)

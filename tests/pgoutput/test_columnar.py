@@ -23,7 +23,7 @@ from penstock.pgoutput.framing import check_commits
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.pgtypes import find
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from pgoutput.strategies import chunks
+from pgoutput.strategies import chunk_of, chunks
 
 NOTHING = "nothing"
 
@@ -201,7 +201,7 @@ def test_damaged_chunks_are_refused_or_agreed_upon(
     except (PenstockError, KeyError, ValueError):
         wanted = None
     try:
-        decoded = ColumnarDecoder(find).decode(MessageChunk.from_messages(payloads))
+        decoded = ColumnarDecoder(find).decode(chunk_of(payloads))
     except ProtocolViolation:
         return
     got = rows_of(decoded)
@@ -239,7 +239,7 @@ def test_truncated_messages_are_refused_at_each_length(message: m.Message) -> No
     head, whole = encode(m.RelationMessage(T)), encode(message)
     for behind in ([], [encode(m.Insert(16384, ROW))], [b"u" * 30]):
         for size in range(len(whole)):
-            chunk = MessageChunk.from_messages([head, whole[:size], *behind])
+            chunk = chunk_of([head, whole[:size], *behind])
             with pytest.raises(ProtocolViolation):
                 ColumnarDecoder(find).decode(chunk)
 
@@ -356,7 +356,7 @@ def test_frames_that_are_no_change(frame: bytes) -> None:
 
 def test_origins_are_read_whether_alike_or_not() -> None:
     alike = [encode(m.Origin(Lsn(i), "east")) for i in range(1, 5)]
-    ColumnarDecoder(find).decode(MessageChunk.from_messages(alike))
+    ColumnarDecoder(find).decode(chunk_of(alike))
     for broken in (b"O" + bytes(8) + b"wes\0t", b"O" + bytes(8) + b"east!", b"O" + bytes(3)):
         with pytest.raises(ProtocolViolation):
-            ColumnarDecoder(find).decode(MessageChunk.from_messages([*alike, broken]))
+            ColumnarDecoder(find).decode(chunk_of([*alike, broken]))

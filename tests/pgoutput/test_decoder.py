@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from penstock.errors import ProtocolViolation
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.chunk import MessageChunk
 from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import NULL, UNCHANGED, Binary, Text
 from penstock.pgtypes import find
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from pgoutput.strategies import CHANGES, OTHERS
+from pgoutput.strategies import CHANGES, OTHERS, chunk_of
 
 GOLDEN: list[tuple[str, m.Message]] = [
     (
@@ -142,7 +141,7 @@ def test_unknown_messages_have_postgres_words() -> None:
     with pytest.raises(ProtocolViolation, match=r"\(83\)"):
         Decoder(1).decode(bytes.fromhex("53 000002E3 01"))
     with pytest.raises(ProtocolViolation, match=r"\(83\)"):
-        ColumnarDecoder(find).decode(MessageChunk.from_messages([b"S\0\0\0\1\1"]))
+        ColumnarDecoder(find).decode(chunk_of([b"S\0\0\0\1\1"]))
 
 
 def test_stream_blocks_do_not_nest() -> None:

@@ -11,11 +11,12 @@ import pytest
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgtypes import find
+from pgoutput.strategies import chunk_of
 from pgoutput.test_columnar import NOTHING, read_one_by_one, rows_of, same
 
 SCHEMA = """
@@ -71,7 +72,7 @@ def test_both_decoders_agree_on_real_messages(database: Database, binary: bool) 
     relations: dict[int, Any] = {}
     wanted = read_one_by_one(payloads, relations)
     decoder = ColumnarDecoder(find)
-    got = rows_of(decoder.decode(MessageChunk.from_messages(payloads)))
+    got = rows_of(decoder.decode(chunk_of(payloads)))
     assert same(got.changes, wanted.changes)
     assert (got.truncates, got.commits) == (wanted.truncates, wanted.commits)
     assert decoder.relations == relations

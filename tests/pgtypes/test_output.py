@@ -22,8 +22,7 @@ from penstock.errors import FeatureNotSupported, ValueNotRepresentable
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.registry import array_oid, type_of_arrow
 from penstock.pgtypes.text_output import text_output
-from penstock.protocol.copy_columns import binary_rows, text_rows
-from penstock.protocol.copy_rows import BINARY_HEADER
+from penstock.protocol.copy_columns import BINARY_HEADER, binary_rows, text_rows
 
 VALUES: Final = 400
 _WIDE: Final = Context(prec=100)

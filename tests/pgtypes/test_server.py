@@ -19,9 +19,10 @@ from psycopg.types.string import TextLoader
 
 from fix_postgres import Database
 from penstock.errors import ValueNotRepresentable
-from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pgtypes import arrow_type, binary_supported, find
+from pgoutput.strategies import chunk_of
 from pgtypes.server_values import ARRAYS, OTHERS, SCALARS, TYPES_OF_OTHERS, UNFIT
 
 SETTINGS = (
@@ -75,7 +76,7 @@ class Publisher:
             assert found is not None
             mine = found[0].to_bytes(4, "big")
             messages = [m for m in messages if m[:1] in b"RI" and m[1:5] == mine]
-        return ColumnarDecoder(find).decode(MessageChunk.from_messages(messages))
+        return ColumnarDecoder(find).decode(chunk_of(messages))
 
     def values(self, number: int, expression: str = "v") -> list[Any]:
         cursor = self.connection.execute(f"SELECT {expression} FROM t{number} ORDER BY id")

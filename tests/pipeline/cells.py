@@ -14,9 +14,9 @@ from penstock.pgoutput.tuple_data import NULL, Binary, Cell, Text, TupleData
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.registry import type_of_arrow
 from penstock.pgtypes.text_output import text_output
-from penstock.protocol.copy_both import XLogData, decode_sender_message
 from penstock.protocol.framing import FrameReader
 from penstock.walsender.feed import Piece
+from protocol.client_messages import XLogData, decode_sender_message
 
 Cells = tuple[Cell, ...]
 

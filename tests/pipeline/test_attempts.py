@@ -12,9 +12,9 @@ import pytest
 
 from faults.heavy import part_of_make_faults
 from penstock.errors import PenstockError, StorageError
-from penstock.pipeline.change_item import Operation
 from penstock.pipeline.job import Answer, check_answers
 from penstock.pipeline.publish_changes import _read, _Stored
+from penstock.publication.members import Operation
 
 _PROGRAM = Path(__file__).with_name("attempts.py")
 

@@ -22,10 +22,11 @@ from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import Delete, Insert, Message, OldTuple, Update
 from penstock.pgoutput.tuple_data import NULL, Text, TupleData
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
+from penstock.pipeline.change_item import SENT_ORDER, ChangeItem, PublishedTable
 from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.publication.members import Operation
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -107,7 +108,7 @@ class Changed:
         for item in items:
             for operation, _, data in encoded_changes(self.storage, item, 1 << 30):
                 found += ((operation, message) for message in _messages(data))
-        return [message for _, message in sorted(found, key=lambda pair: pair[0])]
+        return [message for _, message in sorted(found, key=lambda pair: SENT_ORDER.index(pair[0]))]
 
     def divided(self, item: ChangeItem) -> list[ChangeItem]:
         """The same as many shares."""

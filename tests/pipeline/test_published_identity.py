@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
+from fix_postgres import Database
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from pipeline.published import PublishedTable, PublishingLake
 
@@ -138,3 +140,45 @@ def test_column_lists_leave_columns_out(published: PublishingLake) -> None:
         subscriber.catch_up()
     assert refused.value.sqlstate == "42P10"
     assert refused.value.message == 'cannot delete from table "listed"'
+
+
+@pytest.mark.parametrize(
+    ("name", "generated", "identity", "published_as"),
+    [
+        ("all_listed", "", "FULL", "(id, n)"),
+        ("not_filtered_by_key", "", "DEFAULT", "WHERE (n > 15)"),
+        ("unpublished", ", g INT GENERATED ALWAYS AS (n * 2)", "FULL", ""),
+    ],
+)
+def test_what_a_server_refuses_stops_the_stream(
+    name: str,
+    generated: str,
+    identity: str,
+    published_as: str,
+    published: PublishingLake,
+    database: Database,
+) -> None:
+    """Other writers did it all the same; the error is the one that they would have got there."""
+    stored = generated and f"{generated} STORED"
+    database.execute(
+        f"CREATE TABLE {name} (id int PRIMARY KEY, n int{stored});"
+        f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
+        f"CREATE PUBLICATION p FOR TABLE {name} {published_as}"
+    )
+    table = published.table(name, f"id INT, n INT{generated}")
+    published.sql(f"ALTER TABLE {name} REPLICA IDENTITY {identity}")
+    table.run("INSERT INTO {t} (id, n) VALUES (1, 10), (2, 20), (3, 30)")
+    subscriber = table.follow(f"{name} {published_as}", columns=("id", "n"))
+    for statement in ("UPDATE {t} SET n = 40 WHERE id = 2", "DELETE FROM {t} WHERE id = 3"):
+        with database.connect() as connection, pytest.raises(psycopg.Error) as theirs:
+            connection.execute(statement.format(t=name))
+        table.run(statement)
+        with pytest.raises(PenstockError) as ours:
+            subscriber.catch_up()
+        error = ours.value
+        assert (error.sqlstate, error.message, error.detail) == (
+            theirs.value.sqlstate,
+            theirs.value.diag.message_primary,
+            theirs.value.diag.message_detail,
+        )
+        subscriber = table.again(subscriber)

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.snapshot_units import Unit, units_of
 from penstock.relation import Attribute, Relation, ReplicaIdentity
-from penstock.walreceiver.table_info import LeafTable, PublishedTable
+from penstock.walreceiver.table_info import LeafTable, RemoteTable
 
 BLOCK = 8192
 ID = Attribute("id", 23, -1, True)
 MAC = Attribute('m"ac', 829, -1)
 
 
-def published(leaves: Sequence[LeafTable], row_filter: str | None = None) -> PublishedTable:
+def published(leaves: Sequence[LeafTable], row_filter: str | None = None) -> RemoteTable:
     relation = Relation(1, "public", "t", ReplicaIdentity.DEFAULT, (ID, MAC))
-    return PublishedTable(relation, "r", ("id",), row_filter, tuple(leaves), BLOCK)
+    return RemoteTable(relation, "r", ("id",), row_filter, tuple(leaves), BLOCK)
 
 
 def leaf(blocks: int, name: str = "t", toast: int = 0) -> LeafTable:

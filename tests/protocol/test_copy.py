@@ -15,22 +15,20 @@ from penstock.lsn import Lsn
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import (
     HotStandbyFeedback,
-    PrimaryKeepalive,
     StandbyStatusUpdate,
-    XLogData,
-    decode_sender_message,
     decode_standby_message,
     keepalive,
-    status_update,
     xlog_data,
 )
-from penstock.protocol.copy_rows import (
-    BINARY_END,
-    BINARY_HEADER,
+from penstock.protocol.copy_columns import BINARY_END, BINARY_HEADER, with_binary_header
+from protocol.client_messages import (
+    PrimaryKeepalive,
+    XLogData,
     binary_messages,
     binary_row,
+    decode_sender_message,
+    status_update,
     text_row,
-    with_binary_header,
 )
 
 LSN = st.integers(0, 2**64 - 1).map(Lsn)

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
-from penstock.protocol.copy_rows import (
+from penstock.protocol.copy_columns import (
     BINARY_END,
-    binary_messages,
-    text_messages,
+    binary_copy,
+    binary_rows,
+    text_rows,
     with_binary_header,
 )
 from penstock.wire_rows import counted_prefix, data_of, fixed, joined, lengths
+from protocol.client_messages import binary_messages, text_messages
 
 CELLS = st.none() | st.binary(max_size=6) | st.text("\\\b\t\n\v\f\rNé.", max_size=6).map(str.encode)
 Rows = list[list[bytes | None]]

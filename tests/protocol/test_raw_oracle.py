@@ -14,10 +14,10 @@ from penstock.errors import PenstockError
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import parameter_status
 from penstock.protocol.framing import FrameReader, frame
-from penstock.protocol.frontend_encoder import encode_frontend, encode_startup
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import Replication, read_startup, reported_parameters
+from penstock.protocol.startup import ReplicationMode, read_startup, reported_parameters
 from penstock.protocol.startup_packets import PROTOCOL_3_0, PROTOCOL_3_2, StartupMessage
+from protocol.client_messages import encode_frontend, encode_startup
 
 Failure = tuple[str, str, str, str | None]
 USER = ("user", "postgres")
@@ -134,7 +134,7 @@ def ours(first: bytes, *messages: bytes) -> Failure | None:
         assert isinstance(packet, StartupMessage)
         wanted = read_startup(packet)
         session.client_encoding = wanted.client_encoding()
-        session.walsender = wanted.replication is not Replication.NONE
+        session.walsender = wanted.replication is not ReplicationMode.NONE
         session.authentication_ok()
         session.ready_for_query()
         session.feed(b"".join(messages))

@@ -11,7 +11,6 @@ from penstock.protocol import authentication as auth
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.framing import frame
-from penstock.protocol.frontend_encoder import encode_frontend, encode_startup
 from penstock.protocol.phases import Limits, Phase
 from penstock.protocol.session import ServerSession
 from penstock.protocol.startup_packets import (
@@ -23,6 +22,7 @@ from penstock.protocol.startup_packets import (
     StartupMessage,
     StartupPacket,
 )
+from protocol.client_messages import encode_frontend, encode_startup
 from protocol.messages import frontend
 
 STARTUP = StartupMessage(PROTOCOL_3_0, (("user", "ada"),))
@@ -134,41 +134,17 @@ def test_somebody_elses_protocol_is_not_answered(data: bytes) -> None:
     assert one.closed
 
 
-@pytest.mark.parametrize("sasl", [True, False])
-def test_authentication_takes_one_type_of_message(sasl: bool) -> None:
+def test_authentication_takes_one_type_of_message() -> None:
     one = session()
     one.feed(encode_startup(STARTUP))
     one.next_event()
     assert one.next_event() is None
-    if sasl:
-        one.request_sasl(("SCRAM-SHA-256",))
-    else:
-        one.request_password()
+    one.request_sasl(("SCRAM-SHA-256",))
     say(one, m.Query("SELECT 1"))
     error, rest = refusal(one)
-    what = "SASL" if sasl else "password"
-    assert error["M"] == f"expected {what} response, got message type 81"
+    assert error["M"] == "expected SASL response, got message type 81"
     assert (error["S"], error["C"], rest) == ("FATAL", "08P01", b"")
     assert one.closed
-
-
-@pytest.mark.parametrize(
-    ("payload", "message"),
-    [
-        (b"", "invalid password packet size"),
-        (b"abc", "invalid password packet size"),
-        (b"a\0c\0", "invalid password packet size"),
-        (b"\0", "empty password returned by client"),
-    ],
-)
-def test_passwords_that_are_none(payload: bytes, message: str) -> None:
-    one = session()
-    one.feed(encode_startup(STARTUP))
-    one.next_event()
-    one.request_password()
-    one.feed(frame(b"p", payload))
-    error, _ = refusal(one)
-    assert (error["S"], error["M"]) == ("FATAL", message)
 
 
 def test_a_long_message_before_authentication() -> None:
@@ -385,12 +361,6 @@ def test_an_error_while_streaming() -> None:
     assert response.endswith(READY)
     say(one, m.CopyData(b"r"), m.CopyDone(), m.Query("next"))
     assert one.next_event() == m.Query("next")
-
-
-def test_the_server_goes_down_while_streaming() -> None:
-    one = streaming()
-    assert one.stop_streaming() == b"C\0\0\0\x0bCOPY 0\0"
-    assert one.closed
 
 
 def test_another_message_while_streaming_is_fatal() -> None:

@@ -20,12 +20,7 @@ from penstock.protocol import backend_messages as backend
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
 from penstock.protocol.copy_both import decode_standby_message, keepalive, xlog_data
-from penstock.protocol.copy_rows import (
-    BINARY_END,
-    binary_messages,
-    text_messages,
-    with_binary_header,
-)
+from penstock.protocol.copy_columns import BINARY_END, with_binary_header
 from penstock.protocol.error_messages import notice_response
 from penstock.protocol.replication_commands import IdentifySystem, Show, StartReplication
 from penstock.protocol.replication_grammar import (
@@ -35,13 +30,14 @@ from penstock.protocol.replication_grammar import (
 from penstock.protocol.scram import ScramExchange, mechanisms, mock_verifier
 from penstock.protocol.scram_verifier import ScramVerifier
 from penstock.protocol.session import ServerSession
-from penstock.protocol.startup import Replication, read_startup, reported_parameters
+from penstock.protocol.startup import ReplicationMode, read_startup, reported_parameters
 from penstock.protocol.startup_packets import (
     PROTOCOL_3_2,
     GssEncRequest,
     SslRequest,
     StartupMessage,
 )
+from protocol.client_messages import binary_messages, text_messages
 
 TEXT_OID = 25
 INT4_OID = 23
@@ -58,7 +54,6 @@ class Settings:
     users: dict[str, str] = field(default_factory=lambda: {"ada": "secret"})
     chunk: int = 1 << 16
     latest_protocol: int = PROTOCOL_3_2
-    cleartext: bool = False
 
 
 class Connection:
@@ -107,9 +102,6 @@ class Connection:
                 self._send(s.refuse_encryption())
             case StartupMessage():
                 self._start(event)
-            case auth.PasswordMessage(password):
-                if self._settings.users[self._user].encode() == password:
-                    self._begin()
             case auth.SaslInitialResponse(mechanism, data):
                 self._exchange = self._new_exchange(mechanism)
                 self._send(s.continue_sasl(self._exchange.respond(data)))
@@ -140,12 +132,9 @@ class Connection:
         self._send(self.session.negotiate(message))
         wanted = read_startup(message)
         self._user = wanted.user
-        self.session.walsender = wanted.replication is not Replication.NONE
+        self.session.walsender = wanted.replication is not ReplicationMode.NONE
         self.session.client_encoding = wanted.client_encoding()
-        if self._settings.cleartext:
-            self._send(self.session.request_password())
-        else:
-            self._send(self.session.request_sasl(mechanisms(None)))
+        self._send(self.session.request_sasl(mechanisms(None)))
 
     def _new_exchange(self, mechanism: str) -> ScramExchange:
         password = self._settings.users.get(self._user)

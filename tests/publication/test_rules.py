@@ -9,13 +9,12 @@ import pytest
 
 from fix_postgres import Database
 from penstock.errors import PenstockError
-from penstock.publication.members import Action, Members
-from penstock.publication.row_filter import FilterColumn
+from penstock.publication.members import Members, Operation
 from penstock.publication.rules import check_identity, check_row_filter_allowed, column_list
-from penstock.relation import AttGenerated
-from publication.test_publish import Publication, Rel, Table
+from penstock.relation import AttGenerated, TableColumn
+from publication.test_relation_sync import Publication, Rel, Table
 
-COLUMNS = (FilterColumn("a", 23), FilterColumn("b", 25), FilterColumn("c", 23))
+COLUMNS = (TableColumn("a", 23), TableColumn("b", 25), TableColumn("c", 23))
 IDENTITIES: dict[str, tuple[str, ...] | None] = {"DEFAULT": ("a",), "FULL": (), "NOTHING": None}
 
 
@@ -42,8 +41,8 @@ def test_updates_and_deletes_are_refused_as_on_the_server(
             publication = Publication(1, **actions)  # type: ignore[arg-type]
             members = Members([publication], [Rel(1, 1, names, where)], [], [table])
             for action, sql in [
-                (Action.UPDATE, "UPDATE t SET c = 1"),
-                (Action.DELETE, "DELETE FROM t"),
+                (Operation.UPDATE, "UPDATE t SET c = 1"),
+                (Operation.DELETE, "DELETE FROM t"),
             ]:
                 assert ours(members, table, action) == theirs(connection, sql), (names, where)
 
@@ -55,8 +54,8 @@ def test_virtual_columns_in_identities_and_filters(
     identity: str, where: str | None, options: str, database: Database
 ) -> None:
     virtual = (
-        FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
-        FilterColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
+        TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="c * 2"),
+        TableColumn("w", 23, generated=AttGenerated.VIRTUAL, generation="a * 2"),
     )
     filtered = f" WHERE ({where})" if where else ""
     database.execute(
@@ -70,11 +69,11 @@ def test_virtual_columns_in_identities_and_filters(
     members = Members([publication], [Rel(1, 1, None, where)], [], [table])
     with database.connect() as connection:
         wanted = theirs(connection, "UPDATE t SET c = 1")
-    assert ours(members, table, Action.UPDATE, (*COLUMNS, *virtual)) == wanted
+    assert ours(members, table, Operation.UPDATE, (*COLUMNS, *virtual)) == wanted
 
 
 def ours(
-    members: Members, table: Table, action: Action, columns: Sequence[FilterColumn] = COLUMNS
+    members: Members, table: Table, action: Operation, columns: Sequence[TableColumn] = COLUMNS
 ) -> tuple[str | None, ...] | None:
     try:
         check_identity(members, table, columns, action)
@@ -97,7 +96,7 @@ def test_column_lists_are_checked_as_on_the_server(database: Database) -> None:
         connection.execute(
             "CREATE TABLE t (a int PRIMARY KEY, b text, c int, v int GENERATED ALWAYS AS (a * 2))"
         )
-        columns = (*COLUMNS, FilterColumn("v", 23, generated=AttGenerated.VIRTUAL))
+        columns = (*COLUMNS, TableColumn("v", 23, generated=AttGenerated.VIRTUAL))
         for names in [
             ("a",), ("c", "a"), ("nope",), ("a", "a"), ("ctid",), ("a", "xmin"), ("a", "v"),
         ]:  # fmt: skip

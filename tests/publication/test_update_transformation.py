@@ -7,13 +7,9 @@ import itertools
 import duckdb
 
 from fix_postgres import Database
-from penstock.publication.members import Action
-from penstock.publication.row_filter import (
-    FilterColumn,
-    compile_row_filter,
-    matches,
-    published_as,
-)
+from penstock.publication.members import Operation
+from penstock.publication.row_filter import compile_row_filter, matches, published_as
+from penstock.relation import TableColumn
 
 VALUES = (True, False, None)
 _SENT = (
@@ -41,7 +37,7 @@ def theirs(database: Database, slot: str) -> dict[tuple[bool | None, bool | None
 
 
 def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> None:
-    row_filter = compile_row_filter("f", [FilterColumn("f", 16)], table="t")
+    row_filter = compile_row_filter("f", [TableColumn("f", 16)], table="t")
     match = matches(row_filter.predicate)
     duck = duckdb.connect()
     duck.execute("CREATE TABLE rows (f boolean)")
@@ -49,7 +45,7 @@ def test_an_update_becomes_what_the_server_makes_of_it(database: Database) -> No
     duck.execute(f"CREATE VIEW sides AS SELECT f, {match} AS matches FROM rows")
     conditions = ", ".join(
         published_as(action, "o.matches", "n.matches")
-        for action in (Action.INSERT, Action.UPDATE, Action.DELETE)
+        for action in (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
     )
     found = duck.execute(f"SELECT o.f, n.f, {conditions} FROM sides o, sides n").fetchall()
     ours = {

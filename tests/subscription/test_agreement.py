@@ -14,7 +14,7 @@ from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import Lsn
 from penstock.subscription.agreement import (
     PublisherState,
-    TableState,
+    TableHistory,
     check_cuts,
     check_publisher,
     check_slot,
@@ -31,12 +31,12 @@ def table(
     joined: int | None = 90,
     version: int | None = 4,
     cut: CutTable | None = None,
-) -> TableState:
+) -> TableHistory:
     def lsn(value: int | None) -> Lsn | None:
         return None if value is None else Lsn(value)
 
     found = None if version is None else "a"
-    return TableState("public.t", state, lsn(joined), lsn(marker), version, found, cut)
+    return TableHistory("public.t", state, lsn(joined), lsn(marker), version, found, cut)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ HISTORY = "another history"
     ],
 )
 def test_positions(
-    cut: int | None, confirmed: int | None, tables: list[TableState], wrong: str | None
+    cut: int | None, confirmed: int | None, tables: list[TableHistory], wrong: str | None
 ) -> None:
     lsn = None if cut is None else Lsn(cut)
     server = replace(SERVER, confirmed=None if confirmed is None else Lsn(confirmed))
@@ -171,7 +171,7 @@ def test_timelines(known: int | None, now: int, forks: dict[int, int], agrees: b
         (table(State.FINISHEDCOPY, None, 90, None, CutTable("u", 9, "b")), "is gone"),
     ],
 )
-def test_tables(found: TableState, wrong: str | None) -> None:
+def test_tables(found: TableHistory, wrong: str | None) -> None:
     if wrong is None:
         check_table("s", found, None)
         return
@@ -198,7 +198,7 @@ def test_tables(found: TableState, wrong: str | None) -> None:
     ],
 )
 def test_a_table_that_has_left_the_cuts(
-    found: TableState, last_cut: int | None, left: bool
+    found: TableHistory, last_cut: int | None, left: bool
 ) -> None:
     lsn = None if last_cut is None else Lsn(last_cut)
     if not left:

@@ -21,15 +21,15 @@ from penstock.lsn import Lsn
 from penstock.pipeline.parts import Leaves
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
-from penstock.walreceiver.table_info import PublishedTable
+from penstock.walreceiver.table_info import RemoteTable
 
 OID, ANOTHER = 100, 999
 COLUMNS = (Attribute("id", 20, key=True), Attribute("owner", 25))
 
 
-def published(oid: int = OID) -> PublishedTable:
+def published(oid: int = OID) -> RemoteTable:
     relation = Relation(oid, "public", "t", ReplicaIdentity.DEFAULT, COLUMNS)
-    return PublishedTable(relation, "r", ("id",), None, (), 8192)
+    return RemoteTable(relation, "r", ("id",), None, (), 8192)
 
 
 class World:

@@ -30,7 +30,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
 from penstock.subscription.copies import Copies
-from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.targets import Targets
@@ -220,7 +220,7 @@ def batch(end_lsn: int, key: int) -> Batch:
         m.Commit(Lsn(end_lsn - 1), Lsn(end_lsn), 0),
     )
     frames = [b"w" + bytes(24) + encode(message) for message in messages]
-    piece = Piece(frames, [len(frames) - 1], sum(map(len, frames)))
+    piece = FrameRun(frames, [len(frames) - 1], sum(map(len, frames)))
     return Batch((piece,), Lsn(end_lsn), 0, 1, len(frames))
 
 

@@ -13,7 +13,7 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
 from penstock.identifiers import quote_literal
-from penstock.walreceiver.connection import Connection, is_ready, literal_list
+from penstock.walreceiver.connection import Connection, literal_list
 from penstock.walreceiver.conninfo import ConnInfo
 
 SECRET = "s3cr3t"
@@ -183,7 +183,6 @@ def test_nobody_listens(make_proxy: Callable[[int], Any]) -> None:
         connect(f"host=127.0.0.1 port={port} user=u dbname=d")
     assert caught.value.sqlstate == "08001"
     assert "running" in (caught.value.hint or "")
-    assert not is_ready(ConnInfo.parse(f"host=127.0.0.1 port={port} dbname=d"))
 
 
 def test_a_deaf_host_times_out(database: Any, make_proxy: Callable[[int], Any]) -> None:

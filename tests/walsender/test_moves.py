@@ -15,8 +15,7 @@ from pyroaring import BitMap
 from end_to_end.compare import delta_rows
 from penstock.catalog import Catalog, LakeTable, LakeTransaction
 from penstock.commands import execute
-from penstock.commands.publisher import Publisher
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope, PublisherSession
 from penstock.errors import ObjectInUse, PenstockError
 from penstock.executor.row_moves import Departures, RowMoves
 from penstock.lakehouse.files import FileWriter, WrittenFile
@@ -213,7 +212,7 @@ def test_columns_stay_as_they_are_while_rows_are_on_their_way(world: World) -> N
     world.warehouse.create("public", "p", _SCHEMA)
     world.depart()
     (statement,) = parse_script("ALTER TABLE p ADD COLUMN v bigint DEFAULT 7")
-    scope = Scope(world.warehouse)
+    scope = CommandScope(world.warehouse)
     with pytest.raises(ObjectInUse, match="rows are being moved"):
         execute(statement, world.catalog, _no_publisher, scope)
     world.sequencer.step()
@@ -222,5 +221,5 @@ def test_columns_stay_as_they_are_while_rows_are_on_their_way(world: World) -> N
     assert sorted(delta_rows(b.uri, b.version)) == [(2, 7), (10, 7)]
 
 
-def _no_publisher(conninfo: str, application_name: str) -> Publisher:
+def _no_publisher(conninfo: str, application_name: str) -> PublisherSession:
     raise AssertionError("nobody is asked")

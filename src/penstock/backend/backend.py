@@ -34,7 +34,7 @@ from penstock.protocol.replication_grammar import is_replication_command
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 from penstock.protocol.startup import (
-    Replication,
+    ReplicationMode,
     StartupParameters,
     read_startup,
     reported_parameters,
@@ -185,7 +185,7 @@ class Backend:
         if message is None:
             return False
         parameters = read_startup(message)
-        walsender = parameters.replication is not Replication.NONE
+        walsender = parameters.replication is not ReplicationMode.NONE
         self._services.admit(self.pid, walsender)
         self._pump.send(self._session.negotiate(message))
         self._session.client_encoding = parameters.client_encoding()
@@ -275,7 +275,7 @@ class Backend:
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
         ):
             raise TooManyConnections(f'too many connections for role "{role.name}"')
-        if parameters.replication is not Replication.NONE and not (
+        if parameters.replication is not ReplicationMode.NONE and not (
             role.replication or role.superuser
         ):
             raise InsufficientPrivilege(

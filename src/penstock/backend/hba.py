@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.errors import AuthenticationFailure, ConfigurationError
-from penstock.protocol.startup import Replication
+from penstock.protocol.startup import ReplicationMode
 
 DEFAULT: Final = (
     "host all all 127.0.0.1/32 scram-sha-256",
@@ -52,7 +52,7 @@ class Client:
     tls: bool
     user: str
     database: str
-    replication: Replication
+    replication: ReplicationMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Rule:
 
     def _of_database(self, client: Client) -> bool:
         # "all" and names are for walsenders of logical replication too, as those name a database.
-        if client.replication is Replication.PHYSICAL:
+        if client.replication is ReplicationMode.PHYSICAL:
             return _REPLICATION in self.databases
         return _ALL in self.databases or client.database in self.databases
 
@@ -113,7 +113,7 @@ def method_for(rules: Sequence[Rule], client: Client) -> Method:
     encryption = "SSL encryption" if client.tls else "no encryption"
     what = (
         f'replication connection from host "{client.address}", user "{client.user}"'
-        if client.replication is Replication.PHYSICAL
+        if client.replication is ReplicationMode.PHYSICAL
         else f'host "{client.address}", user "{client.user}", database "{client.database}"'
     )
     reason = (

@@ -22,7 +22,7 @@ _PUBLIC = "public"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class BoundValues:
     """Values in text format and the oids of their types."""
 
     values: Cells = ()

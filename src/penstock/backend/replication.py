@@ -49,7 +49,7 @@ _TIMELINE: Final = "1"
 log = logging.getLogger(__name__)
 
 
-class Replication:
+class ReplicationCommands:
     """The replication commands of one session."""
 
     def __init__(

@@ -14,8 +14,8 @@ from penstock.backend.backend import SessionContext
 from penstock.backend.cancellation import Cancellation
 from penstock.backend.copy_statement import copy_of_rows, copy_request
 from penstock.backend.create_table_as import create_table_as
-from penstock.backend.prepared_queries import Parameters, describe_query, described_parameters
-from penstock.backend.replication import Replication
+from penstock.backend.prepared_queries import BoundValues, describe_query, described_parameters
+from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock
@@ -38,13 +38,13 @@ from penstock.protocol.replication_grammar import (
     is_replication_command,
     parse_replication_command,
 )
-from penstock.protocol.startup import Replication as ReplicationMode
+from penstock.protocol.startup import ReplicationMode
 from penstock.sql import (
     CloseCursor,
     Copy,
     Deallocate,
     Discard,
-    Query,
+    QueryStatement,
     ResetVariable,
     SetTransaction,
     SetTransactionSnapshot,
@@ -85,7 +85,7 @@ class SessionRunner:
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []
         self._block = TransactionBlock(services.sequencer.position)
-        self._replication = Replication(
+        self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
         )
 
@@ -104,7 +104,7 @@ class SessionRunner:
         if not statements:
             yield Empty()
         for statement in statements:
-            yield from self._run(statement, _source(statement, text), Parameters())
+            yield from self._run(statement, _source(statement, text), BoundValues())
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """What a statement takes and gives."""
@@ -119,11 +119,11 @@ class SessionRunner:
             case ShowVariable(name=name):
                 title = None if name is None else self._settings.title(name)
                 description = replace(description, fields=_show_fields(title))
-            case Query() if _reads(statement):
+            case QueryStatement() if _reads(statement):
                 at, role = self._block.now(), self._role()
                 facts = self._facts(role)
                 description = describe_query(self._services, text, types, at, facts, role)
-            case Query():
+            case QueryStatement():
                 parameters = described_parameters(self._services, text, types)
                 description = Description(parameters, None)
         return Prepared(text, description)
@@ -135,9 +135,9 @@ class SessionRunner:
         if not text.strip():
             return [Empty()]
         self._learn_types()
-        given = Parameters(parameters, statement.description.parameters)
+        given = BoundValues(parameters, statement.description.parameters)
         if parameters and not self._services.catalog_queries.reads_catalog_only(text):
-            text, given = with_values(text, given.values, given.types), Parameters()
+            text, given = with_values(text, given.values, given.types), BoundValues()
         return self._run(parse(text), text, given)
 
     @property
@@ -165,7 +165,7 @@ class SessionRunner:
 
     # One statement
 
-    def _run(self, statement: Statement, text: str, parameters: Parameters) -> Iterator[Answer]:
+    def _run(self, statement: Statement, text: str, parameters: BoundValues) -> Iterator[Answer]:
         for message in statement.notices:
             yield Notice("NOTICE", message, sqlstate="42622")
         if isinstance(statement, Transaction):
@@ -177,7 +177,7 @@ class SessionRunner:
         yield from self._in_session(statement, text, parameters)
 
     def _in_session(
-        self, statement: Statement, text: str, parameters: Parameters
+        self, statement: Statement, text: str, parameters: BoundValues
     ) -> Iterator[Answer]:
         match statement:
             case SetVariable(name=name):
@@ -222,23 +222,23 @@ class SessionRunner:
                 yield from self._of_the_node(statement, text, parameters)
 
     def _of_the_node(
-        self, statement: Statement, text: str, parameters: Parameters
+        self, statement: Statement, text: str, parameters: BoundValues
     ) -> Iterator[Answer]:
         services, role = self._services, self._role()
         match statement:
             case Copy(query=str(query)) if services.catalog_queries.reads_catalog_only(query):
-                rows = self._catalog_rows(query, Parameters())
+                rows = self._catalog_rows(query, BoundValues())
                 yield from self._warned()
                 yield copy_of_rows(rows, statement)
             case Copy():
                 request = copy_request(statement)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
-            case Query() if _reads(statement):
+            case QueryStatement() if _reads(statement):
                 rows = self._query(text, parameters)
                 yield from self._warned()
                 yield rows
-            case Query(kind=kind):
+            case QueryStatement(kind=kind):
                 self._block.refuse(kind.upper())
                 with self._cancellation.running():
                     outcome = services.lake.change(text, role, self._cancellation)
@@ -279,7 +279,7 @@ class SessionRunner:
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
             ) from None
 
-    def _query(self, text: str, parameters: Parameters) -> Rows:
+    def _query(self, text: str, parameters: BoundValues) -> Rows:
         catalogs = self._services.catalog_queries
         if catalogs.reads_catalog_only(text):
             return self._catalog_rows(text, parameters)
@@ -296,7 +296,7 @@ class SessionRunner:
             )
         return replace(found, rows=self._cancellation.drawn(found.rows))
 
-    def _catalog_rows(self, text: str, parameters: Parameters) -> Rows:
+    def _catalog_rows(self, text: str, parameters: BoundValues) -> Rows:
         """A query of the catalogs, which may end sessions: this one, too."""
         catalogs, facts = self._services.catalog_queries, self._facts(self._role())
         rows = catalogs.query(text, parameters.values, facts, parameters.types)
@@ -386,7 +386,7 @@ class SessionRunner:
 
 
 def _reads(statement: Statement) -> bool:
-    return not isinstance(statement, Query) or statement.kind in _READS
+    return not isinstance(statement, QueryStatement) or statement.kind in _READS
 
 
 def _show_fields(name: str | None) -> tuple[FieldDescription, ...]:

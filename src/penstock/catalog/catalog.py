@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -25,7 +25,7 @@ from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import PgNamespace
-from penstock.catalog.pg_publication import PgPublication
+from penstock.catalog.pg_publication import PgPublication, Publication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
 from penstock.catalog.pg_subscription import PgSubscription, Subscription
@@ -40,6 +40,7 @@ from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.lsn import Lsn
+from penstock.publication.members import Members
 from penstock.relation import TableName
 
 
@@ -56,6 +57,19 @@ class CatalogTransaction:
     transactions: PgTransactions
     namespaces: PgNamespace
     types: PgType
+
+    def members(
+        self,
+        publications: Sequence[Publication] | None = None,
+        tables: Sequence[LakeTable] | None = None,
+    ) -> Members:
+        """What is in publications; None: in all, of all tables."""
+        return Members(
+            self.publications.all() if publications is None else publications,
+            self.publications.relations(),
+            self.publications.namespaces(),
+            self.tables.all() if tables is None else tables,
+        )
 
     def delete_table(self, table: LakeTable) -> None:
         """A table, with its grants, its place in publications and in the log of transactions

@@ -7,20 +7,25 @@ catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns
-from penstock.commands.publisher import Publisher, PublisherFactory
-from penstock.commands.result import CommandResult, Notice
-from penstock.commands.scope import NODE_ROLE, CurrentRole, Scope, TableColumn
+from penstock.commands.scope import (
+    NODE_ROLE,
+    CommandResult,
+    CommandScope,
+    CurrentRole,
+    PublisherFactory,
+    PublisherSession,
+)
 from penstock.commands.utility import execute, is_command
+from penstock.protocol.answers import Notice
 
 __all__ = [
     "NODE_ROLE",
     "CommandResult",
+    "CommandScope",
     "CurrentRole",
     "Notice",
-    "Publisher",
     "PublisherFactory",
-    "Scope",
-    "TableColumn",
+    "PublisherSession",
     "execute",
     "is_command",
     "register_all",

@@ -8,7 +8,7 @@ schemas and the database cannot be granted: both are the superusers' and the own
 from __future__ import annotations
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.scope import CurrentRole, Scope
+from penstock.commands.scope import CommandScope, CurrentRole
 from penstock.errors import InsufficientPrivilege, PenstockError, UndefinedObject
 from penstock.sql import RoleKind, RoleSpec
 
@@ -24,13 +24,13 @@ def check_owner(role: CurrentRole, owner: int | None, kind: str, name: str) -> N
         raise InsufficientPrivilege(f"must be owner of {kind} {name}")
 
 
-def check_create_in_database(scope: Scope) -> None:
+def check_create_in_database(scope: CommandScope) -> None:
     """ACL_CREATE on the database, which nobody but superusers has."""
     if not scope.role.superuser:
         raise InsufficientPrivilege(f"permission denied for database {scope.database}")
 
 
-def check_create_in_schema(scope: Scope, owner: int | None, schema: str) -> None:
+def check_create_in_schema(scope: CommandScope, owner: int | None, schema: str) -> None:
     """ACL_CREATE on a schema, which its owner and superusers have."""
     if not is_owner(scope.role, owner):
         raise InsufficientPrivilege(f"permission denied for schema {schema}")
@@ -43,7 +43,7 @@ def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTa
     return role.oid is not None and transaction.roles.may_select(table.oid, role.oid)
 
 
-def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> CurrentRole:
+def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> CurrentRole:
     """get_rolespec_tuple. Raises UndefinedObject (42704), PenstockError (XX000)."""
     match spec.kind:
         case RoleKind.CURRENT_ROLE | RoleKind.CURRENT_USER:
@@ -65,7 +65,7 @@ def _existing(transaction: CatalogTransaction, role: CurrentRole) -> CurrentRole
     return role
 
 
-def check_can_set_role(scope: Scope, role: CurrentRole) -> None:
+def check_can_set_role(scope: CommandScope, role: CurrentRole) -> None:
     """check_can_set_role: only superusers become others, since nobody is a member of anything."""
     if not scope.role.superuser and scope.role.oid != role.oid:
         raise InsufficientPrivilege(f'must be able to SET ROLE "{role.name}"')

@@ -14,18 +14,16 @@ from dataclasses import replace
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.depend import check_not_subscribed
-from penstock.commands.former_tables import keep_former
-from penstock.commands.index_names import DUPLICATE_TABLE, is_taken, relation_names
-from penstock.commands.namespace import find_table, get_schema, get_table, register
-from penstock.commands.result import CommandResult, notice
-from penstock.commands.scope import Scope
+from penstock.commands.namespace import find_table, get_schema, get_table, keep_former, register
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscriptioncmds import ALTERED, get_subscription
+from penstock.commands.unique_indexes import DUPLICATE_TABLE, is_taken, relation_names
 from penstock.errors import DuplicateObject, FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
 from penstock.sql import RenameSubscription, SetSchema
 
 
-def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """Publications of schemas have the tables that are in them then."""
     with catalog.write() as transaction:
         table = find_table(transaction, scope, statement.relation)
@@ -44,7 +42,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: Scope) -> CommandR
 
 
 def _check_movable(
-    transaction: CatalogTransaction, scope: Scope, table: LakeTable, schema: str
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, schema: str
 ) -> None:
     """Raises DuplicateObject (42P07), FeatureNotSupported, ObjectInUse."""
     register(transaction, scope, schema, table.name)
@@ -85,7 +83,7 @@ def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
 
 
 def rename_subscription(
-    statement: RenameSubscription, catalog: Catalog, scope: Scope
+    statement: RenameSubscription, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
     """Raises UndefinedObject, DuplicateObject. A worker that runs starts again by the new name."""
     with catalog.write() as transaction:

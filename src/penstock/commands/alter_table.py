@@ -33,24 +33,23 @@ from penstock.commands.define_relation import (
     multiple_primary_keys,
 )
 from penstock.commands.drop_column import drop_column
-from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import check_not_virtual, with_expression
-from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
     find_table,
     get_schema,
     get_table,
+    keep_former,
     names,
 )
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
     add_constraints,
     detach_indexes,
     drop_index,
     identify_by,
+    is_taken,
 )
 from penstock.errors import (
     CommitConflict,
@@ -60,7 +59,8 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.pipeline.rewrite_columns import ColumnRewrites
-from penstock.relation import ReplicaIdentity
+from penstock.protocol.answers import Notice
+from penstock.relation import ReplicaIdentity, TableColumn
 from penstock.sql import (
     AddColumn,
     AddPrimaryKey,
@@ -81,7 +81,7 @@ _TRIES: Final = 10
 """Times that other writers may commit to the table first."""
 
 
-def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> CommandResult:
+def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
     at = datetime.now(UTC)
     default_rows = DefaultRows(attaches=True)
@@ -106,7 +106,7 @@ def alter_table(statement: AlterTable, catalog: Catalog, scope: Scope) -> Comman
 def _alter(
     statement: AlterTable,
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     at: datetime,
     rewrites: ColumnRewrites,
     default_rows: DefaultRows,
@@ -149,7 +149,7 @@ def _pass_of(command: AlterTableCommand) -> int:
 
 def _execute(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     table: LakeTable,
     command: AlterTableCommand,
     changes: ColumnChanges,
@@ -198,7 +198,7 @@ def _execute(
 
 
 def _add_column(
-    scope: Scope,
+    scope: CommandScope,
     table: LakeTable,
     command: AddColumn,
     new: TableColumn,
@@ -227,7 +227,7 @@ def _add_column(
 
 def _set_identity(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     table: LakeTable,
     command: SetReplicaIdentity,
     changes: ColumnChanges,
@@ -303,7 +303,7 @@ def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str])
 
 
 def _detach(
-    transaction: CatalogTransaction, scope: Scope, parent: LakeTable, child: LakeTable
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
     """ATExecDetachPartition"""
     if parent.partition_key is None:

@@ -19,7 +19,7 @@ from penstock.commands.default_partition import DefaultRows
 from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
@@ -33,7 +33,6 @@ from penstock.errors import (
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes
 from penstock.lsn import Lsn
-from penstock.publication.members import Members
 from penstock.sql import PartitionBound
 from penstock.sql.text.quoting import quote_identifier
 
@@ -42,7 +41,7 @@ _MISMATCH = "42804"
 
 def attach(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     parent: LakeTable,
     child: LakeTable,
     bound: PartitionBound,
@@ -77,7 +76,7 @@ def attach(
     inherit_indexes(transaction, parent, partition)
 
 
-def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
+def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
     """MergeAttributesIntoExisting, and that there are no others."""
     theirs, own = table_columns(scope, parent), table_columns(scope, child)
     for column in own:
@@ -103,7 +102,7 @@ def _check_columns(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
         check_same_generation(mine, column)
 
 
-def _check_stored_names(scope: Scope, parent: LakeTable, child: LakeTable) -> None:
+def _check_stored_names(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
     """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
     where two of those differ in case only."""
     tables = [open_delta(scope, table) for table in (parent, child)]
@@ -117,7 +116,7 @@ def _check_stored_names(scope: Scope, parent: LakeTable, child: LakeTable) -> No
         )
 
 
-def _check_empty(scope: Scope, child: LakeTable) -> None:
+def _check_empty(scope: CommandScope, child: LakeTable) -> None:
     delta = open_delta(scope, child)
     if delta is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
@@ -133,7 +132,7 @@ _AT_ONCE: Final = 1000
 
 
 def check_history_sent(
-    transaction: CatalogTransaction, scope: Scope, parent: LakeTable, child: LakeTable
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
     """Raises ObjectInUse where a slot has not received changes of rows of ``child``, and they are
     published once it is a partition; StorageError."""
@@ -159,13 +158,7 @@ def check_history_sent(
 
 
 def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
-    publications = transaction.publications
-    members = Members(
-        publications.all(),
-        publications.relations(),
-        publications.namespaces(),
-        transaction.tables.all(),
-    )
+    members = transaction.members()
     return any(members.contains(publication, parent) for publication in members.publications)
 
 

@@ -20,7 +20,7 @@ from penstock.commands.namespace import (
     table_columns,
     warehouse_of,
 )
-from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.errors import CommitConflict, FeatureNotSupported, ObjectInUse, UndefinedObject
 from penstock.lakehouse.defaults import default_value
@@ -31,7 +31,7 @@ from penstock.lakehouse.schema import Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes import arrow_type
 from penstock.pipeline.rewrite_columns import ColumnChange, ColumnRewrites
-from penstock.relation import AttGenerated, qualified
+from penstock.relation import AttGenerated, TableColumn, qualified
 
 _APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
@@ -49,7 +49,7 @@ class ColumnChanges:
     def __bool__(self) -> bool:
         return bool(self.dropped or self.added)
 
-    def columns(self, scope: Scope, table: LakeTable) -> list[TableColumn]:
+    def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
         """The columns of a table after them."""
         kept = [c for c in table_columns(scope, table) if c.name not in self.dropped]
         return [*kept, *self.added]
@@ -69,7 +69,7 @@ class FilesFirst(Exception):
 
 def change_columns(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     changes: ColumnChanges,
     rewrites: ColumnRewrites,
@@ -109,7 +109,7 @@ def change_columns(
 
 def _check_nothing_moves(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     staged: Sequence[ColumnChange],
 ) -> None:
@@ -127,7 +127,7 @@ def _check_nothing_moves(
         )
 
 
-def _stage(scope: Scope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
+def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> ColumnChange:
     delta = _open(scope, table, changes)
     known = delta.schema.by_source
     dropped = frozenset(known[name].name for name in changes.dropped if name in known)
@@ -165,7 +165,7 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
     ]
 
 
-def _open(scope: Scope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
+def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
     """Raises UndefinedObject (42P01), FeatureNotSupported: the node does not write such tables."""
     try:
         delta = open_delta(scope, table)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import get_schema, table_columns
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.enum_type import EnumType
 from penstock.errors import FeatureNotSupported, SqlSyntaxError
 from penstock.pgtypes.type_names import resolve
@@ -20,7 +20,7 @@ from penstock.sql.builtin.enum_types import enum_name
 
 
 def find_enum(
-    transaction: CatalogTransaction, scope: Scope, written: ColumnType
+    transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> EnumType | None:
     """One of the node's enum types; None for every other name. Raises UndefinedObject (3F000)."""
     if written.schema is not None:
@@ -33,7 +33,7 @@ def find_enum(
 
 
 def column_type(
-    transaction: CatalogTransaction, scope: Scope, written: ColumnType
+    transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> tuple[int, int]:
     """(oid, typmod) of a column's type. Raises UndefinedObject (42704, 3F000), FeatureNotSupported
     for an array of an enum."""
@@ -57,7 +57,7 @@ def shown_type(written: ColumnType) -> str:
 
 
 def columns_of_types(
-    transaction: CatalogTransaction, scope: Scope, types: Sequence[EnumType]
+    transaction: CatalogTransaction, scope: CommandScope, types: Sequence[EnumType]
 ) -> list[tuple[LakeTable, str, EnumType]]:
     """Tables with their columns of these types, in the order in which PostgreSQL reports them."""
     tables = transaction.tables.all() if types else ()

@@ -16,8 +16,9 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionRelState,
 )
-from penstock.commands.result import Notice, notice
+from penstock.commands.scope import notice
 from penstock.commands.subscription_options import SubscriptionOptions
+from penstock.protocol.answers import Notice
 
 _RETURNED: Final = (
     "A table of that name was in the subscription before. Rows that others have changed since "

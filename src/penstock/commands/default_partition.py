@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import open_delta
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import InvalidParameterValue
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import TableSchema
@@ -60,7 +60,7 @@ class DefaultRows:
     def check(
         self,
         transaction: CatalogTransaction,
-        scope: Scope,
+        scope: CommandScope,
         parent: LakeTable,
         bound: PartitionBound,
     ) -> None:

@@ -21,8 +21,7 @@ from penstock.commands.generated_columns import (
     with_expressions,
 )
 from penstock.commands.namespace import get_table, names, table_columns
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.scope import CommandScope, notice
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -33,7 +32,8 @@ from penstock.errors import (
 )
 from penstock.lakehouse.defaults import stored_value
 from penstock.pgtypes import arrow_type
-from penstock.relation import AttGenerated
+from penstock.protocol.answers import Notice
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql import ColumnDef, CreateTable, PartitionBound, PartitionSpec, Unique
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.text.quoting import type_name
@@ -57,7 +57,9 @@ class Definition:
     uniques: tuple[Unique, ...] = ()
 
 
-def define(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
+def define(
+    transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
+) -> Definition:
     """Raises UndefinedObject, DuplicateObject, InvalidParameterValue, FeatureNotSupported."""
     if statement.parent is not None:
         definition = _partition(transaction, scope, statement)
@@ -95,7 +97,7 @@ def check_declarations(table: str, item: ColumnDef) -> None:
         )
 
 
-def column(transaction: CatalogTransaction, scope: Scope, item: ColumnDef) -> TableColumn:
+def column(transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef) -> TableColumn:
     """A column with its type looked up, and its generation expression as it was written.
 
     Raises UndefinedObject (42704, 3F000).
@@ -128,7 +130,9 @@ def _check_default(name: str, default: str | None, oid: int, typmod: int) -> Non
     stored_value(value, oid, typmod, arrow_type(oid, typmod))
 
 
-def _partition(transaction: CatalogTransaction, scope: Scope, statement: CreateTable) -> Definition:
+def _partition(
+    transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
+) -> Definition:
     assert statement.parent is not None
     parent = get_table(transaction, scope, statement.parent)
     check_owner(scope.role, parent.owner, "table", parent.name)
@@ -154,7 +158,7 @@ def _with_defaults(
 
 
 def _own_and_liked(
-    transaction: CatalogTransaction, scope: Scope, statement: CreateTable
+    transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[TableColumn, ...]:
     """Columns as written; those of LIKE come without their defaults, expressions and keys."""
     own = [column(transaction, scope, item) for item in statement.columns]
@@ -256,7 +260,7 @@ def check_partition_columns(
 
 
 def _references(
-    transaction: CatalogTransaction, scope: Scope, statement: CreateTable
+    transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[Notice, ...]:
     """The tables exist, and that is all that is known. Raises UndefinedObject (42P01)."""
     written = []

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.index_names import is_taken
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope, notice
+from penstock.commands.unique_indexes import is_taken
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
+from penstock.protocol.answers import Notice
 from penstock.sql.text.quoting import quote_identifier
 
 DEPENDENT_OBJECTS_STILL_EXIST = "2BP01"
 
 
-def shown_name(transaction: CatalogTransaction, scope: Scope, schema: str, name: str) -> str:
+def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
     """The name of a table or index in messages: with its schema where the search path finds another
     one, or none."""
     found = (first for first in scope.search_path if is_taken(transaction, first, name))

@@ -16,17 +16,18 @@ from penstock.commands.define_relation import INVALID_TABLE_DEFINITION, UNDEFINE
 from penstock.commands.depend import cascade_notices, shown_name, still_used_error
 from penstock.commands.generated_columns import generated_from
 from penstock.commands.namespace import names, table_columns
-from penstock.commands.result import Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope, notice
 from penstock.commands.unique_indexes import without
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
+from penstock.errors import InvalidParameterValue, UndefinedObject
+from penstock.protocol.answers import Notice
+from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import DropColumn
 from penstock.sql.grammar.partition_bound import key_columns
 
 
 def drop_column(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     table: LakeTable,
     command: DropColumn,
     only: bool,
@@ -83,7 +84,7 @@ def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> 
 
 def _check_not_generated_from(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     command: DropColumn,
     made_of_it: Sequence[str],
@@ -127,7 +128,7 @@ def _without(table: LakeTable, column: str) -> LakeTable:
 
 def _leave_publications(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     members: Sequence[LakeTable],
     command: DropColumn,
 ) -> list[Notice]:
@@ -166,13 +167,11 @@ def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTabl
     return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
 
-def _named_columns(scope: Scope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
+def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
     """The columns that a publication's list and filter name."""
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:
         return listed
-    if scope.compile_row_filter is None:
-        raise FeatureNotSupported("row filters are not supported by this session")
     columns = table_columns(scope, table)
-    compiled = scope.compile_row_filter(rel.row_filter, columns, table=table.name)
+    compiled = compile_row_filter(rel.row_filter, columns, table=table.name)
     return listed | compiled.columns

@@ -20,10 +20,16 @@ from contextlib import closing
 from dataclasses import replace
 
 from penstock.catalog import Catalog, Subscription
-from penstock.commands.publisher import Publisher, PublisherFactory
-from penstock.commands.result import CommandResult, Notice, notice, warning
+from penstock.commands.scope import (
+    CommandResult,
+    PublisherFactory,
+    PublisherSession,
+    notice,
+    warning,
+)
 from penstock.commands.subscriptioncmds import CONNECT_PREFIX
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.protocol.answers import Notice
 from penstock.sql import DropSubscription
 
 _TAG = "DROP SUBSCRIPTION"
@@ -77,7 +83,7 @@ def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str)
     return running
 
 
-def _wait_for_copies(publisher: Publisher, app_id: str) -> list[str]:
+def _wait_for_copies(publisher: PublisherSession, app_id: str) -> list[str]:
     """Wait until no copy runs; the slots of those that still do after a while."""
     deadline = time.monotonic() + _COPIES_END_S
     while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
@@ -92,7 +98,7 @@ def _still_copying(slot: str) -> Notice:
     )
 
 
-def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> Publisher:
+def _connect(connect: PublisherFactory, subscription: Subscription, slot: str) -> PublisherSession:
     """ReportSlotConnectionError when there is no way to the publisher."""
     try:
         return connect(subscription.conninfo, subscription.name)

@@ -9,28 +9,27 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, UniqueIndex
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.define_relation import UNDEFINED_COLUMN
 from penstock.commands.depend import DEPENDENT_OBJECTS_STILL_EXIST, shown_name
-from penstock.commands.former_tables import keep_former
 from penstock.commands.generated_columns import check_not_virtual
-from penstock.commands.index_names import DUPLICATE_TABLE, is_taken
 from penstock.commands.namespace import (
     find_schema,
     get_schema,
     get_table,
+    keep_former,
     names,
     register,
     table_columns,
 )
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
-from penstock.commands.unique_indexes import add_index
+from penstock.commands.scope import CommandResult, CommandScope, notice
+from penstock.commands.unique_indexes import DUPLICATE_TABLE, add_index, is_taken
 from penstock.commands.unique_indexes import drop_index as drop
 from penstock.errors import NotInPrerequisiteState, UndefinedObject, WrongObjectType
+from penstock.protocol.answers import Notice
 from penstock.sql import CreateIndex, DropIndex, RangeVar
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import InvalidSchemaName
 
 
-def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineIndex"""
     with catalog.write() as transaction:
         table = get_table(transaction, scope, statement.relation)
@@ -52,7 +51,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: Scope) -> Comm
     return CommandResult("CREATE INDEX")
 
 
-def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_index(statement: DropIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveRelations for indexes, all of them or none."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -67,7 +66,7 @@ def drop_index(statement: DropIndex, catalog: Catalog, scope: Scope) -> CommandR
 
 def _index_to_drop(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     name: RangeVar,
     missing_ok: bool,
     notices: list[Notice],
@@ -97,7 +96,7 @@ def _index_to_drop(
 
 
 def _find_droppable(
-    transaction: CatalogTransaction, scope: Scope, table: LakeTable, name: str
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> UniqueIndex | None:
     """A table's index of that name, if it may go. Raises NotInPrerequisiteState (2BP01)."""
     index = next((own for own in table.indexes if own.name == name), None)

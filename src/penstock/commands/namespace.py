@@ -1,39 +1,44 @@
-"""Which table a name means (namespace.c), and what a table of the lake looks like (relcache.c).
+"""Which table a name means (namespace.c), what it looks like (relcache.c), and did (snapbuild.c).
 
 In: a name as written, a transaction of the catalog, the scope. Out: rows of the catalog and columns
 from Delta's metadata. Whatever lies in the warehouse is known from its first mention on: a row is
-made then, with the key that the Delta table names.
+made then, with the key that the Delta table names. Of a table that a statement has changed: up to
+which version it was what it had been, since a stream sends changes as the table was then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.catalog import CatalogTransaction, LakeTable, Namespace
-from penstock.commands.result import Notice, warning
-from penstock.commands.scope import Scope, TableColumn
+from penstock.commands.scope import CommandScope, warning
 from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.lakehouse.delta_types import arrow_type
-from penstock.lakehouse.describe import Description, describe, source_name, table_names
+from penstock.lakehouse.describe import TableDescription, describe, source_name, table_names
+from penstock.lakehouse.log import list_log
 from penstock.lakehouse.schema import DEFAULT, GENERATED, attgenerated, recorded_type
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
+from penstock.protocol.answers import Notice
+from penstock.relation import TableColumn
 from penstock.sql import RangeVar
 
 UNDEFINED_TABLE = "42P01"
 UNDEFINED_SCHEMA = "3F000"
 
 
-def warehouse_of(scope: Scope) -> Warehouse:
+def warehouse_of(scope: CommandScope) -> Warehouse:
     """Raises FeatureNotSupported where statements run without a warehouse."""
     if scope.warehouse is None:
         raise FeatureNotSupported("this statement needs a warehouse")
     return scope.warehouse
 
 
-def find_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Namespace | None:
+def find_schema(
+    transaction: CatalogTransaction, scope: CommandScope, name: str
+) -> Namespace | None:
     """A schema of the catalog, or one that the warehouse has a table in; None for neither."""
     found = transaction.namespaces.find(name)
     if found is None and scope.warehouse is not None:
@@ -43,7 +48,7 @@ def find_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Nam
     return found
 
 
-def get_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Namespace:
+def get_schema(transaction: CatalogTransaction, scope: CommandScope, name: str) -> Namespace:
     """get_namespace_oid. Raises UndefinedObject (3F000)."""
     found = find_schema(transaction, scope, name)
     if found is None:
@@ -51,7 +56,9 @@ def get_schema(transaction: CatalogTransaction, scope: Scope, name: str) -> Name
     return found
 
 
-def creation_schema(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> Namespace:
+def creation_schema(
+    transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
+) -> Namespace:
     """RangeVarGetCreationNamespace. Raises UndefinedObject (3F000)."""
     _check_catalog(scope, name)
     if name.schema is not None:
@@ -63,7 +70,9 @@ def creation_schema(transaction: CatalogTransaction, scope: Scope, name: RangeVa
     raise UndefinedObject("no schema has been selected to create in", sqlstate=UNDEFINED_SCHEMA)
 
 
-def find_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> LakeTable | None:
+def find_table(
+    transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
+) -> LakeTable | None:
     """RangeVarGetRelid with missing_ok; a table met for the first time is registered."""
     _check_catalog(scope, name)
     if name.schema is not None:
@@ -76,7 +85,7 @@ def find_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) ->
     return None
 
 
-def get_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> LakeTable:
+def get_table(transaction: CatalogTransaction, scope: CommandScope, name: RangeVar) -> LakeTable:
     """RangeVarGetRelid. Raises UndefinedObject (42P01, 3F000)."""
     found = find_table(transaction, scope, name)
     if found is None:
@@ -85,13 +94,13 @@ def get_table(transaction: CatalogTransaction, scope: Scope, name: RangeVar) -> 
     return found
 
 
-def _check_catalog(scope: Scope, name: RangeVar) -> None:
+def _check_catalog(scope: CommandScope, name: RangeVar) -> None:
     if name.catalog is not None and name.catalog != scope.database:
         raise FeatureNotSupported(f'cross-database references are not implemented: "{name}"')
 
 
 def register(
-    transaction: CatalogTransaction, scope: Scope, schema: str, name: str
+    transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str
 ) -> LakeTable | None:
     """The table of the catalog, made from the Delta table if need be; None without either."""
     known = transaction.tables.find(schema, name)
@@ -111,18 +120,18 @@ def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> b
     return transaction.tables.in_folder_of(schema, name) is not None
 
 
-def open_delta(scope: Scope, table: LakeTable) -> DeltaTable | None:
+def open_delta(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
     """A table's Delta table. Raises as ``Warehouse.open``."""
     warehouse = warehouse_of(scope)
     return warehouse.open(*(table.folder_of or (table.schema, table.name)))
 
 
-def delta_uri(scope: Scope, table: LakeTable) -> str:
+def delta_uri(scope: CommandScope, table: LakeTable) -> str:
     """Where its Delta table lies; that of a partitioned table has no rows."""
     return table.uri or warehouse_of(scope).table_uri(table.schema, table.name)
 
 
-def register_all(transaction: CatalogTransaction, scope: Scope) -> list[Notice]:
+def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[Notice]:
     """Make rows for every table of the warehouse that has none; for publications of all tables.
 
     Warnings: tables that cannot be read. They become known when they can.
@@ -141,7 +150,7 @@ def register_all(transaction: CatalogTransaction, scope: Scope) -> list[Notice]:
     return warnings
 
 
-def table_columns(scope: Scope, table: LakeTable) -> tuple[TableColumn, ...]:
+def table_columns(scope: CommandScope, table: LakeTable) -> tuple[TableColumn, ...]:
     """The columns of a table in order; of a partitioned one too. Raises UndefinedObject (42P01)."""
     uri = delta_uri(scope, table)
     found = describe(warehouse_of(scope), uri)
@@ -154,7 +163,7 @@ def table_columns(scope: Scope, table: LakeTable) -> tuple[TableColumn, ...]:
     return columns_of(found)
 
 
-def columns_of(description: Description) -> tuple[TableColumn, ...]:
+def columns_of(description: TableDescription) -> tuple[TableColumn, ...]:
     """What PostgreSQL calls the columns of a Delta table, and of which types they are."""
     columns = []
     for field in description.fields:
@@ -184,3 +193,22 @@ def _type_of(delta: object) -> tuple[int, int]:
 def names(columns: Sequence[TableColumn]) -> list[str]:
     """Names of columns in order."""
     return [column.name for column in columns]
+
+
+def keep_former(
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    before: Iterable[LakeTable],
+    committed: Mapping[int, int] | None = None,
+) -> None:
+    """After a statement, of the tables that it has changed. ``committed``: by oid, the version that
+    the statement has put itself; of others it is the newest one. Raises StorageError."""
+    known = committed or {}
+    for table in before:
+        if table.uri is None or transaction.tables.find_oid(table.oid) == table:
+            continue
+        version = known.get(table.oid)
+        if version is None:
+            version = list_log(warehouse_of(scope).storage, table.uri).newest
+        if version is not None:
+            transaction.tables.keep_former(table, version)

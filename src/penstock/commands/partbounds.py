@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
 from penstock.commands.namespace import table_columns
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import InvalidParameterValue
 from penstock.pgtypes.pg_type import FLOATS, INTEGERS, NUMERIC, OID
 from penstock.sql import Limit, PartitionBound, Strategy, parse_partition_bound
@@ -29,7 +29,7 @@ _INVALID_TABLE: Final = "42P16"
 
 def check_new_partition(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     parent: LakeTable,
     name: str,
     bound: PartitionBound,

@@ -14,14 +14,14 @@ from typing import Final
 from penstock.catalog import CatalogTransaction, LakeTable, Publication, PublicationRel
 from penstock.commands.aclchk import check_owner
 from penstock.commands.namespace import get_schema, get_table, table_columns
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import (
     DuplicateObject,
-    FeatureNotSupported,
     InvalidParameterValue,
     SqlSyntaxError,
     UndefinedObject,
 )
+from penstock.publication.row_filter import compile_row_filter
 from penstock.publication.rules import check_row_filter_allowed, column_list
 from penstock.sql import (
     PublicationObject,
@@ -53,7 +53,7 @@ class PublicationRelInfo:
 
 
 def open_objects(
-    transaction: CatalogTransaction, scope: Scope, objects: Sequence[PublicationObject]
+    transaction: CatalogTransaction, scope: CommandScope, objects: Sequence[PublicationObject]
 ) -> PublishedObjects:
     """ObjectsInPublicationToOids. Raises UndefinedObject (3F000)."""
     tables = tuple(item for item in objects if isinstance(item, PublicationTable))
@@ -64,7 +64,7 @@ def open_objects(
     return PublishedObjects(tables, tuple(schemas))
 
 
-def _schema(transaction: CatalogTransaction, scope: Scope, name: str | None) -> str:
+def _schema(transaction: CatalogTransaction, scope: CommandScope, name: str | None) -> str:
     if name is None:
         if not scope.search_path:
             raise InvalidSchemaName("no schema has been selected for CURRENT_SCHEMA")
@@ -76,7 +76,7 @@ def _schema(transaction: CatalogTransaction, scope: Scope, name: str | None) -> 
 
 def open_tables(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     tables: Sequence[PublicationTable],
     *,
     publication: Publication,
@@ -101,7 +101,7 @@ def _check_repetition(table: LakeTable, item: PublicationTable, first: Publicati
 
 
 def _rel_info(
-    scope: Scope,
+    scope: CommandScope,
     publication: Publication,
     table: LakeTable,
     item: PublicationTable,
@@ -114,16 +114,13 @@ def _rel_info(
     return PublicationRelInfo(table, item.columns, row_filter, item.where is not None)
 
 
-def _compile(scope: Scope, table: LakeTable, where: str) -> str:
-    if scope.compile_row_filter is None:
-        raise FeatureNotSupported("row filters are not supported by this session")
-    columns = table_columns(scope, table)
-    return scope.compile_row_filter(where, columns, table=table.name).text
+def _compile(scope: CommandScope, table: LakeTable, where: str) -> str:
+    return compile_row_filter(where, table_columns(scope, table), table=table.name).text
 
 
 def add_tables(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     publication: Publication,
     rels: Sequence[PublicationRelInfo],
     *,
@@ -144,12 +141,12 @@ def add_tables(
         )
 
 
-def is_same(scope: Scope, rel: PublicationRelInfo, old: PublicationRel) -> bool:
+def is_same(scope: CommandScope, rel: PublicationRelInfo, old: PublicationRel) -> bool:
     """Whether a table is in the publication as a statement wants it."""
     return (_columns(scope, rel), rel.row_filter) == (old.columns, old.row_filter)
 
 
-def _columns(scope: Scope, rel: PublicationRelInfo) -> tuple[str, ...] | None:
+def _columns(scope: CommandScope, rel: PublicationRelInfo) -> tuple[str, ...] | None:
     if rel.listed is None:
         return None
     return column_list(rel.listed, table_columns(scope, rel.table), table=rel.table.name)

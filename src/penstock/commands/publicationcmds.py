@@ -30,13 +30,13 @@ from penstock.commands.publication_objects import (
     open_tables,
 )
 from penstock.commands.publication_options import parse_publication_options
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.errors import (
     DuplicateObject,
     InsufficientPrivilege,
     NotInPrerequisiteState,
 )
+from penstock.protocol.answers import Notice
 from penstock.publication.rules import (
     check_column_list_allowed,
     check_leaves_allowed,
@@ -56,7 +56,7 @@ _ALTERED = "ALTER PUBLICATION"
 
 
 def create_publication(
-    statement: CreatePublication, catalog: Catalog, scope: Scope
+    statement: CreatePublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
     """CreatePublication"""
     with catalog.write() as transaction:
@@ -85,7 +85,7 @@ def create_publication(
 
 
 def alter_options(
-    statement: AlterPublicationOptions, catalog: Catalog, scope: Scope
+    statement: AlterPublicationOptions, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
     """AlterPublicationOptions"""
     with catalog.write() as transaction:
@@ -101,7 +101,7 @@ def alter_options(
 
 
 def alter_objects(
-    statement: AlterPublicationObjects, catalog: Catalog, scope: Scope
+    statement: AlterPublicationObjects, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
     """AlterPublicationTables and AlterPublicationSchemas"""
     with catalog.write() as transaction:
@@ -123,7 +123,9 @@ def alter_objects(
     return CommandResult(_ALTERED, tuple(warnings))
 
 
-def alter_owner(statement: AlterPublicationOwner, catalog: Catalog, scope: Scope) -> CommandResult:
+def alter_owner(
+    statement: AlterPublicationOwner, catalog: Catalog, scope: CommandScope
+) -> CommandResult:
     """AlterPublicationOwner_internal"""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
@@ -136,7 +138,7 @@ def alter_owner(statement: AlterPublicationOwner, catalog: Catalog, scope: Scope
 
 
 def rename_publication(
-    statement: RenamePublication, catalog: Catalog, scope: Scope
+    statement: RenamePublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
     """AlterObjectRename_internal"""
     with catalog.write() as transaction:
@@ -147,7 +149,9 @@ def rename_publication(
     return CommandResult(_ALTERED)
 
 
-def drop_publication(statement: DropPublication, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_publication(
+    statement: DropPublication, catalog: Catalog, scope: CommandScope
+) -> CommandResult:
     """RemoveObjects, all of them or none"""
     notices = []
     with catalog.write() as transaction:
@@ -163,7 +167,7 @@ def drop_publication(statement: DropPublication, catalog: Catalog, scope: Scope)
     return CommandResult("DROP PUBLICATION", tuple(notices))
 
 
-def _get(transaction: CatalogTransaction, scope: Scope, name: str) -> Publication:
+def _get(transaction: CatalogTransaction, scope: CommandScope, name: str) -> Publication:
     publication = transaction.publications.get(name)
     check_owner(scope.role, publication.owner, "publication", name)
     return publication
@@ -173,7 +177,7 @@ def _check_alter(
     statement: AlterPublicationObjects,
     publication: Publication,
     objects: PublishedObjects,
-    scope: Scope,
+    scope: CommandScope,
 ) -> None:
     """CheckAlterPublication"""
     adds = statement.action is not PublicationAction.DROP
@@ -197,7 +201,7 @@ def _check_column_lists(
 
 def _add(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     publication: Publication,
     objects: PublishedObjects,
 ) -> None:
@@ -215,7 +219,7 @@ def _add(
 
 def _set(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     publication: Publication,
     objects: PublishedObjects,
 ) -> None:

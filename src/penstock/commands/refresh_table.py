@@ -18,8 +18,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import alter
 from penstock.commands.copied_again import copy_notice
-from penstock.commands.publisher import PublisherFactory
-from penstock.commands.result import CommandResult, Notice, notice
+from penstock.commands.scope import CommandResult, PublisherFactory, notice
 from penstock.commands.subscriptioncmds import (
     ALTERED,
     ask_published,
@@ -28,6 +27,7 @@ from penstock.commands.subscriptioncmds import (
     get_subscription,
 )
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
+from penstock.protocol.answers import Notice
 from penstock.relation import TableName, qualified
 from penstock.sql import AlterSubscriptionRefreshTables
 from penstock.sql.text.object_names import RangeVar

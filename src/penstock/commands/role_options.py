@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from penstock.civil import MICROSECONDS, parse_timestamp
 from penstock.commands.define import conflicting_options
-from penstock.commands.result import Notice, notice
+from penstock.commands.scope import notice
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.protocol.answers import Notice
 from penstock.protocol.scram_verifier import SALT_SIZE, ScramVerifier, is_verifier
 from penstock.sql import RoleOption
 from penstock.sql.text.datetime_literals import read_timestamp

@@ -1,18 +1,21 @@
-"""Who executes a statement, and where (miscinit.c, GetUserId; namespace.c, search_path).
+"""What a statement gets beside its text, and what it gives back (miscinit.c; walreceiver.h).
 
-In: what a session knows. Out: frozen values that every command gets. A node's own calls run as a
-superuser that is no row of the catalog.
+In: what a session knows. Out: frozen values for every command: who executes it, where, how it asks
+a publisher, its tag and notices. A node's own calls run as a superuser that is no row of the
+catalog. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in a real node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.catalog import Role
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.relation import AttGenerated
+from penstock.protocol.answers import Notice
+from penstock.relation import TableName
+from penstock.walreceiver.publisher import SystemIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,40 +36,7 @@ NODE_ROLE: Final = CurrentRole("penstock", superuser=True)
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
-    """A column as row filters and column lists see it; ``name``: PostgreSQL's. ``generation``: the
-    expression where the node generates it."""
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    generated: AttGenerated = AttGenerated.NOT
-    collation: str = "default"
-    default: str | None = None
-    generation: str | None = None
-
-
-class CompiledFilter(Protocol):
-    """What compiling gives; ``text`` is what the catalog keeps, ``columns`` are those named."""
-
-    @property
-    def text(self) -> str:
-        """As PostgreSQL deparses it."""
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """PostgreSQL's names."""
-
-
-class RowFilterCompiler(Protocol):
-    """``penstock.publication.row_filter.compile_row_filter``"""
-
-    def __call__(self, text: str, columns: Sequence[TableColumn], *, table: str) -> CompiledFilter:
-        """Raises PostgreSQL's errors for what a row filter may not hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
+class CommandScope:
     """Where a statement runs. ``warehouse`` None: statements about tables are refused.
 
     ``search_path``: schemas for names without one; the first is where CREATE puts things.
@@ -79,4 +49,67 @@ class Scope:
     node_role: CurrentRole = NODE_ROLE
     database: str = "lake"
     search_path: tuple[str, ...] = ("public",)
-    compile_row_filter: RowFilterCompiler | None = field(default=None, compare=False)
+
+
+class PublisherSession(Protocol):
+    """An open session on the publisher."""
+
+    def identify_system(self) -> SystemIdentity:
+        """IDENTIFY_SYSTEM."""
+
+    def database(self) -> tuple[int, bool]:
+        """The database's OID, and whether the server is in recovery."""
+
+    def missing_publications(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that do not exist."""
+
+    def tables(self, names: Sequence[str]) -> dict[TableName, int]:
+        """All tables in the publications with their OIDs."""
+
+    def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """(schema, table) of those whose updates and deletes the publisher refuses."""
+
+    def create_slot(self, name: str) -> object:
+        """Create a persistent logical slot for pgoutput."""
+
+    def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
+        """Drop a slot; waits while somebody streams from it. False: there was none."""
+
+    def sync_slots(self, app_id: str) -> list[str]:
+        """Temporary slots of copies that run for a subscription."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+class PublisherFactory(Protocol):
+    """Opens sessions."""
+
+    def __call__(self, conninfo: str, application_name: str) -> PublisherSession:
+        """Raises SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
+
+
+def warning(
+    message: str,
+    *,
+    detail: str | None = None,
+    hint: str | None = None,
+    sqlstate: str = "01000",
+) -> Notice:
+    """A WARNING."""
+    return Notice("WARNING", message, detail=detail, hint=hint, sqlstate=sqlstate)
+
+
+def notice(message: str, *, detail: str | None = None, sqlstate: str = "00000") -> Notice:
+    """A NOTICE."""
+    return Notice("NOTICE", message, detail=detail, sqlstate=sqlstate)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """``tag``: the command tag. ``columns`` and ``rows`` are those of a SELECT, else empty."""
+
+    tag: str
+    notices: tuple[Notice, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()

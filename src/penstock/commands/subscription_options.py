@@ -22,8 +22,9 @@ from penstock.commands.define import (
     def_get_streaming_mode,
     def_get_string,
 )
-from penstock.commands.result import Notice, notice, warning
+from penstock.commands.scope import notice, warning
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
+from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
 from penstock.sqlstate import InvalidName, NameTooLong
 

@@ -12,9 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import Catalog, Subscription
-from penstock.commands.publisher import PublisherFactory
-from penstock.commands.result import CommandResult, Notice, warning
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, warning
 from penstock.commands.subscription_options import (
     SET_PUBLICATION,
     parse_subscription_options,
@@ -33,6 +31,7 @@ from penstock.errors import (
     InvalidParameterValue,
     NotInPrerequisiteState,
 )
+from penstock.protocol.answers import Notice
 from penstock.sql.grammar.subscription import AlterSubscriptionPublications
 from penstock.sqlstate import InvalidObjectDefinition
 from penstock.walreceiver.publications import missing_publications_message
@@ -48,7 +47,7 @@ def alter_publications(
     statement: AlterSubscriptionPublications,
     catalog: Catalog,
     connect: PublisherFactory,
-    scope: Scope,
+    scope: CommandScope,
 ) -> CommandResult:
     """Raises DuplicateObject, UndefinedObject, InvalidParameterValue, NotInPrerequisiteState, and
     ObjectInUse when the subscription was changed while the publisher was asked, or stays in the
@@ -83,7 +82,7 @@ def alter_publications(
     return CommandResult(ALTERED, tuple(notices))
 
 
-def _save(statement: AlterSubscriptionPublications, catalog: Catalog, scope: Scope) -> None:
+def _save(statement: AlterSubscriptionPublications, catalog: Catalog, scope: CommandScope) -> None:
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         altered = _altered(subscription, statement)

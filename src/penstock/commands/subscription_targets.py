@@ -20,7 +20,7 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import alter
 from penstock.commands.namespace import warehouse_of
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.log import common_point
@@ -67,7 +67,9 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
                 )
 
 
-def check_between_batches(transaction: CatalogTransaction, scope: Scope, parent: LakeTable) -> None:
+def check_between_batches(
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable
+) -> None:
     """Before the partitions of a table become others. A batch that some of them have, and others
     have not yet, goes on by those that it began with.
 
@@ -102,7 +104,7 @@ def between_batches(attempt: Callable[[], T]) -> T:
 
 
 def check_whole_batches(
-    transaction: CatalogTransaction, scope: Scope, subscription: Subscription
+    transaction: CatalogTransaction, scope: CommandScope, subscription: Subscription
 ) -> None:
     """Before a subscription gets other publications, by which rows of a batch that some partitions
     have, and others have not yet, might not come again, or others come.
@@ -135,7 +137,7 @@ def _go_on(subscription: Subscription, rel: SubscriptionRel) -> str:
 
 
 def check_joins(
-    transaction: CatalogTransaction, scope: Scope, parent: LakeTable, child: TableName
+    transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: TableName
 ) -> None:
     """Before a table becomes a partition of one that a subscription fills. It is no target itself,
     and has nothing that the others would take for a batch that they lack.
@@ -162,7 +164,7 @@ def check_joins(
                 )
 
 
-def check_detached(transaction: CatalogTransaction, scope: Scope, table: LakeTable) -> None:
+def check_detached(transaction: CatalogTransaction, scope: CommandScope, table: LakeTable) -> None:
     """The same for a table that may be a partition, and is to be none."""
     parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
     if parent is not None:
@@ -182,7 +184,7 @@ def _roots(transaction: CatalogTransaction, parent: LakeTable) -> dict[TableName
 
 def _half_applied(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     subscription: Subscription,
     rel: SubscriptionRel,
     root: LakeTable,
@@ -195,7 +197,9 @@ def _half_applied(
     return any(_marker(scope, name, subscription.app_id) > common for name in names)
 
 
-def _common(scope: Scope, subscription: Subscription, rel: SubscriptionRel, root: LakeTable) -> Lsn:
+def _common(
+    scope: CommandScope, subscription: Subscription, rel: SubscriptionRel, root: LakeTable
+) -> Lsn:
     """Where the partitions are together for certain."""
     owner = CutOwner(subscription.name, subscription.app_id)
     ready = rel.state is SubscriptionRelState.READY
@@ -204,7 +208,7 @@ def _common(scope: Scope, subscription: Subscription, rel: SubscriptionRel, root
     return common_point(marker, None if cut is None else cut.lsn)
 
 
-def _marker(scope: Scope, table: TableName, app_id: str) -> int:
+def _marker(scope: CommandScope, table: TableName, app_id: str) -> int:
     delta = warehouse_of(scope).open(*table)
     return 0 if delta is None else delta.transaction_version(app_id) or 0
 

@@ -22,9 +22,14 @@ from penstock.catalog import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.copied_again import notices_of_returned, take_in_again
-from penstock.commands.publisher import Publisher, PublisherFactory
-from penstock.commands.result import CommandResult, Notice, notice, warning
-from penstock.commands.scope import Scope
+from penstock.commands.scope import (
+    CommandResult,
+    CommandScope,
+    PublisherFactory,
+    PublisherSession,
+    notice,
+    warning,
+)
 from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
@@ -46,6 +51,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.lakehouse.cuts import CutOwner, Cuts
+from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
     AlterSubscriptionConnection,
@@ -70,7 +76,7 @@ _REFRESH: Final = "REFRESH PUBLICATION"
 
 
 def create_subscription(
-    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: Scope
+    statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
     """CreateSubscription. Nothing is left behind on either side when it raises.
 
@@ -158,7 +164,10 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
 
 
 def alter_refresh(
-    statement: AlterSubscriptionRefresh, catalog: Catalog, connect: PublisherFactory, scope: Scope
+    statement: AlterSubscriptionRefresh,
+    catalog: Catalog,
+    connect: PublisherFactory,
+    scope: CommandScope,
 ) -> CommandResult:
     """REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy those
     again whose name belongs to another relation now, that are parked, or have stopped it.
@@ -182,7 +191,7 @@ def alter_refresh(
 def take_in(
     transaction: CatalogTransaction,
     subscription: Subscription,
-    found: Published,
+    found: PublisherTables,
     options: SubscriptionOptions,
 ) -> list[Notice]:
     """AlterSubscription_refresh: the subscription's tables become those that were found."""
@@ -209,7 +218,7 @@ def check_enabled(subscription: Subscription, form: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublisherTables:
     """What a publisher has for a subscription: tables with their OIDs, those without a replica
     identity, and who it is."""
 
@@ -222,13 +231,13 @@ class Published:
 
 def ask_published(
     subscription: Subscription, connect: PublisherFactory, look_for: Sequence[str] = ()
-) -> Published:
+) -> PublisherTables:
     """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
     try:
         with _session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
             check_identity(subscription.name, subscription.publisher, identity)
-            return Published(
+            return PublisherTables(
                 identity,
                 publisher.tables(subscription.publications),
                 publisher.tables_without_replica_identity(subscription.publications),
@@ -275,7 +284,7 @@ def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
 
 
 @contextmanager
-def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Publisher]:
+def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[PublisherSession]:
     """A session on the publisher under the subscription's name."""
     try:
         publisher = connect(conninfo, name)
@@ -285,14 +294,14 @@ def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Pu
         yield publisher
 
 
-def _identity(publisher: Publisher) -> PublisherIdentity:
+def _identity(publisher: PublisherSession) -> PublisherIdentity:
     system = publisher.identify_system()
     database_oid, _ = publisher.database()
     return PublisherIdentity(system.system_id, system.timeline, database_oid)
 
 
 @contextmanager
-def _new_slot(publisher: Publisher, options: SubscriptionOptions) -> Iterator[list[Notice]]:
+def _new_slot(publisher: PublisherSession, options: SubscriptionOptions) -> Iterator[list[Notice]]:
     """Create the slot where it is wanted; drop it again when what follows fails."""
     name = options.slot_name
     if name is None or not options.create_slot:
@@ -321,7 +330,7 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
 
 
 def check_unchanged(
-    transaction: CatalogTransaction, asked_for: Subscription, found: Published
+    transaction: CatalogTransaction, asked_for: Subscription, found: PublisherTables
 ) -> Subscription:
     """The subscription, for which a publisher was asked; PostgreSQL locks it meanwhile. Raises
     ObjectInUse, and StateMismatch where it follows another publisher by now."""

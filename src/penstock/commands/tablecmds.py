@@ -30,7 +30,6 @@ from penstock.commands.depend import (
     check_not_subscribed,
     still_used_error,
 )
-from penstock.commands.index_names import is_taken
 from penstock.commands.namespace import (
     UNDEFINED_SCHEMA,
     UNDEFINED_TABLE,
@@ -42,15 +41,14 @@ from penstock.commands.namespace import (
     warehouse_of,
 )
 from penstock.commands.partbounds import check_new_partition
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import (
     check_between_batches,
     check_detached,
     check_joins,
 )
 from penstock.commands.typecmds import check_unused, shown_user
-from penstock.commands.unique_indexes import add_constraints, inherit_indexes
+from penstock.commands.unique_indexes import add_constraints, inherit_indexes, is_taken
 from penstock.enum_type import EnumType
 from penstock.errors import (
     CommitConflict,
@@ -60,6 +58,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse.schema import TableSchema
+from penstock.protocol.answers import Notice
 from penstock.relation import AttGenerated, Attribute, Relation, ReplicaIdentity
 from penstock.sql import CreateSchema, CreateTable, DropSchema, DropTable, RangeVar
 from penstock.sql.builtin.enum_types import enum_name
@@ -76,7 +75,7 @@ _TYPE_OF_ITS_NAME = (
 )
 
 
-def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineRelation. What a default partition holds is read with nothing locked, and the statement
     is begun again."""
     default_rows = DefaultRows()
@@ -93,7 +92,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: Scope) -> Comm
 
 
 def _create_table(
-    statement: CreateTable, catalog: Catalog, scope: Scope, default_rows: DefaultRows
+    statement: CreateTable, catalog: Catalog, scope: CommandScope, default_rows: DefaultRows
 ) -> CommandResult:
     warehouse = warehouse_of(scope)
     with catalog.write() as transaction:
@@ -174,7 +173,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
     return TableSchema(tuple(columns), made.key)
 
 
-def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveRelations, all of them or none.
 
     Rows go before the catalog forgets the table, or a sequencer would find it again.
@@ -199,7 +198,7 @@ def drop_table(statement: DropTable, catalog: Catalog, scope: Scope) -> CommandR
 
 def _table_to_drop(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     name: RangeVar,
     missing_ok: bool,
     notices: list[Notice],
@@ -217,7 +216,7 @@ def _table_to_drop(
     return found
 
 
-def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """CreateSchemaCommand"""
     with catalog.write() as transaction:
         owner = scope.role
@@ -238,7 +237,7 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: Scope) -> Co
     return CommandResult("CREATE SCHEMA")
 
 
-def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveObjects for schemas; with CASCADE their tables and types go too."""
     notices: list[Notice] = []
     reported: list[str] = []
@@ -276,7 +275,10 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: Scope) -> Comman
 
 
 def _schemas_to_drop(
-    transaction: CatalogTransaction, scope: Scope, statement: DropSchema, notices: list[Notice]
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    statement: DropSchema,
+    notices: list[Notice],
 ) -> list[Namespace]:
     found = []
     for name in statement.names:
@@ -305,7 +307,7 @@ def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) ->
 
 def _still_used(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     namespace: Namespace,
     tables: Sequence[LakeTable],
     enums: Sequence[EnumType],

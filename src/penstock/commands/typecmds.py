@@ -13,8 +13,7 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.commands.aclchk import check_create_in_schema, check_owner
 from penstock.commands.column_types import columns_of_types, find_enum, shown_type
 from penstock.commands.namespace import creation_schema, find_schema, register
-from penstock.commands.result import CommandResult, Notice, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.enum_type import EnumType
 from penstock.errors import (
     DuplicateObject,
@@ -26,6 +25,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.identifiers import quoted
+from penstock.protocol.answers import Notice
 from penstock.sql import AddEnumValue, ColumnType, CreateEnum, DropType
 from penstock.sql.builtin import types_by_name
 from penstock.sql.builtin.enum_types import enum_name
@@ -38,7 +38,7 @@ _UNIQUE_VIOLATION: Final = "23505"
 _DEPENDENT_OBJECTS: Final = "2BP01"
 
 
-def create_type(statement: CreateEnum, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_type(statement: CreateEnum, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineEnum"""
     with catalog.write() as transaction:
         namespace = creation_schema(transaction, scope, statement.name)
@@ -76,7 +76,7 @@ def _check_once(made: EnumType, labels: Sequence[str]) -> None:
             )
 
 
-def add_value(statement: AddEnumValue, catalog: Catalog, scope: Scope) -> CommandResult:
+def add_value(statement: AddEnumValue, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """AlterEnum"""
     written = ColumnType(statement.name.name, statement.name.schema)
     with catalog.write() as transaction:
@@ -102,7 +102,9 @@ def _place(enum: EnumType, statement: AddEnumValue) -> int:
     return enum.texts.index(statement.neighbor) + statement.after
 
 
-def _get_enum(transaction: CatalogTransaction, scope: Scope, written: ColumnType) -> EnumType:
+def _get_enum(
+    transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
+) -> EnumType:
     found = find_enum(transaction, scope, written)
     if found is None and written.schema is None and written.name in types_by_name():
         raise WrongObjectType(f"{types_by_name()[written.name].sql_name} is not an enum")
@@ -111,7 +113,7 @@ def _get_enum(transaction: CatalogTransaction, scope: Scope, written: ColumnType
     return found
 
 
-def drop_type(statement: DropType, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_type(statement: DropType, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RemoveObjects for types, all of them or none. Columns do not go with their type."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -131,7 +133,7 @@ def drop_type(statement: DropType, catalog: Catalog, scope: Scope) -> CommandRes
 
 def _type_to_drop(
     transaction: CatalogTransaction,
-    scope: Scope,
+    scope: CommandScope,
     written: ColumnType,
     missing_ok: bool,
     notices: list[Notice],
@@ -157,7 +159,10 @@ def _type_to_drop(
 
 
 def _check_no_array(
-    transaction: CatalogTransaction, scope: Scope, written: ColumnType, dropped: dict[int, EnumType]
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    written: ColumnType,
+    dropped: dict[int, EnumType],
 ) -> None:
     """The type of an enum's arrays goes with the enum only."""
     enum = find_enum(transaction, scope, written) if written.array else None
@@ -171,7 +176,11 @@ def _check_no_array(
 
 
 def check_unused(
-    transaction: CatalogTransaction, scope: Scope, enums: Sequence[EnumType], *, cascade: bool
+    transaction: CatalogTransaction,
+    scope: CommandScope,
+    enums: Sequence[EnumType],
+    *,
+    cascade: bool,
 ) -> None:
     """No column is of one of these types. Raises NotInPrerequisiteState (2BP01), with ``cascade``
     FeatureNotSupported."""
@@ -198,7 +207,7 @@ def check_unused(
     )
 
 
-def shown_user(scope: Scope, table: LakeTable, column: str, enum: EnumType) -> str:
+def shown_user(scope: CommandScope, table: LakeTable, column: str, enum: EnumType) -> str:
     """``column c of table t depends on type color``"""
     name = quote_identifier(table.name)
     if table.schema not in scope.search_path:

@@ -12,9 +12,8 @@ from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.catalog.pg_authid import PUBLIC
 from penstock.commands.aclchk import is_owner, may_select, role_of
 from penstock.commands.namespace import get_table
-from penstock.commands.result import CommandResult, Notice, notice, warning
 from penstock.commands.role_options import RoleChanges, role_changes
-from penstock.commands.scope import CurrentRole, Scope
+from penstock.commands.scope import CommandResult, CommandScope, CurrentRole, notice, warning
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -23,6 +22,7 @@ from penstock.errors import (
     NotInPrerequisiteState,
     ObjectInUse,
 )
+from penstock.protocol.answers import Notice
 from penstock.sql import (
     AlterRole,
     CreateRole,
@@ -37,7 +37,7 @@ from penstock.sql.builtin.enum_types import enum_name
 _RESERVED = "42939"
 
 
-def create_role(statement: CreateRole, catalog: Catalog, scope: Scope) -> CommandResult:
+def create_role(statement: CreateRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """CreateRole"""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
@@ -52,7 +52,7 @@ def create_role(statement: CreateRole, catalog: Catalog, scope: Scope) -> Comman
     return CommandResult("CREATE ROLE", changes.notices)
 
 
-def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandResult:
+def alter_role(statement: AlterRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """AlterRole: superusers change everything, others their own password."""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
@@ -63,7 +63,7 @@ def alter_role(statement: AlterRole, catalog: Catalog, scope: Scope) -> CommandR
     return CommandResult("ALTER ROLE", changes.notices)
 
 
-def _role_to_alter(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> Role:
+def _role_to_alter(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> Role:
     current = role_of(transaction, spec, scope)
     if current == scope.node_role:
         raise FeatureNotSupported(f'role "{current.name}" is the node itself and cannot be altered')
@@ -87,7 +87,7 @@ def _check_alter(changes: RoleChanges, role: Role, current: CurrentRole) -> None
         raise InsufficientPrivilege("permission denied to alter role", detail=detail)
 
 
-def rename_role(statement: RenameRole, catalog: Catalog, scope: Scope) -> CommandResult:
+def rename_role(statement: RenameRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """RenameRole. A verifier does not depend on the name, so the password stays."""
     with catalog.write() as transaction:
         current = role_of(transaction, RoleSpec(statement.name), scope)
@@ -107,7 +107,7 @@ def rename_role(statement: RenameRole, catalog: Catalog, scope: Scope) -> Comman
     return CommandResult("ALTER ROLE")
 
 
-def _check_name(transaction: CatalogTransaction, scope: Scope, name: str) -> None:
+def _check_name(transaction: CatalogTransaction, scope: CommandScope, name: str) -> None:
     if name.startswith("pg_"):
         raise InvalidParameterValue(
             f'role name "{name}" is reserved',
@@ -118,7 +118,7 @@ def _check_name(transaction: CatalogTransaction, scope: Scope, name: str) -> Non
         raise DuplicateObject(f'role "{name}" already exists')
 
 
-def drop_role(statement: DropRole, catalog: Catalog, scope: Scope) -> CommandResult:
+def drop_role(statement: DropRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DropRole, all of them or none"""
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -142,7 +142,7 @@ def drop_role(statement: DropRole, catalog: Catalog, scope: Scope) -> CommandRes
     return CommandResult("DROP ROLE", tuple(notices))
 
 
-def _check_not_in_use(scope: Scope, name: str) -> None:
+def _check_not_in_use(scope: CommandScope, name: str) -> None:
     if name == scope.role.name:
         raise ObjectInUse("current user cannot be dropped")
     if name in (scope.session_role.name, scope.node_role.name):
@@ -184,7 +184,7 @@ def _table_text(table: LakeTable) -> str:
     return table.name if table.schema == "public" else table.qualified_name
 
 
-def grant_select(statement: GrantSelect, catalog: Catalog, scope: Scope) -> CommandResult:
+def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """ExecuteGrantStmt for SELECT on tables, by their owners and superusers."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
@@ -203,7 +203,7 @@ def grant_select(statement: GrantSelect, catalog: Catalog, scope: Scope) -> Comm
 
 
 def _no_grant_option(
-    transaction: CatalogTransaction, scope: Scope, table: LakeTable, is_grant: bool
+    transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, is_grant: bool
 ) -> Notice:
     """restrict_and_check_grant: a warning for who may read, an error for all others."""
     if not may_select(transaction, scope.role, table):
@@ -213,7 +213,7 @@ def _no_grant_option(
     return warning(f'no privileges could be revoked for "{table.name}"', sqlstate="01006")
 
 
-def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: Scope) -> int | None:
+def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> int | None:
     """The role's oid; None for the node itself, which needs no grant."""
     if spec.kind is RoleKind.PUBLIC:
         return PUBLIC

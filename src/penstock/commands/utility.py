@@ -14,10 +14,8 @@ from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, u
 from penstock.commands.alter import rename_subscription, set_schema
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
-from penstock.commands.publisher import PublisherFactory
 from penstock.commands.refresh_table import refresh_tables
-from penstock.commands.result import CommandResult, notice
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
@@ -55,7 +53,7 @@ from penstock.sql import (
     DropTable,
     DropType,
     GrantSelect,
-    Query,
+    QueryStatement,
     RenamePublication,
     RenameRole,
     RenameSubscription,
@@ -64,9 +62,9 @@ from penstock.sql import (
 )
 from penstock.sql.builtin.enum_types import known_enums
 
-_NODE_SCOPE: Final = Scope()
+_NODE_SCOPE: Final = CommandScope()
 
-_COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, Scope], CommandResult]]] = {
+_COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, CommandScope], CommandResult]]] = {
     CreatePublication: publicationcmds.create_publication,
     AlterPublicationOptions: publicationcmds.alter_options,
     AlterPublicationObjects: publicationcmds.alter_objects,
@@ -96,7 +94,7 @@ def execute(
     statement: Statement,
     catalog: Catalog,
     connect: PublisherFactory,
-    scope: Scope = _NODE_SCOPE,
+    scope: CommandScope = _NODE_SCOPE,
 ) -> CommandResult:
     """Execute one statement; the catalog's changes are durable when it returns.
 
@@ -146,7 +144,7 @@ def _check_subscription_rights(statement: Statement, catalog: Catalog) -> None:
 
 
 def _subscriptions(
-    statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: Scope
+    statement: Statement, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
     if not scope.role.superuser:
         _check_subscription_rights(statement, catalog)
@@ -169,7 +167,7 @@ def _subscriptions(
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():
             return drop_subscription(statement, catalog, connect)
-        case Query(_, kind):
+        case QueryStatement(_, kind):
             raise FeatureNotSupported(
                 f"{kind.upper()} of tables of the lake is not supported here",
                 hint="Sessions on the node's port query and change them.",

@@ -32,7 +32,7 @@ _EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Published:
+class ComparedTable:
     """A table as a publication gives it: ``columns`` empty means all, ``where`` its row filter."""
 
     schema: str
@@ -62,7 +62,7 @@ class Result:
         return self.publisher_rows == self.delta_rows and not self.missing and not self.extra
 
 
-def published_tables(connection: Connection, publication: str) -> list[Published]:
+def published_tables(connection: Connection, publication: str) -> list[ComparedTable]:
     """The tables of a publication, with column lists and row filters where there are any."""
     # PostgreSQL 14 has neither column lists nor row filters.
     extra = ", attnames, rowfilter" if connection.info.server_version >= 150000 else ""
@@ -72,13 +72,13 @@ def published_tables(connection: Connection, publication: str) -> list[Published
     )
     rows = connection.execute(query, (publication,)).fetchall()
     return [
-        Published(row[0], row[1], tuple(row[2] or ()), row[3]) if extra else Published(*row)
+        ComparedTable(row[0], row[1], tuple(row[2] or ()), row[3]) if extra else ComparedTable(*row)
         for row in rows
     ]
 
 
 def compare(
-    connection: Connection, table: Published, uri: str, version: int, *, limit: int
+    connection: Connection, table: ComparedTable, uri: str, version: int, *, limit: int
 ) -> Result:
     """Compares one table with its Delta table at a version."""
     delta = cuts.open_at(uri, version)
@@ -119,7 +119,7 @@ class _Field:
     type: pa.DataType
 
 
-def _source_fields(delta: Any, table: Published) -> list[_Field]:
+def _source_fields(delta: Any, table: ComparedTable) -> list[_Field]:
     """The lake's columns that the publication still has."""
     sources = {f.name: f.metadata.get("penstock.source", f.name) for f in delta.schema().fields}
     schema = pa.schema(delta.schema().to_arrow())
@@ -128,7 +128,7 @@ def _source_fields(delta: Any, table: Published) -> list[_Field]:
 
 
 def _publisher_rows(
-    connection: Connection, table: Published, fields: Iterable[_Field]
+    connection: Connection, table: ComparedTable, fields: Iterable[_Field]
 ) -> Iterator[Row]:
     types = _column_types(connection, table)
     columns = [_expression(field, types.get(field.source, "")) for field in fields]
@@ -145,7 +145,7 @@ def _publisher_rows(
             yield tuple(map(_plain, row))
 
 
-def _column_types(connection: Connection, table: Published) -> Mapping[str, str]:
+def _column_types(connection: Connection, table: ComparedTable) -> Mapping[str, str]:
     query = (
         "SELECT attname, pg_catalog.format_type(atttypid, NULL) FROM pg_catalog.pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
@@ -207,7 +207,7 @@ def _digest(row: Row) -> bytes:
 
 def _examples(
     connection: Connection,
-    table: Published,
+    table: ComparedTable,
     delta: Any,
     fields: Iterable[_Field],
     differing: Mapping[bytes, int],

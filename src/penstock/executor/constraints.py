@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from penstock.catalog import LakeTable
 from penstock.errors import PenstockError
-from penstock.executor.partitions import Partitions, Routing
+from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.rows import quoted
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.routing import CHECK_VIOLATION, no_partition
@@ -45,7 +45,7 @@ def partition_error(table: LakeTable, values: Sequence[str]) -> PenstockError:
 
 
 def check_found(
-    rows: DataFrame, routes: Iterable[int], routing: Routing, partitions: Partitions
+    rows: DataFrame, routes: Iterable[int], routing: Routing, partitions: PartitionRules
 ) -> None:
     """ExecFindPartition: every row has a partition. ``rows``: with their ``ROUTE``; ``routes``:
     those that there are. Raises PenstockError (23514)."""

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
 from penstock.executor.constraints import ROUTE, check_found, check_partition
-from penstock.executor.partitions import Partitions, Routing
+from penstock.executor.partitions import PartitionRules, Routing
 from penstock.executor.routes import (
     check_columns,
     destination,
@@ -111,7 +111,7 @@ class InsertBySpark:
             return change.count
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
-            partitions = Partitions(t.tables.all(), columns)
+            partitions = PartitionRules(t.tables.all(), columns)
         frame = self._spark.sql(change.rows)
         for column, kind in self._tables.spark_columns(table):
             if column not in change.columns:  # a key may be left out: it is NULL
@@ -130,7 +130,7 @@ class InsertBySpark:
         finally:
             rows.unpersist()
 
-    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: Partitions) -> int:
+    def _insert_routed(self, rows: DataFrame, routing: Routing, partitions: PartitionRules) -> int:
         counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
         check_found(rows, counts, routing, partitions)
         for number, leaf in enumerate(routing.leaves):

@@ -30,13 +30,13 @@ from penstock.protocol.answers import CommandOutcome, CopyOut, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
-from penstock.sql.grammar.copy_query import CopyTarget, Form
+from penstock.sql.grammar.copy_query import CopyForm, CopyTarget
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
-from penstock.walsender.lake_columns import LakeColumn, filter_column, sent_type
+from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
-_PRINTERS: Final = {Form.VALUE: None, Form.CAST: text_cast, Form.OUTPUT: text_output}
+_PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUTPUT: text_output}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class SparkLake:
     ) -> tuple[str | None, frozenset[str]]:
         if request.predicate is None:
             return None, frozenset()
-        known = [filter_column(column) for column in columns]
+        known = [table_column(column) for column in columns]
         compiled = compile_row_filter(request.predicate, known, table=table.qualified_name)
         return compiled.predicate, compiled.columns
 
@@ -103,7 +103,7 @@ class SparkLake:
         by_name = {column.name: column for column in self._tables.columns(table, version)}
         wanted = [(target.name, target.form, True) for target in targets]
         named = {target.name for target in targets}
-        wanted += [(name, Form.VALUE, False) for name in sorted(used - named)]
+        wanted += [(name, CopyForm.VALUE, False) for name in sorted(used - named)]
         return CopyTable(
             table.uri or "",
             version,

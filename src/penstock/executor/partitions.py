@@ -34,7 +34,7 @@ class Routing:
     roots: tuple[LakeTable, ...]
 
 
-class Partitions:
+class PartitionRules:
     """The partitions among ``tables``; ``columns``: of the table that is written."""
 
     def __init__(self, tables: Sequence[LakeTable], columns: Sequence[LakeColumn]) -> None:

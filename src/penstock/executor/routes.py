@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError, ReplicationConflict
 from penstock.executor.constraints import partition_error, show_values
-from penstock.executor.partitions import Partitions
+from penstock.executor.partitions import PartitionRules
 from penstock.executor.rows import altered_error
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import Column, TableSchema
@@ -90,7 +90,7 @@ def route(
     if table.parent is None:
         return Route(table, routing, leaves)
     with catalog.read() as t:
-        tree = Partitions(t.tables.all(), columns).tree_of(table)
+        tree = PartitionRules(t.tables.all(), columns).tree_of(table)
     above, all_leaves = routing_of(tree, schema)
     mine = {leaf.oid for leaf in leaves}
     within = [number for number, leaf in enumerate(all_leaves) if leaf.oid in mine]

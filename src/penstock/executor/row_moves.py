@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog import LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.constraints import ROUTE, check_found
-from penstock.executor.partitions import Partitions
+from penstock.executor.partitions import PartitionRules
 from penstock.executor.row_pairs import differ, old_values, pair_schema, paired_columns
 from penstock.executor.rows import Change, delta_table, quoted, serialization_failure
 from penstock.failpoint import BEFORE_ARRIVAL, failpoint
@@ -70,7 +70,7 @@ class RowMoves:
         table: LakeTable,
         change: Change,
         columns: Sequence[LakeColumn],
-        partitions: Partitions,
+        partitions: PartitionRules,
         session: SparkSession,
         *,
         filled: bool,

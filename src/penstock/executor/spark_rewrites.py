@@ -25,7 +25,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable
 from penstock.executor.constraints import check_partition
-from penstock.executor.partitions import Partitions
+from penstock.executor.partitions import PartitionRules
 from penstock.executor.row_moves import RowMoves
 from penstock.executor.row_pairs import paired_columns, write_pairs
 from penstock.executor.rows import Change, RowChange, delta_table, quoted
@@ -38,9 +38,9 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.partition_tree import anywhere, routing_of
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.routing import Level
-from penstock.publication.members import Action, Members
+from penstock.publication.members import Operation
 from penstock.publication.rules import check_identity
-from penstock.walsender.lake_columns import LakeColumn, filter_column
+from penstock.walsender.lake_columns import LakeColumn, table_column
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -100,7 +100,7 @@ class Rewrites:
     def run(self, table: LakeTable, change: RowChange, interrupts: Interrupts) -> int | None:
         """None: it is left to Spark, and nothing was done. Raises PenstockError."""
         leaves = self._tables.leaves(table)
-        self._check_identity(leaves, Action(change.kind))
+        self._check_identity(leaves, Operation(change.kind))
         with self._catalog.read() as t:
             filled = _is_filled(t, table, leaves)
         return self._small.run(table, change, interrupts, filled=filled)
@@ -110,7 +110,7 @@ class Rewrites:
         leaves = self._tables.leaves(table)
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
-            partitions = Partitions(t.tables.all(), columns)
+            partitions = PartitionRules(t.tables.all(), columns)
             filled = _is_filled(t, table, leaves)
         changed = {name for name, _ in change.settings}
         if any(changed & partitions.keys_above(leaf) for leaf in leaves):
@@ -137,18 +137,12 @@ class Rewrites:
             leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
         return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
-    def _check_identity(self, leaves: Sequence[LakeTable], command: Action) -> None:
+    def _check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
         """CheckCmdReplicaIdentity: what could not be published is not done."""
         with self._catalog.read() as t:
-            publications = t.publications
-            members = Members(
-                publications.all(),
-                publications.relations(),
-                publications.namespaces(),
-                t.tables.all(),
-            )
+            members = t.members()
         for leaf in leaves:
-            columns = tuple(map(filter_column, self._tables.columns(leaf)))
+            columns = tuple(map(table_column, self._tables.columns(leaf)))
             check_identity(members, leaf, columns, command)
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:

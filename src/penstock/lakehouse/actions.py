@@ -1,6 +1,8 @@
-"""Actions of Delta's log (protocol: "Actions") as JSON lines.
+"""Actions of Delta's log (protocol: "Actions", "Change Metadata") as JSON lines.
 
-In: values of this room. Out: mappings for one log entry, and lines. Reading them back is ``state``.
+In: values of this room; of metadata a schema's JSON, a protocol, properties, or the state of now
+and the columns that are to be. Out: mappings for one log entry, and lines. What others have written
+to metadata and properties stays. Reading them back is ``state``, putting them is the caller's.
 """
 
 from __future__ import annotations
@@ -8,12 +10,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.lakehouse import statistics
+from penstock.lakehouse import protocol, statistics
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import Descriptor
+from penstock.lakehouse.schema import KEY, TableSchema, alter_schema_json
+from penstock.lakehouse.state import TableState
 
 ENGINE: Final = "Penstock"
 
@@ -98,3 +102,48 @@ def commit_info(
 def lines(actions: Iterable[Action]) -> list[str]:
     """One compact JSON text per action."""
     return [json.dumps(action, separators=(",", ":")) for action in actions]
+
+
+def first_entry(
+    schema_json: str, protocol: Mapping[str, Any], properties: Mapping[str, str]
+) -> list[Action]:
+    """commitInfo, protocol and metaData of a table without partitions and rows."""
+    now = now_ms()
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema_json,
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": now,
+    }
+    info = commit_info(
+        "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
+    )
+    return [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
+
+
+def change_metadata(
+    state: TableState, schema: TableSchema, told: Mapping[str, Sequence[str]], kept: int | None
+) -> list[Action]:
+    """``told``: property -> names of columns, all of them. ``kept``: how many of the columns, the
+    first ones, are there already; None: it is another table in the place of this one."""
+    found: list[Action] = []
+    if schema.needs_timestamp_ntz:
+        wider = protocol.with_timestamp_ntz(state.protocol)
+        if wider is not None:
+            found.append({"protocol": wider})
+    metadata: dict[str, Any] = dict(state.metadata)
+    configuration = {k: v for k, v in state.properties.items() if k not in told}
+    configuration |= {name: json.dumps(columns) for name, columns in told.items() if columns}
+    metadata["configuration"] = configuration
+    if kept is None or list(schema.key) != json.loads(configuration.get(KEY, "[]")):
+        configuration[KEY] = json.dumps(schema.key)
+    columns = schema.columns
+    metadata["schemaString"] = (
+        schema.delta_json()
+        if kept is None
+        else alter_schema_json(metadata["schemaString"], columns[:kept], columns[kept:])
+    )
+    found.append({"metaData": {k: v for k, v in metadata.items() if v is not None}})
+    return found

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions, statistics
-from penstock.lakehouse.actions import Action
+from penstock.lakehouse.actions import Action, first_entry
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.cut_rows import (
     SCHEMA,
@@ -51,7 +51,6 @@ from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.metadata import first_entry
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn

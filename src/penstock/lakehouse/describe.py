@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Description:
+class TableDescription:
     """``fields``: of Delta's schema JSON, in order. ``key``: PostgreSQL's names of its columns.
 
     ``key`` None: the table says nothing of a key; () says that it has none.
@@ -40,7 +40,7 @@ class Description:
     name: str | None
 
 
-def describe(warehouse: Warehouse, uri: str) -> Description | None:
+def describe(warehouse: Warehouse, uri: str) -> TableDescription | None:
     """The newest version of a table; None when there is none. Raises StorageError."""
     try:
         state = load(warehouse.storage, uri)
@@ -51,11 +51,11 @@ def describe(warehouse: Warehouse, uri: str) -> Description | None:
         ) from None
 
 
-def _description(state: TableState) -> Description:
+def _description(state: TableState) -> TableDescription:
     fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
     sources = {field["name"]: source_name(field) for field in fields}
     key = state.properties.get(KEY)
-    return Description(
+    return TableDescription(
         version=state.version,
         id=str(state.metadata["id"]),
         fields=fields,
@@ -109,7 +109,7 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
     return schema, table
 
 
-def _if_readable(warehouse: Warehouse, uri: str) -> Description | None:
+def _if_readable(warehouse: Warehouse, uri: str) -> TableDescription | None:
     """None, too, where the table cannot be read: where it is needed, that is an error."""
     try:
         return describe(warehouse, uri)

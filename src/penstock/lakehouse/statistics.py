@@ -75,13 +75,6 @@ class Collector:
         }
 
 
-def of_table(table: pa.Table) -> dict[str, Any]:
-    """Statistics of a file that holds exactly this table."""
-    collector = Collector(table.schema)
-    collector.add(table)
-    return collector.result()
-
-
 def to_json(value: Any) -> str:
     """JSON with decimals as exact numbers, which the standard encoder cannot write."""
     if isinstance(value, Mapping):

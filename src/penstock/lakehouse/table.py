@@ -21,7 +21,7 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse import actions, protocol
-from penstock.lakehouse.actions import Action
+from penstock.lakehouse.actions import Action, change_metadata, first_entry
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
@@ -29,7 +29,6 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
-from penstock.lakehouse.metadata import change_metadata, first_entry
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors

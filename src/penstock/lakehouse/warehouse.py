@@ -176,11 +176,3 @@ class Warehouse:
     def staging(self) -> str:
         """The URI of the folder of passing files."""
         return f"{self.uri}/{OWN_FOLDER}/staging"
-
-    def staging_path(self, name: str) -> str:
-        """The URI of a passing file that executors read; its folder exists."""
-        folder = self.staging
-        if self.storage.is_local and not self.storage.exists(folder):
-            self.check_there()
-        self.storage.create_folder(folder)
-        return f"{folder}/{name}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands.result import CommandResult
+from penstock.commands.scope import CommandResult
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.serving import DATABASE_OID, ServingNode

@@ -20,7 +20,7 @@ from penstock.guc import INT_MAX
 from penstock.node.guc_values import (
     Boolean,
     Integer,
-    Kind,
+    ParameterKind,
     Real,
     Settings,
     String,
@@ -45,7 +45,7 @@ DEFAULT_HBA: Final = (
 )
 
 
-def parameter(default: Any, kind: Kind) -> Any:
+def parameter(default: Any, kind: ParameterKind) -> Any:
     """A parameter with its default, as it is once read, and what it may be."""
     return field(default=default, metadata={"kind": kind})
 
@@ -199,7 +199,7 @@ def with_value(text: str, name: str, value: str) -> str:
 
 def shown_default(known: dataclasses.Field[Any]) -> str:
     """A parameter's default as the file has it."""
-    kind: Kind = known.metadata["kind"]
+    kind: ParameterKind = known.metadata["kind"]
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
 
 

@@ -27,7 +27,7 @@ from penstock.guc import (
 )
 
 
-class Kind(Protocol):
+class ParameterKind(Protocol):
     """What a parameter may be."""
 
     def read(self, name: str, value: Any) -> Any:

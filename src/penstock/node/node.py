@@ -24,7 +24,7 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
-from penstock.commands.scope import Scope
+from penstock.commands.scope import CommandScope
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -40,15 +40,14 @@ from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
 from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
-from penstock.node.publisher import connect_publisher
 from penstock.node.running import RunningNode
 from penstock.node.serving import ServingNode
-from penstock.node.session_commands import compile_filter
+from penstock.node.session_commands import connect_publisher
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
 from penstock.pg_catalog.connections import Connections
 from penstock.relation import TableName
-from penstock.sql import Query, parse_script
+from penstock.sql import QueryStatement, parse_script
 from penstock.sql.grammar.statements import Statement
 from penstock.stats.backend_status import Sessions
 from penstock.stats.report import NodeReport
@@ -131,16 +130,15 @@ class Node:
         ]
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
-        if isinstance(statement, Query):
+        if isinstance(statement, QueryStatement):
             catalogs = NodeQueries(
                 self._catalog, self._warehouse, self.parameters, self.serving, self._connections
             )
             if catalogs.answers(text):
                 return catalogs.query(text)
-        scope = Scope(
+        scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
-            compile_row_filter=compile_filter,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
 

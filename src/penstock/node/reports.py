@@ -24,7 +24,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.lsn import INVALID, Lsn
 from penstock.node.slot_watch import SlotWatch, Told
 from penstock.subscription.worker import ApplyWorker
-from penstock.subscription.worker_status import TableStatus, WorkerSnapshot
+from penstock.subscription.worker_status import TableCounts, WorkerSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def _newest(*times: float | None) -> float | None:
     return max((at for at in times if at is not None), default=None)
 
 
-def _table(now: TableStatus, before: TableStatistics | None) -> TableStatistics:
+def _table(now: TableCounts, before: TableStatistics | None) -> TableStatistics:
     """A table's numbers; those of a copy are kept after it, in later runs too."""
     values = {name: getattr(now, name) for name in _TABLE_FIELDS}
     if before is not None and not now.units_total:

@@ -1,22 +1,27 @@
-"""Commands from the port: ``backend`` and ``commands`` joined.
+"""Commands from the port: ``backend``, ``commands`` and ``walreceiver`` joined.
 
-In: a parsed statement and the role that sent it. Out: its command tag and notices. What a
-statement does is left to ``commands``.
+In: a parsed statement and the role that sent it. Out: its command tag and notices; sessions on a
+publisher, which answer what ``commands.PublisherFactory`` declares. What a statement does is left
+to ``commands``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from penstock.catalog import Catalog, Role
-from penstock.commands.scope import CurrentRole, Scope, TableColumn
+from penstock.commands.scope import CommandScope, CurrentRole
 from penstock.commands.utility import execute
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.node.publisher import connect_publisher
 from penstock.protocol.answers import CommandOutcome
-from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
 from penstock.sql import Statement
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publisher import Publisher
 from penstock.walsender.sequencer import Sequencer
 
 
@@ -40,12 +45,11 @@ class SessionCommands:
     ) -> CommandOutcome:
         """Execute one. ``check`` raises when it is to end. Raises PenstockError."""
         current = CurrentRole(role.name, role.oid, role.superuser)
-        scope = Scope(
+        scope = CommandScope(
             warehouse=self._warehouse,
             role=current,
             session_role=current,
             database=self._database,
-            compile_row_filter=compile_filter,
         )
         connect = partial(connect_publisher, check=check)
         result = execute(statement, self._catalog, connect, scope)
@@ -54,10 +58,47 @@ class SessionCommands:
         return CommandOutcome(result.tag, result.notices)
 
 
-def compile_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
-    """``commands.RowFilterCompiler``: the one rule of ``publication``."""
-    known = [
-        FilterColumn(c.name, c.type_oid, c.typmod, c.generated, c.collation, c.generation)
-        for c in columns
-    ]
-    return compile_row_filter(text, known, table=table)
+_ASK_S: Final = 0.1
+"""Seconds between two questions whether the publisher is still wanted."""
+
+
+def connect_publisher(
+    conninfo: str, application_name: str, check: Callable[[], None] | None = None
+) -> Publisher:
+    """Open a session on the publisher. Raises AuthenticationFailure, ConnectionFailure.
+
+    ``check`` is asked while the publisher is waited for, now and later; what it raises ends that.
+    """
+    parsed = ConnInfo.parse(conninfo)
+    if check is None:
+        return Publisher.connect(parsed, application_name)
+    publisher = _while_wanted(lambda: Publisher.connect(parsed, application_name), check)
+    publisher.connection.interrupt = check
+    return publisher
+
+
+def _while_wanted(connect: Callable[[], Publisher], check: Callable[[], None]) -> Publisher:
+    """libpq connects for as long as it takes: on a thread of its own, which may be left alone."""
+    attempt: Future[Publisher] = Future()
+
+    def run() -> None:
+        try:
+            attempt.set_result(connect())
+        except BaseException as error:
+            attempt.set_exception(error)
+
+    threading.Thread(target=run, name="connect", daemon=True).start()
+    while not attempt.done():
+        try:
+            check()
+        except BaseException:
+            attempt.add_done_callback(_close)
+            raise
+        with suppress(TimeoutError):
+            attempt.exception(_ASK_S)
+    return attempt.result()
+
+
+def _close(attempt: Future[Publisher]) -> None:
+    if attempt.exception() is None:
+        attempt.result().connection.close()

@@ -16,14 +16,14 @@ from penstock.pg_catalog.relation_functions import RelationFunctions
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_functions import SessionFunctions
 from penstock.pg_catalog.snapshot import CatalogSnapshot
-from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
     """``strict``: NULL for a first argument NULL without being called."""
 
-    signature: Function
+    signature: CatalogFunction
     call: Callable[..., Any]
     strict: bool = True
 
@@ -144,11 +144,11 @@ def functions(snapshot: CatalogSnapshot, facts: SessionFacts) -> Mapping[str, Py
     return out
 
 
-def _read(line: str) -> Function:
+def _read(line: str) -> CatalogFunction:
     name, _, rest = line.partition("(")
     arguments, _, rest = rest.partition(") ")
     split = tuple(arguments.split(",")) if arguments else ()
-    return Function(name, split, rest)
+    return CatalogFunction(name, split, rest)
 
 
 def table_functions(snapshot: CatalogSnapshot, version: int) -> Mapping[str, TableFunction]:
@@ -222,4 +222,4 @@ def existing_publication(snapshot: CatalogSnapshot) -> PythonFunction:
             raise UndefinedObject(f'publication "{name}" does not exist')
         return name
 
-    return PythonFunction(Function("existing_publication", ("text",), "text"), check)
+    return PythonFunction(CatalogFunction("existing_publication", ("text",), "text"), check)

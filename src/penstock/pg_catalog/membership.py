@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.catalog.pg_publication import Publication
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable
 from penstock.publication.members import Members
-from penstock.publication.publish import columns_without_list, publication_tables
+from penstock.publication.relation_sync import columns_without_list, publication_tables
 
 _FILTERS_SINCE = 15
 _COLUMNS_ALWAYS_SINCE = 16

@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.pg_catalog.functions import PythonFunction
 from penstock.pgtypes.pg_type import DATE, FLOATS, NUMERIC, TIMESTAMP, TIMESTAMPTZ, types
 from penstock.sql.text.array_literals import split_array
-from penstock.sql.to_duckdb.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
     NAMED_TYPES,
     READ_FROM_TEXT,
@@ -73,16 +73,16 @@ def conversions() -> Mapping[str, PythonFunction]:
     """Input functions, and what numbers become where a type has no sign."""
     found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
     for name, call in _OIDS.items():
-        found[name] = PythonFunction(Function(name, ("int8",), "int8"), call)
+        found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
     return found
 
 
 def _input(name: str, oid: int) -> PythonFunction:
     if oid not in _AS_TEXT:
-        signature = Function(name, ("text",), types()[oid].name)
+        signature = CatalogFunction(name, ("text",), types()[oid].name)
         return PythonFunction(signature, lambda text: read_value(text, oid))
     return PythonFunction(
-        Function(name, ("text",), "text"), lambda text: str(read_value(text, oid))
+        CatalogFunction(name, ("text",), "text"), lambda text: str(read_value(text, oid))
     )
 
 

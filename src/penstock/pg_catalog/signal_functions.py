@@ -16,7 +16,7 @@ from penstock.errors import InsufficientPrivilege, ValueNotRepresentable
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import NODE_OWNER
-from penstock.sql.to_duckdb.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sqlstate import QueryCanceled
 from penstock.stats.backend_status import Session, Sessions
 
@@ -72,9 +72,9 @@ class SignalFunctions:
     def functions(self) -> Mapping[str, PythonFunction]:
         """By name."""
         return {
-            _CANCEL: PythonFunction(Function(_CANCEL, ("int4",), "bool"), self._cancel),
+            _CANCEL: PythonFunction(CatalogFunction(_CANCEL, ("int4",), "bool"), self._cancel),
             _TERMINATE: PythonFunction(
-                Function(_TERMINATE, ("int4", "int8"), "bool"), self._terminate
+                CatalogFunction(_TERMINATE, ("int4", "int8"), "bool"), self._terminate
             ),
         }
 

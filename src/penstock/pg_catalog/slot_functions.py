@@ -13,7 +13,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.session_facts import SessionFacts
-from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.walsender.slots import Slots, check_replication
 
 _CREATE: Final = "pg_create_logical_replication_slot"
@@ -50,20 +50,20 @@ class SlotFunctions:
         """By name."""
         create = ("name", "name", "bool", "bool", "bool")
         found = {
-            _CREATE: PythonFunction(Function(_CREATE, create, "record"), self._create),
+            _CREATE: PythonFunction(CatalogFunction(_CREATE, create, "record"), self._create),
             f"{_CREATE}_row": PythonFunction(
-                Function(f"{_CREATE}_row", create, "text"), self._create_row
+                CatalogFunction(f"{_CREATE}_row", create, "text"), self._create_row
             ),
             _ADVANCE: PythonFunction(
-                Function(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
+                CatalogFunction(_ADVANCE, ("name", "pg_lsn"), "record"), self._advance
             ),
             f"{_ADVANCE}_row": PythonFunction(
-                Function(f"{_ADVANCE}_row", ("name", "pg_lsn"), "text"), self._advance_row
+                CatalogFunction(f"{_ADVANCE}_row", ("name", "pg_lsn"), "text"), self._advance_row
             ),
-            _DROP: PythonFunction(Function(_DROP, ("name",), "void"), self._drop),
+            _DROP: PythonFunction(CatalogFunction(_DROP, ("name",), "void"), self._drop),
         }
         for name, arguments in _REFUSED.items():
-            function = Function(name, arguments, "text")
+            function = CatalogFunction(name, arguments, "text")
             found[name] = PythonFunction(function, _refuse(name), strict=False)
         return found
 

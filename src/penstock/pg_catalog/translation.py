@@ -15,7 +15,7 @@ from penstock.pgtypes.pg_type import types
 from penstock.sql.grammar.parsenodes import SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
 from penstock.sql.text.object_names import RangeVar
-from penstock.sql.to_duckdb.catalog_functions import Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import from_zero
 from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
 from penstock.sql.typed.query_nodes import OutputColumn
@@ -47,7 +47,7 @@ class Translation:
 def translate(
     text: str,
     lookup: TableLookup,
-    functions: Mapping[str, Function],
+    functions: Mapping[str, CatalogFunction],
     table_functions: Mapping[str, TableFunction],
     said: Sequence[int],
     views: ViewLookup,

@@ -57,13 +57,6 @@ class MessageChunk:
             raise ProtocolViolation("replication message that is not XLogData among changes")
         return cls(buffer, begins + XLOGDATA_HEADER, ends)
 
-    @classmethod
-    def from_messages(cls, messages: Sequence[bytes]) -> MessageChunk:
-        """Messages without XLogData headers, as the slot functions return them."""
-        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
-        ends = np.cumsum(sizes)
-        return cls(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeBatch:

@@ -8,26 +8,22 @@ area. What is done with them is ``change_rows``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import StorageError
+from penstock.errors import PenstockError, StorageError
 from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
 
-
-class Operation(IntEnum):
-    """In the order in which a table's changes are sent."""
-
-    DELETE = 0
-    UPDATE = 1
-    INSERT = 2
+SENT_ORDER: Final = (Operation.DELETE, Operation.UPDATE, Operation.INSERT)
+"""The order in which a table's changes are sent."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ class PublishedTable:
 
     ``relation``: as the subscriber sees it, columns in the order of the tuples. ``name``: with the
     schema. ``columns``: every column of the table. ``key``: what old and new rows are paired by, ()
-    for nothing. ``identity``: the replica identity's columns; None: there is none. ``covered``:
-    they are all published. ``filters``: DuckDB's SQL by operation, None or missing: all rows.
-    ``published``: operations that are published.
+    for nothing. ``identity``: the replica identity's columns; None: there is none. ``filters``:
+    DuckDB's SQL by operation, None or missing: all rows. ``published``: operations that are
+    published. ``refused``: those that the identity does not do for, with the error that says so.
     """
 
     relation: Relation
@@ -48,7 +44,7 @@ class PublishedTable:
     identity: tuple[str, ...] | None
     filters: Mapping[Operation, str | None]
     published: frozenset[Operation]
-    covered: bool = True
+    refused: Mapping[Operation, PenstockError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""The rows that went and came as tables of DuckDB, without those that only moved.
+"""The rows that went and came as tables of DuckDB, without those that only moved, and checked.
 
-In: parts of files. Out: tables ``went`` and ``came``, and what pairs them. Rows that are equal in
-all columns were copied, not changed, and cancel; they are compared by value, with -0 told from 0.
+In: parts of files, how the table is published. Out: tables ``went`` and ``came``, and what pairs
+them. Rows that are equal in all columns were copied, not changed, and cancel; they are compared by
+value, with -0 told from 0. What PostgreSQL's indexes and commands make sure of, and writers of a
+Delta table do not, is an error with the remedy: the slot stops, the subscriber gets nothing wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from penstock.lakehouse.row_pairs import NEW, OLD
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import (
     ChangeItem,
-    Operation,
+    PublishedTable,
     StoredRows,
     needed_columns,
     read_stored,
@@ -34,7 +36,9 @@ from penstock.pipeline.change_pairs import (
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import read_into
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
+from penstock.publication.members import Operation
 from penstock.publication.row_filter import matches
+from penstock.sqlstate import NotNullViolation, UniqueViolation
 
 MATCHES: Final = '"penstock: row matches"'
 """Column: whether a row matches the row filter for updates."""
@@ -126,3 +130,51 @@ def read_rows(
     if isinstance(file, StoredRows):
         return read_stored(storage, file, [column.name for column in columns])
     return scan(storage, item.table_uri, file, columns)
+
+
+_SHOWN_KEYS: Final = 10
+
+
+def check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection, rows: str) -> None:
+    key = ", ".join(quoted(name) for name in item.table.key)
+    twice = duck.execute(
+        f"SELECT {key} FROM {rows} GROUP BY ALL HAVING count(*) > 1 LIMIT {_SHOWN_KEYS}"
+    ).fetchall()
+    if twice:
+        names = ", ".join(item.table.key)
+        keys = ", ".join(str(k[0] if len(k) == 1 else k) for k in twice)
+        raise UniqueViolation(
+            f'key of table "{item.table.name}" is not unique',
+            detail=f"There are several rows with the same ({names}): {keys}.",
+            hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
+            "USING KEY (...), or FULL; then drop the slot and copy the table again.",
+        )
+
+
+def check_identity(
+    item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
+) -> None:
+    """CheckCmdReplicaIdentity, which no writer of the table has gone through."""
+    having = {
+        Operation.DELETE: gone,
+        Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else gone,
+    }
+    for operation, rows in having.items():
+        error = item.table.refused.get(operation)
+        if error is not None and duck.execute(f"SELECT 1 FROM ({rows}) LIMIT 1").fetchall():
+            raise error
+
+
+def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
+    """A key without a value identifies nothing; PostgreSQL has no such keys."""
+    if not table.published & {Operation.UPDATE, Operation.DELETE}:
+        return
+    for name in table.identity or ():
+        if rows.column(name).null_count:
+            raise NotNullViolation(
+                f'null value in column "{name}" of relation "{table.name.rpartition(".")[2]}" '
+                "violates not-null constraint",
+                detail="The column belongs to the replica identity of the table.",
+                hint="Give the rows a key, or choose another identity: ALTER TABLE ... REPLICA "
+                "IDENTITY USING KEY (...), or FULL; then drop the slot and copy the table again.",
+            )

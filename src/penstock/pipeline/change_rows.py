@@ -26,12 +26,18 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.messages import OldTuple
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.text_output import text_output
-from penstock.pipeline.change_checks import check_identity, check_not_null, check_unique
-from penstock.pipeline.change_item import ChangeItem, Operation, PublishedTable
-from penstock.pipeline.change_load import MATCHES, load, read_rows
+from penstock.pipeline.change_item import ChangeItem, PublishedTable
+from penstock.pipeline.change_load import (
+    MATCHES,
+    check_identity,
+    check_not_null,
+    check_unique,
+    load,
+    read_rows,
+)
 from penstock.pipeline.change_pairs import Pairing
 from penstock.pipeline.duck import connection
-from penstock.publication.members import Action
+from penstock.publication.members import Operation
 from penstock.publication.row_filter import published_as
 from penstock.relation import ReplicaIdentity
 from penstock.wire_rows import data_of
@@ -118,7 +124,7 @@ def _deletes(
     if Operation.DELETE in table.published:
         yield from _run(loaded, Operation.DELETE, _where(gone, table, Operation.DELETE))
     if pairs is not None and _filtered(table):
-        query = f"SELECT o.* {pairs} WHERE {_updates_as(Action.DELETE)}"
+        query = f"SELECT o.* {pairs} WHERE {_updates_as(Operation.DELETE)}"
         yield from _run(loaded, Operation.DELETE, query)
 
 
@@ -127,7 +133,7 @@ def _updates(loaded: _Loaded, pairs: str) -> Iterator[tuple[Operation, int, byte
     table, moved = loaded.item.table, loaded.pairing.moved
     if Operation.UPDATE not in table.published:
         return
-    where = _updates_as(Action.UPDATE) if _filtered(table) else "true"
+    where = _updates_as(Operation.UPDATE) if _filtered(table) else "true"
     if table.relation.replica_identity is ReplicaIdentity.FULL:
         old = _old_columns(a.name for a in table.relation.attributes)
         yield from _run(loaded, Operation.UPDATE, f"SELECT n.*{old} {pairs} WHERE {where}")
@@ -149,7 +155,7 @@ def _inserts(
 ) -> Iterator[tuple[Operation, int, bytes]]:
     table = loaded.item.table
     if pairs is not None and _filtered(table):
-        query = f"SELECT n.* {pairs} WHERE {_updates_as(Action.INSERT)}"
+        query = f"SELECT n.* {pairs} WHERE {_updates_as(Operation.INSERT)}"
         yield from _run(loaded, Operation.INSERT, query)
     if Operation.INSERT in table.published:
         yield from _run(loaded, Operation.INSERT, _where(new, table, Operation.INSERT))
@@ -160,8 +166,8 @@ def _filtered(table: PublishedTable) -> bool:
     return has_filter and Operation.UPDATE in table.published
 
 
-def _updates_as(action: Action) -> str:
-    return published_as(action, f"o.{MATCHES}", f"n.{MATCHES}")
+def _updates_as(operation: Operation) -> str:
+    return published_as(operation, f"o.{MATCHES}", f"n.{MATCHES}")
 
 
 def _where(query: str, table: PublishedTable, operation: Operation) -> str:

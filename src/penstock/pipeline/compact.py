@@ -21,7 +21,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.job import run_job
-from penstock.pipeline.rewrite import RewriteItem, Source, run_rewrite
+from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, run_rewrite
 from penstock.pipeline.tasks import Failed, Written
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _item(table: DeltaTable, group: Sequence[DataFile], options: CompactOptions)
         table.storage,
         table.uri,
         table.schema.arrow(),
-        tuple(Source(file.path, file.deletion_vector) for file in group),
+        tuple(RewrittenFile(file.path, file.deletion_vector) for file in group),
         options.target_file_bytes,
         options.batch_bytes,
     )

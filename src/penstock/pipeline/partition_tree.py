@@ -25,13 +25,12 @@ from penstock.pipeline.routing import (
     HashBound,
     KeyColumn,
     Level,
-    Limit,
     ListBound,
     RangeBound,
     check_comparable,
 )
-from penstock.sql.grammar import partition_bound
 from penstock.sql.grammar.partition_bound import (
+    Limit,
     PartitionBound,
     Strategy,
     key_columns,
@@ -128,13 +127,9 @@ def _convert_bound(bound: PartitionBound, key: Sequence[Column]) -> Bound:
     return RangeBound(_side(key, bound.lower), _side(key, bound.upper))
 
 
-def _side(
-    key: Sequence[Column], side: Sequence[str | partition_bound.Limit | None]
-) -> tuple[End, ...]:
+def _side(key: Sequence[Column], side: Sequence[str | Limit | None]) -> tuple[End, ...]:
     return tuple(
-        Limit(value.value)
-        if isinstance(value, partition_bound.Limit)
-        else _constant(column, value or "")
+        value if isinstance(value, Limit) else _constant(column, value or "")
         for column, value in zip(key, side, strict=True)
     )
 

@@ -24,13 +24,14 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
-from penstock.pipeline.change_item import ChangeItem, Operation
+from penstock.pipeline.change_item import SENT_ORDER, ChangeItem
 from penstock.pipeline.change_load import TooManyChanges
 from penstock.pipeline.change_rows import encoded_changes
 from penstock.pipeline.change_shares import Divided, divide_items, run_divide, shares
 from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, run_job
 from penstock.pipeline.tasks import Failed
+from penstock.publication.members import Operation
 
 _INLINE_BYTES: Final = 1 << 20
 """Messages of an item that come back with its result; more go through the staging area."""
@@ -177,7 +178,7 @@ def _place(result: _Result) -> tuple[int, int]:
     """Where it is sent; an error in front of all of its table."""
     if isinstance(result, Failed | _TooLarge):
         return result.work, -1
-    return result.work, result.operation
+    return result.work, SENT_ORDER.index(result.operation)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from penstock.pipeline.tasks import Failed, Written
 
 
 @dataclass(frozen=True)
-class Source:
+class RewrittenFile:
     """A file to be rewritten. ``deletion_vector``: as in DataFile."""
 
     path: str
@@ -42,7 +42,7 @@ class RewriteItem:
     storage: Storage
     table_uri: str
     schema: pa.Schema
-    sources: tuple[Source, ...]
+    sources: tuple[RewrittenFile, ...]
     target_file_bytes: int
     batch_bytes: int = BATCH_BYTES
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)

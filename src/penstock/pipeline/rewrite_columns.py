@@ -24,7 +24,7 @@ from penstock.lakehouse.files import WrittenFile, open_parquet
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import GeneratedColumns, generated_columns
-from penstock.pipeline.rewrite import RewriteItem, Source, rewrite
+from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, rewrite
 
 _Key = tuple[str, str, str, TableSchema]
 """URI of the table, path of the file, its deletion vector, the columns to be."""
@@ -116,7 +116,7 @@ def _rewritten(change: ColumnChange, file: DataFile) -> WrittenFile:
         table.storage,
         table.uri,
         table.schema.arrow(),
-        (Source(file.path, file.deletion_vector),),
+        (RewrittenFile(file.path, file.deletion_vector),),
         target_file_bytes=sys.maxsize,
         constants=change.constants,
         generated=change.generated if change.generated.columns else None,

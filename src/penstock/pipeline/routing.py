@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,19 +22,13 @@ from penstock.pgtypes.hash_functions import Hashes, row_hashes
 from penstock.pgtypes.pg_type import NAME, TEXT, UUID, VARCHAR
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.columns import Integers, Mask
+from penstock.sql.grammar.partition_bound import Limit
 
 CHECK_VIOLATION: Final = "23514"
 _BY_TEXT: Final = frozenset({NAME, TEXT, VARCHAR, UUID})
 """Types that are kept as strings and compare as strings."""
 _SHOWN: Final = 64
 """Characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
-
-
-class Limit(Enum):
-    """An end of a range that is no value."""
-
-    MINVALUE = "MINVALUE"
-    MAXVALUE = "MAXVALUE"
 
 
 End: TypeAlias = "pa.Scalar | Limit"

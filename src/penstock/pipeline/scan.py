@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_changes import FilePart
 from penstock.pipeline.columns import Integers
 
 _NO_FILE: Final = "58P01"
@@ -75,6 +76,11 @@ class ScanFile:
             gone=file.descriptor,
             partition_values=file.partition_values,
         )
+
+    @classmethod
+    def of_part(cls, part: FilePart) -> ScanFile:
+        """The rows that came or went."""
+        return replace(cls.of(part.file), gone=part.gone, only=part.only)
 
 
 def scan(

@@ -31,7 +31,7 @@ from penstock.pipeline.snapshot_task import Copied, CopiedFile, CopyFailed, Copy
 from penstock.pipeline.snapshot_units import units_of
 from penstock.relation import Attribute
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.table_info import PublishedTable
+from penstock.walreceiver.table_info import RemoteTable
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
     one, which hold its rows; ``tree``: the tables of the catalog that they come from."""
 
-    info: PublishedTable
+    info: RemoteTable
     table: DeltaTable
     leaves: Leaves | None = None
     tree: tuple[LakeTable, ...] = ()

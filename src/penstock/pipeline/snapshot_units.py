@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import penstock.pgtypes as pgtypes
 from penstock.identifiers import quoted
 from penstock.relation import Attribute
-from penstock.walreceiver.table_info import LeafTable, PublishedTable
+from penstock.walreceiver.table_info import LeafTable, RemoteTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Unit:
     size: int
 
 
-def units_of(table: PublishedTable, columns: Sequence[Attribute], unit_bytes: int) -> list[Unit]:
+def units_of(table: RemoteTable, columns: Sequence[Attribute], unit_bytes: int) -> list[Unit]:
     """Cut a table into units of about ``unit_bytes``; small partitions share one.
 
     ``columns``: the published columns in the order in which the target wants them. There is always

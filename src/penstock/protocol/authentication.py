@@ -12,28 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import AuthenticationFailure, ProtocolViolation
 from penstock.protocol.encoding import UTF8
 from penstock.protocol.framing import frame
 from penstock.protocol.message_reader import MessageReader
 
-MAX_PASSWORD_LENGTH: Final = 65_535
-"""PG_MAX_AUTH_TOKEN_LENGTH: the longest PasswordMessage, with its length."""
 MAX_SASL_LENGTH: Final = 1024
 """PG_MAX_SASL_MESSAGE_LENGTH: the longest SASL message, with its length."""
 
 _OK: Final = 0
-_CLEARTEXT_PASSWORD: Final = 3
 _SASL: Final = 10
 _SASL_CONTINUE: Final = 11
 _SASL_FINAL: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class PasswordMessage:
-    """A password in the clear, in whatever encoding the client has."""
-
-    password: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +40,6 @@ class SaslResponse:
     data: bytes = field(repr=False)
 
 
-def decode_password(payload: bytes) -> PasswordMessage:
-    """Raises ProtocolViolation, and AuthenticationFailure for an empty one."""
-    if not payload or payload.find(b"\0") != len(payload) - 1:
-        raise ProtocolViolation("invalid password packet size")
-    if payload == b"\0":
-        raise AuthenticationFailure("empty password returned by client")
-    return PasswordMessage(payload[:-1])
-
-
 def decode_sasl_initial(payload: bytes) -> SaslInitialResponse:
     """Raises ProtocolViolation."""
     reader = MessageReader(payload)
@@ -71,10 +51,6 @@ def decode_sasl_initial(payload: bytes) -> SaslInitialResponse:
 
 def authentication_ok() -> bytes:
     return frame(b"R", struct.pack("!I", _OK))
-
-
-def authentication_cleartext_password() -> bytes:
-    return frame(b"R", struct.pack("!I", _CLEARTEXT_PASSWORD))
 
 
 def authentication_sasl(mechanisms: Sequence[str]) -> bytes:

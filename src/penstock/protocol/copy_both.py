@@ -1,13 +1,14 @@
 """What travels inside CopyBoth (Streaming Replication Protocol; walsender.c).
 
-In: payloads of CopyData. Out: frozen messages, and back. Times are microseconds since the Unix
-epoch, UTC. When to send what is left to the walsender; the content of XLogData is ``pgoutput``.
+In: payloads of CopyData from a receiver. Out: frozen messages; and what a walsender says as bytes.
+Times are microseconds since the Unix epoch, UTC. When to send what is left to the walsender; the
+content of XLogData is ``pgoutput``.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.civil import EPOCH_MICROSECONDS
@@ -21,25 +22,6 @@ XLOG_DATA_HEADER_SIZE: Final = 25
 _INT64_MASK: Final = (1 << 64) - 1
 _XLOG_DATA: Final = struct.Struct("!cIcQQQ").pack
 _KEEPALIVE: Final = struct.Struct("!cQQ?").pack
-
-
-@dataclass(frozen=True, slots=True)
-class XLogData:
-    """A piece of the stream; both LSNs 0 where it is not the last of its change."""
-
-    start: Lsn
-    end: Lsn
-    send_time: int
-    payload: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class PrimaryKeepalive:
-    """``end``: the stream is sent up to there."""
-
-    end: Lsn
-    send_time: int
-    reply_requested: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +57,6 @@ def keepalive(end: Lsn, send_time: int, *, reply_requested: bool = False) -> byt
     return _KEEPALIVE(b"k", end, _to_server_epoch(send_time), reply_requested)
 
 
-def status_update(update: StandbyStatusUpdate) -> bytes:
-    """Payload of a CopyData message, for the receiver's role."""
-    lsns = (update.write, update.flush, update.apply)
-    time = _to_server_epoch(update.send_time)
-    return struct.pack("!cQQQQ?", b"r", *lsns, time, update.reply_requested)
-
-
 def decode_standby_message(payload: bytes) -> StandbyStatusUpdate | HotStandbyFeedback:
     """What a receiver says. Raises ProtocolViolation (ProcessStandbyMessage)."""
     reader = MessageReader(payload)
@@ -98,20 +73,6 @@ def decode_standby_message(payload: bytes) -> StandbyStatusUpdate | HotStandbyFe
         raise _unexpected(kind)
     reader.finish()
     return message
-
-
-def decode_sender_message(payload: bytes) -> XLogData | PrimaryKeepalive:
-    """What a walsender says. Raises ProtocolViolation."""
-    reader = MessageReader(payload)
-    kind = reader.byte()
-    if kind == ord("w"):
-        start, end = reader.lsn(), reader.lsn()
-        return XLogData(start, end, _time(reader), reader.raw(reader.left))
-    if kind == ord("k"):
-        message = PrimaryKeepalive(reader.lsn(), _time(reader), reader.byte() != 0)
-        reader.finish()
-        return message
-    raise _unexpected(kind)
 
 
 def _time(reader: MessageReader) -> int:

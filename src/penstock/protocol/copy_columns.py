@@ -1,7 +1,7 @@
 """Rows of COPY TO STDOUT, all rows of a batch at once (copyto.c, CopySendOneRow).
 
 In: columns of cells in PostgreSQL's text or binary format. Out: CopyData messages, a row each, as
-bytes that go to the client as they are. ``copy_rows`` is the readable form for single rows.
+bytes that go to the client as they are: one message a row, as the server does it and psql expects.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.protocol.copy_rows import BINARY_END, with_binary_header
+from penstock.protocol.backend_messages import copy_data
+from penstock.protocol.framing import LENGTH_SIZE
 from penstock.wire_rows import bytes_of, counted_prefix, data_of, framed, joined, lengths
+
+BINARY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
+"""Signature, flags (no OIDs), length of the header extension."""
+BINARY_END: Final = copy_data(b"\xff\xff")
+"""The trailer, as a CopyData message."""
 
 _NULL: Final = b"\\N"
 _CONTROLS: Final = (ord("\b"), ord("\r"))
@@ -86,3 +92,13 @@ def _escaped(cells: pa.Array) -> pa.Array:
     for plain, escape in _ESCAPES:
         cells = pc.replace_substring(cells, plain, escape)
     return cells
+
+
+def with_binary_header(messages: bytes) -> bytes:
+    """The first CopyData messages of a binary COPY, or its BINARY_END where it has no row.
+
+    The header shares a message with what comes first, as the server does it: psycopg cannot read
+    one that comes alone.
+    """
+    length = int.from_bytes(messages[1 : 1 + LENGTH_SIZE], "big") + len(BINARY_HEADER)
+    return b"d" + struct.pack("!I", length) + BINARY_HEADER + messages[1 + LENGTH_SIZE :]

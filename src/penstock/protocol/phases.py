@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import ProtocolViolation
-from penstock.protocol.authentication import MAX_PASSWORD_LENGTH, MAX_SASL_LENGTH
+from penstock.protocol.authentication import MAX_SASL_LENGTH
 from penstock.protocol.startup_packets import MAX_STARTUP_PACKET_LENGTH
 
 SMALL_MESSAGE_LIMIT: Final = 10_000
@@ -28,8 +28,6 @@ class Phase(Enum):
     """SSLRequest or GSSENCRequest is to be answered."""
     STARTING = auto()
     """The startup packet is here; authentication or the session's beginning is ours to send."""
-    PASSWORD = auto()
-    """Waiting for PasswordMessage."""
     SASL_INITIAL = auto()
     """Waiting for SASLInitialResponse."""
     SASL = auto()
@@ -47,7 +45,6 @@ class Phase(Enum):
 WAITING: Final = frozenset(
     {
         Phase.STARTUP,
-        Phase.PASSWORD,
         Phase.SASL_INITIAL,
         Phase.SASL,
         Phase.READY,
@@ -73,11 +70,9 @@ class Limits:
     def of(self, phase: Phase, kind: int) -> int:
         """Raises ProtocolViolation where a message of that type cannot be."""
         match phase:
-            case Phase.PASSWORD:
-                _expect_password(kind, "password")
-                return MAX_PASSWORD_LENGTH
             case Phase.SASL_INITIAL | Phase.SASL:
-                _expect_password(kind, "SASL")
+                if kind != ord("p"):
+                    raise ProtocolViolation(f"expected SASL response, got message type {kind}")
                 return MAX_SASL_LENGTH
             case Phase.COPY_IN if kind not in _COPY_IN:
                 raise ProtocolViolation(
@@ -90,8 +85,3 @@ class Limits:
         if kind in _LARGE:
             return self.large_message
         raise ProtocolViolation(f"invalid frontend message type {kind}")
-
-
-def _expect_password(kind: int, what: str) -> None:
-    if kind != ord("p"):
-        raise ProtocolViolation(f"expected {what} response, got message type {kind}")

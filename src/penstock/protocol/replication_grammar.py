@@ -14,7 +14,7 @@ from penstock.errors import SqlSyntaxError
 from penstock.lsn import Lsn
 from penstock.protocol import replication_commands as c
 from penstock.protocol.replication_commands import Option, ReplicationCommand, ReplicationKind
-from penstock.protocol.replication_lexer import Kind, Lexer, Token
+from penstock.protocol.replication_lexer import Lexer, Token, TokenKind
 
 LATEST_VERSION: Final = 18
 _LISTED_OPTIONS_SINCE: Final = 15
@@ -34,7 +34,7 @@ def is_replication_command(text: str, version: int = LATEST_VERSION) -> bool:
     Raises SqlSyntaxError where that is a string without an end.
     """
     first = Lexer(text, version).next()
-    return first.kind is Kind.KEYWORD and first.text in _COMMANDS
+    return first.kind is TokenKind.KEYWORD and first.text in _COMMANDS
 
 
 def parse_replication_command(text: str, version: int = LATEST_VERSION) -> ReplicationCommand:
@@ -45,7 +45,7 @@ def parse_replication_command(text: str, version: int = LATEST_VERSION) -> Repli
     parser = _Parser(text, version)
     command = _COMMANDS.get(parser.keyword(), _syntax_error)(parser)
     parser.accept_character(";")
-    parser.expect(Kind.END)
+    parser.expect(TokenKind.END)
     return command
 
 
@@ -67,12 +67,12 @@ class _Parser:
         return token
 
     def accept(self, keyword: str) -> bool:
-        return self._accept(Kind.KEYWORD, keyword)
+        return self._accept(TokenKind.KEYWORD, keyword)
 
     def accept_character(self, character: str) -> bool:
-        return self._accept(Kind.CHARACTER, character)
+        return self._accept(TokenKind.CHARACTER, character)
 
-    def expect(self, kind: Kind) -> Token:
+    def expect(self, kind: TokenKind) -> Token:
         token = self.take()
         if token.kind is not kind:
             raise SqlSyntaxError("syntax error")
@@ -83,10 +83,10 @@ class _Parser:
             raise SqlSyntaxError("syntax error")
 
     def keyword(self) -> str:
-        return self.expect(Kind.KEYWORD).text
+        return self.expect(TokenKind.KEYWORD).text
 
     def name(self) -> str:
-        return self.expect(Kind.IDENT).text
+        return self.expect(TokenKind.IDENT).text
 
     def list_of(self, item: Callable[[_Parser], _Item]) -> tuple[_Item, ...]:
         """One or more items with commas between them, in parentheses."""
@@ -97,7 +97,7 @@ class _Parser:
         self.expect_character(")")
         return tuple(items)
 
-    def _accept(self, kind: Kind, text: str) -> bool:
+    def _accept(self, kind: TokenKind, text: str) -> bool:
         token = self.peek()
         if token.kind is not kind or token.text != text:
             return False
@@ -132,23 +132,23 @@ def _create_slot(parser: _Parser) -> ReplicationCommand:
 
 def _create_slot_options(parser: _Parser) -> tuple[Option, ...]:
     ahead = parser.peek()
-    if ahead == Token(Kind.CHARACTER, "(") and parser.version >= _LISTED_OPTIONS_SINCE:
+    if ahead == Token(TokenKind.CHARACTER, "(") and parser.version >= _LISTED_OPTIONS_SINCE:
         return parser.list_of(_generic_option)
     options = []
-    while (token := parser.peek()).kind is Kind.KEYWORD and token.text in _LEGACY_OPTIONS:
+    while (token := parser.peek()).kind is TokenKind.KEYWORD and token.text in _LEGACY_OPTIONS:
         options.append(_LEGACY_OPTIONS[parser.take().text])
     return tuple(options)
 
 
 def _generic_option(parser: _Parser) -> Option:
     token = parser.take()
-    if token.kind not in (Kind.IDENT, Kind.KEYWORD):
+    if token.kind not in (TokenKind.IDENT, TokenKind.KEYWORD):
         raise SqlSyntaxError("syntax error")
-    name = token.text.lower() if token.kind is Kind.KEYWORD else token.text
+    name = token.text.lower() if token.kind is TokenKind.KEYWORD else token.text
     value = parser.peek()
-    if value.kind in (Kind.IDENT, Kind.SCONST):
+    if value.kind in (TokenKind.IDENT, TokenKind.SCONST):
         return Option(name, parser.take().text)
-    if value.kind is Kind.UCONST:
+    if value.kind is TokenKind.UCONST:
         number = parser.take().number
         return Option(name, number - 2**32 if number >= 2**31 else number)  # makeInteger: int32
     return Option(name)
@@ -156,7 +156,7 @@ def _generic_option(parser: _Parser) -> Option:
 
 def _plugin_option(parser: _Parser) -> tuple[str, str | None]:
     name = parser.name()
-    return name, parser.take().text if parser.peek().kind is Kind.SCONST else None
+    return name, parser.take().text if parser.peek().kind is TokenKind.SCONST else None
 
 
 def _drop_slot(parser: _Parser) -> ReplicationCommand:
@@ -170,18 +170,18 @@ def _alter_slot(parser: _Parser) -> ReplicationCommand:
 def _start_replication(parser: _Parser) -> ReplicationCommand:
     slot_name = parser.name() if parser.accept("SLOT") else None
     if slot_name is not None and parser.accept("LOGICAL"):
-        start = Lsn(parser.expect(Kind.RECPTR).number)
-        listed = parser.peek() == Token(Kind.CHARACTER, "(")
+        start = Lsn(parser.expect(TokenKind.RECPTR).number)
+        listed = parser.peek() == Token(TokenKind.CHARACTER, "(")
         options = parser.list_of(_plugin_option) if listed else ()
         return c.StartReplication(slot_name, ReplicationKind.LOGICAL, start, options=options)
     parser.accept("PHYSICAL")
-    start = Lsn(parser.expect(Kind.RECPTR).number)
+    start = Lsn(parser.expect(TokenKind.RECPTR).number)
     timeline = _timeline(parser) if parser.accept("TIMELINE") else 0
     return c.StartReplication(slot_name, ReplicationKind.PHYSICAL, start, timeline)
 
 
 def _timeline(parser: _Parser) -> int:
-    timeline = parser.expect(Kind.UCONST).number
+    timeline = parser.expect(TokenKind.UCONST).number
     if timeline == 0:
         raise SqlSyntaxError(f"invalid timeline {timeline}")
     return timeline
@@ -190,10 +190,10 @@ def _timeline(parser: _Parser) -> int:
 def _base_backup(parser: _Parser) -> ReplicationCommand:
     if parser.version < _LISTED_OPTIONS_SINCE:
         # Its options are a list of words there, of no interest to who refuses the command.
-        while parser.peek().kind in (Kind.IDENT, Kind.SCONST, Kind.UCONST):
+        while parser.peek().kind in (TokenKind.IDENT, TokenKind.SCONST, TokenKind.UCONST):
             parser.take()
         return c.BaseBackup()
-    listed = parser.peek() == Token(Kind.CHARACTER, "(")
+    listed = parser.peek() == Token(TokenKind.CHARACTER, "(")
     return c.BaseBackup(parser.list_of(_generic_option) if listed else ())
 
 

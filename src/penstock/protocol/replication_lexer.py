@@ -17,7 +17,7 @@ from penstock.identifiers import fold, truncated
 from penstock.lsn import Lsn
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is to the grammar."""
 
     KEYWORD = auto()
@@ -33,7 +33,7 @@ class Kind(Enum):
 class Token:
     """``text``: key word, name, decoded string or character; ``number``: of UCONST and RECPTR."""
 
-    kind: Kind
+    kind: TokenKind
     text: str = field(default="", repr=False)
     number: int = 0
 
@@ -82,7 +82,7 @@ class Lexer:
         self._at = space.end() if space else self._at
         match = _TOKEN.match(self._text, self._at)
         if match is None:
-            return Token(Kind.END)
+            return Token(TokenKind.END)
         if match["open"]:
             raise SqlSyntaxError("unterminated quoted string")
         self._at = match.end()
@@ -92,22 +92,22 @@ class Lexer:
         match match.lastgroup:
             case "recptr":
                 high, low = _uint32(match["high"], 16), _uint32(match["low"], 16)
-                return Token(Kind.RECPTR, match[0], Lsn(high << 32 | low))
+                return Token(TokenKind.RECPTR, match[0], Lsn(high << 32 | low))
             case "digits":
-                return Token(Kind.UCONST, match[0], _uint32(match[0], 10))
+                return Token(TokenKind.UCONST, match[0], _uint32(match[0], 10))
             case "word":
                 return self._word(match[0])
             case "string":
-                return Token(Kind.SCONST, match["string"].replace("''", "'"))
+                return Token(TokenKind.SCONST, match["string"].replace("''", "'"))
             case "quoted":
-                return Token(Kind.IDENT, truncated(match["quoted"].replace('""', '"')))
+                return Token(TokenKind.IDENT, truncated(match["quoted"].replace('""', '"')))
             case _:
-                return Token(Kind.CHARACTER, match[0])
+                return Token(TokenKind.CHARACTER, match[0])
 
     def _word(self, word: str) -> Token:
         if KEYWORDS.get(word, self._version + 1) <= self._version:
-            return Token(Kind.KEYWORD, word)
-        return Token(Kind.IDENT, truncated(fold(word)))
+            return Token(TokenKind.KEYWORD, word)
+        return Token(TokenKind.IDENT, truncated(fold(word)))
 
 
 def _uint32(digits: str, base: int) -> int:

@@ -72,10 +72,6 @@ class ServerSession(SessionInput):
             return backend.negotiate_protocol_version(self.protocol, unknown)
         return b""
 
-    def request_password(self) -> bytes:
-        self._move(Phase.STARTING, Phase.PASSWORD)
-        return auth.authentication_cleartext_password()
-
     def request_sasl(self, mechanisms: Sequence[str]) -> bytes:
         self._move(Phase.STARTING, Phase.SASL_INITIAL)
         return auth.authentication_sasl(mechanisms)
@@ -163,11 +159,6 @@ class ServerSession(SessionInput):
         self._expect(Phase.BUSY)
         tags = (backend.command_complete(tag) for tag in ("COPY 0", "START_REPLICATION"))
         return backend.COPY_DONE + b"".join(tags) + self.ready_for_query()
-
-    def stop_streaming(self) -> bytes:
-        """The server goes down while it streams: no CopyDone, and the connection closes."""
-        self._move(Phase.COPY_BOTH, Phase.CLOSED)
-        return backend.command_complete("COPY 0")
 
     # Errors
 

@@ -25,13 +25,7 @@ from penstock.protocol.startup_packets import (
     unsupported_protocol,
 )
 
-Event = (
-    StartupPacket
-    | auth.PasswordMessage
-    | auth.SaslInitialResponse
-    | auth.SaslResponse
-    | m.FrontendMessage
-)
+Event = StartupPacket | auth.SaslInitialResponse | auth.SaslResponse | m.FrontendMessage
 
 
 class SessionInput:
@@ -144,8 +138,6 @@ class SessionInput:
         if phase is Phase.READY:
             return self._query_event(frame)
         self._phase = Phase.STARTING
-        if phase is Phase.PASSWORD:
-            return auth.decode_password(frame.payload)
         if phase is Phase.SASL_INITIAL:
             return auth.decode_sasl_initial(frame.payload)
         return auth.SaslResponse(frame.payload)

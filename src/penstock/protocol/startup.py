@@ -36,7 +36,7 @@ _REPORTED: Final[tuple[str, ...]] = (
 )
 
 
-class Replication(Enum):
+class ReplicationMode(Enum):
     """What sort of session the client asks for."""
 
     NONE = auto()
@@ -53,7 +53,7 @@ class StartupParameters:
 
     user: str
     database: str
-    replication: Replication
+    replication: ReplicationMode
     settings: tuple[tuple[str, str], ...]
 
     def setting(self, name: str) -> str | None:
@@ -90,23 +90,23 @@ def read_startup(message: StartupMessage) -> StartupParameters:
     settings = [pair for pair in rest if not pair[0].startswith(_PROTOCOL_OPTION)]
     return StartupParameters(
         user=user,
-        database="" if replication is Replication.PHYSICAL else database,
+        database="" if replication is ReplicationMode.PHYSICAL else database,
         replication=replication,
         settings=(*parse_options(named.get("options", "")), *settings),
     )
 
 
-def parse_replication(value: str) -> Replication:
+def parse_replication(value: str) -> ReplicationMode:
     """Boolean words, or ``database``. Raises InvalidParameterValue."""
     if value == "database":
-        return Replication.DATABASE
+        return ReplicationMode.DATABASE
     wanted = parse_bool(value)
     if wanted is None:
         raise InvalidParameterValue(
             f'invalid value for parameter "replication": "{value}"',
             hint='Valid values are: "false", 0, "true", 1, "database".',
         )
-    return Replication.PHYSICAL if wanted else Replication.NONE
+    return ReplicationMode.PHYSICAL if wanted else ReplicationMode.NONE
 
 
 def require_database(parameters: StartupParameters) -> None:
@@ -114,7 +114,7 @@ def require_database(parameters: StartupParameters) -> None:
 
     Raises NotInPrerequisiteState (55000).
     """
-    if parameters.replication is Replication.PHYSICAL:
+    if parameters.replication is ReplicationMode.PHYSICAL:
         raise NotInPrerequisiteState(
             "logical decoding requires a database connection",
             hint='Physical replication is not supported. Connect with "replication=database".',

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Protocol
 
 
-class Action(Enum):
-    """What a publication publishes (PublicationActions)."""
+class Operation(Enum):
+    """What a publication publishes, and what a change is (PublicationActions)."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -96,9 +96,9 @@ class ColumnRow(Protocol):
     def generated(self) -> str: ...
 
 
-def actions_of(publication: PublicationRow) -> frozenset[Action]:
-    """The actions that a publication publishes."""
-    return frozenset(action for action in Action if getattr(publication, action.value))
+def operations_of(publication: PublicationRow) -> frozenset[Operation]:
+    """The operations that a publication publishes."""
+    return frozenset(operation for operation in Operation if getattr(publication, operation.value))
 
 
 @dataclass(frozen=True)

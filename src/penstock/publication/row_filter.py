@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.members import Action
-from penstock.relation import AttGenerated
+from penstock.publication.members import Operation
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.parse_expression import parse_expression
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.duckdb_predicate import predicate
@@ -41,27 +41,14 @@ _ONLY_SIMPLE: Final = (
     " immutable built-in functions are allowed."
 )
 
-TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Action | None]] = {
+TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], Operation | None]] = {
     (False, False): None,
-    (False, True): Action.INSERT,
-    (True, False): Action.DELETE,
-    (True, True): Action.UPDATE,
+    (False, True): Operation.INSERT,
+    (True, False): Operation.DELETE,
+    (True, True): Operation.UPDATE,
 }
 """What an UPDATE is published as, by whether its old and its new row match the filter
 (pgoutput_row_filter)."""
-
-
-@dataclass(frozen=True)
-class FilterColumn:
-    """A column that a filter may name. ``typmod``: as pg_attribute has it; ``generation``: the
-    expression where the node generates it."""
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    generated: AttGenerated = AttGenerated.NOT
-    collation: str = "default"
-    generation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +63,13 @@ class RowFilter:
     may_fail: bool = False
 
 
-def compile_row_filter(text: str, columns: Sequence[FilterColumn], *, table: str) -> RowFilter:
+def compile_row_filter(text: str, columns: Sequence[TableColumn], *, table: str) -> RowFilter:
     """The filter of a table. ``text``: as written or as stored; ``table``: ``[schema.]name``."""
     with limited_depth():
         return _compiled(text, columns, table)
 
 
-def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilter:
+def _compiled(text: str, columns: Sequence[TableColumn], table: str) -> RowFilter:
     analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
     node = to_boolean(analysis.transform(parse_expression(text)), "PUBLICATION WHERE")
     node = _expanded(node, columns, table)
@@ -98,7 +85,7 @@ def _compiled(text: str, columns: Sequence[FilterColumn], table: str) -> RowFilt
     return RowFilter(deparse(node), used, compiled.sql, compiled.fails)
 
 
-def _expanded(node: Node, columns: Sequence[FilterColumn], table: str) -> Node:
+def _expanded(node: Node, columns: Sequence[TableColumn], table: str) -> Node:
     """expand_generated_columns_in_expr: what virtual columns are made of, in their places."""
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):
@@ -141,12 +128,12 @@ def matches(predicate: str | None) -> str:
     return "true" if predicate is None else f"coalesce(({predicate}), false)"
 
 
-def published_as(action: Action, old: str, new: str) -> str:
-    """DuckDB's SQL for whether an UPDATE is published as ``action``. ``old``, ``new``: SQL for
+def published_as(operation: Operation, old: str, new: str) -> str:
+    """DuckDB's SQL for whether an UPDATE is published as ``operation``. ``old``, ``new``: SQL for
     whether its rows match."""
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"
         for (was, is_), becomes in TRANSFORMATIONS.items()
-        if becomes is action
+        if becomes is operation
     )
     return " OR ".join(f"({case})" for case in cases)

@@ -7,7 +7,7 @@ PostgreSQL's error with its detail and SQLSTATE.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.errors import (
@@ -17,23 +17,22 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.publication.members import (
-    Action,
     ColumnRow,
     Members,
+    Operation,
     PublicationRow,
     RelationRow,
     TableRow,
-    actions_of,
+    operations_of,
 )
-from penstock.publication.row_filter import FilterColumn, compile_row_filter
-from penstock.relation import AttGenerated
+from penstock.publication.row_filter import compile_row_filter
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
 
 _SYSTEM_COLUMNS: Final = frozenset({"ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"})
-NOT_COVERED: Final = "Column list used by the publication does not cover the replica identity."
 _COMMANDS: Final = {
-    Action.UPDATE: ("update table", "updates", "updating the table"),
-    Action.DELETE: ("delete from table", "deletes", "deleting from the table"),
+    Operation.UPDATE: ("update table", "updates", "updating the table"),
+    Operation.DELETE: ("delete from table", "deletes", "deleting from the table"),
 }
 
 
@@ -117,45 +116,52 @@ def check_leaves_allowed(publication: PublicationRow, table: TableRow, row: Rela
 
 
 def check_identity(
-    members: Members, table: TableRow, columns: Sequence[FilterColumn], command: Action
+    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
 ) -> None:
     """Whether rows of a table can be updated or deleted (CheckCmdReplicaIdentity).
 
     ``members``: all publications. Raises 42P10 with the detail of the first rule that is broken,
     55000 where the table has no replica identity and the command is published.
     """
-    if command not in _COMMANDS or table.partition_key is not None:
-        return
+    if table.partition_key is None and command in _COMMANDS:
+        error = _refusal(members, table, columns, command)
+        if error is not None:
+            raise error
+
+
+def refused_operations(
+    members: Members, table: TableRow, columns: Sequence[TableColumn]
+) -> Mapping[Operation, PenstockError]:
+    """What ``check_identity`` would raise, had a writer asked it; of a stream's publications."""
+    errors = {command: _refusal(members, table, columns, command) for command in _COMMANDS}
+    return {command: error for command, error in errors.items() if error is not None}
+
+
+def _refusal(
+    members: Members, table: TableRow, columns: Sequence[TableColumn], command: Operation
+) -> PenstockError | None:
     publications = [
         publication
         for publication in members.publications
-        if command in actions_of(publication) and members.contains(publication, table)
+        if command in operations_of(publication) and members.contains(publication, table)
     ]
+    verb, noun, gerund = _COMMANDS[command]
     detail = _broken_rule(members, table, columns, publications)
     if detail is not None:
-        raise breaks_rule(command, table.name, detail)
+        return InvalidColumnReference(f'cannot {verb} "{table.name}"', detail=detail)
     if publications and table.identity is None:
-        raise has_no_identity(command, table.name)
-
-
-def breaks_rule(command: Action, table: str, detail: str) -> PenstockError:
-    """The error of an UPDATE or DELETE whose old row could not be sent."""
-    return InvalidColumnReference(f'cannot {_COMMANDS[command][0]} "{table}"', detail=detail)
-
-
-def has_no_identity(command: Action, table: str) -> PenstockError:
-    """The error of an UPDATE or DELETE of a table without a replica identity."""
-    verb, noun, gerund = _COMMANDS[command]
-    return NotInPrerequisiteState(
-        f'cannot {verb} "{table}" because it does not have a replica identity and publishes {noun}',
-        hint=f"To enable {gerund}, set REPLICA IDENTITY using ALTER TABLE.",
-    )
+        return NotInPrerequisiteState(
+            f'cannot {verb} "{table.name}" because it does not have a replica identity and'
+            f" publishes {noun}",
+            hint=f"To enable {gerund}, set REPLICA IDENTITY using ALTER TABLE.",
+        )
+    return None
 
 
 def _broken_rule(
     members: Members,
     table: TableRow,
-    columns: Sequence[FilterColumn],
+    columns: Sequence[TableColumn],
     publications: Sequence[PublicationRow],
 ) -> str | None:
     rows = [members.row(p, _filtered_as(members, p, table)) for p in publications]
@@ -172,7 +178,7 @@ def _broken_rule(
             )
     for row in rows:
         if row is not None and row.columns is not None and (full or not identity <= {*row.columns}):
-            return NOT_COVERED
+            return "Column list used by the publication does not cover the replica identity."
     generated = frozenset(column.name for column in columns if column.generated)
     virtual = any(column.generated is AttGenerated.VIRTUAL for column in columns)
     needed = generated if full else generated & identity

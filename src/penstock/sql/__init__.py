@@ -23,7 +23,7 @@ from penstock.sql.grammar.alter_table import (
     SetSchema,
 )
 from penstock.sql.grammar.column import ColumnDef, ColumnType, Unique
-from penstock.sql.grammar.copy import Copy, Query, Truncate
+from penstock.sql.grammar.copy import Copy, QueryStatement, Truncate
 from penstock.sql.grammar.parser import parse, parse_script, parse_table_name
 from penstock.sql.grammar.partition_bound import (
     Limit,
@@ -138,7 +138,7 @@ __all__ = [
     "PublicationObject",
     "PublicationSchema",
     "PublicationTable",
-    "Query",
+    "QueryStatement",
     "RangeVar",
     "RenamePublication",
     "RenameRole",

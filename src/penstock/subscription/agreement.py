@@ -49,7 +49,7 @@ class PublisherState:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class TableHistory:
     """One table in state f, s or r. ``joined``: where it came into the cuts, None while it is in
     none and nothing was copied; ``version``: of its log, None when there is none; ``cut``: what the
     last cut says of a table of that name; ``returned``: that name was in the subscription before.
@@ -84,7 +84,7 @@ def check_publisher(
     known: PublisherIdentity | None,
     server: PublisherState,
     last_cut: Lsn | None,
-    tables: Sequence[TableState],
+    tables: Sequence[TableHistory],
 ) -> None:
     """Raises StateMismatch where the server, or its slot, and our own state disagree.
 
@@ -149,7 +149,7 @@ def check_cuts(
             )
 
 
-def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> None:
+def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) -> None:
     """Raises StateMismatch where a table is gone or went back, or the node's own state did."""
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
@@ -168,7 +168,7 @@ def check_table(subscription: str, table: TableState, last_cut: Lsn | None) -> N
         )
 
 
-def _left_the_cuts(table: TableState, last_cut: Lsn | None) -> bool:
+def _left_the_cuts(table: TableHistory, last_cut: Lsn | None) -> bool:
     """Where a table came into the cuts is recorded after the first one that holds it, and it is in
     all since. What was committed to it is in a cut too, unless that was in an earlier membership.
     """
@@ -179,13 +179,13 @@ def _left_the_cuts(table: TableState, last_cut: Lsn | None) -> bool:
     return table.state in _IN_CUTS and since is not None and since <= last_cut
 
 
-def _was_in_them(table: TableState) -> str:
+def _was_in_them(table: TableHistory) -> str:
     if table.joined is None:
         return f"holds the changes up to {table.marker}"
     return f"came into the cuts at {table.joined}"
 
 
-def _wrong_with(table: TableState) -> str | None:
+def _wrong_with(table: TableHistory) -> str | None:
     if table.version is None:
         copied = table.joined is not None or table.pinned is not None
         return "was copied and is gone" if copied else None
@@ -201,7 +201,7 @@ def _wrong_with(table: TableState) -> str | None:
     return None
 
 
-def _reached(last_cut: Lsn | None, tables: Iterable[TableState]) -> tuple[Lsn, str]:
+def _reached(last_cut: Lsn | None, tables: Iterable[TableHistory]) -> tuple[Lsn, str]:
     """The greatest position that we hold, and what holds it."""
     reached, owner = last_cut or INVALID, "the last cut"
     for table in tables:

@@ -27,7 +27,7 @@ from penstock.pipeline.fold import fold
 from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.conflicts import Conflicts
-from penstock.subscription.inbox import Batch, Piece
+from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.parking import Parking, is_own
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.targets import Target, Targets
@@ -202,7 +202,7 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
-    def _stage(self, piece: Piece, open_end: Lsn, touched: dict[TableName, Target]) -> int:
+    def _stage(self, piece: FrameRun, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(piece.chunk())
             check_commits(decoded)

@@ -30,7 +30,7 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import check_columns, check_key, open_leaf
-from penstock.walreceiver.table_info import PublishedTable
+from penstock.walreceiver.table_info import RemoteTable
 
 _WAYS_ON: Final = (
     "Move the table at {uri} away: the copy makes a new one, with rows of this subscription alone. "
@@ -81,7 +81,7 @@ def _copies_of(app_id: str) -> str:
     return f"{app_id}/copy/"
 
 
-def target_key(info: PublishedTable) -> tuple[str, ...]:
+def target_key(info: RemoteTable) -> tuple[str, ...]:
     """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
     match info.relation.replica_identity:
         case ReplicaIdentity.FULL:
@@ -94,7 +94,7 @@ def target_key(info: PublishedTable) -> tuple[str, ...]:
 
 def copy_target(
     warehouse: Warehouse,
-    info: PublishedTable,
+    info: RemoteTable,
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
@@ -200,7 +200,7 @@ def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
     )
 
 
-def ensure_table(warehouse: Warehouse, info: PublishedTable, *, must_be_empty: bool) -> DeltaTable:
+def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool) -> DeltaTable:
     """Open the target of a published table, or create it.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,

@@ -38,7 +38,7 @@ _INT64: Final = struct.Struct("!q")
 
 
 @dataclass(slots=True)
-class Piece:
+class FrameRun:
     """A run of frames. ``commits``: positions of Commit messages among them."""
 
     frames: list[bytes] = field(default_factory=list)
@@ -50,17 +50,17 @@ class Piece:
         """The messages as one buffer for the columnar decoder."""
         return MessageChunk.from_copy_data(self.spooled.load() if self.spooled else self.frames)
 
-    def cut_after(self, commit: int) -> Piece:
+    def cut_after(self, commit: int) -> FrameRun:
         """Split off the frames after a Commit, of which this is the position."""
         end = commit + 1
-        rest = Piece(self.frames[end:], [at - end for at in self.commits if at > commit])
+        rest = FrameRun(self.frames[end:], [at - end for at in self.commits if at > commit])
         rest.size = sum(map(len, rest.frames))
         del self.frames[end:]
         self.commits = [at for at in self.commits if at <= commit]
         self.size -= rest.size
         return rest
 
-    def absorb(self, follower: Piece) -> None:
+    def absorb(self, follower: FrameRun) -> None:
         """Take the frames of the piece that follows this one."""
         base = len(self.frames)
         self.frames += follower.frames
@@ -78,7 +78,7 @@ class Batch:
     """Whole transactions. ``end_lsn``: end of the last one's commit record; ``commit_time``: when,
     us since 1970."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FrameRun, ...]
     end_lsn: Lsn
     commit_time: int
     transactions: int
@@ -107,8 +107,8 @@ class Inbox:
         self._piece_bytes = piece_bytes
         self._piece_frames = piece_frames
         self._memory_bytes = memory_bytes
-        self._sealed: deque[Piece] = deque()
-        self._open = Piece()
+        self._sealed: deque[FrameRun] = deque()
+        self._open = FrameRun()
         self._in_memory = 0
         self._transactions = 0
         self._first_at: float | None = None
@@ -178,14 +178,14 @@ class Inbox:
         with self._changed:
             if not self._transactions:
                 return None
-            pieces: list[Piece] = []
+            pieces: list[FrameRun] = []
             while self._sealed:
                 pieces.append(self._sealed.popleft())
                 if pieces[-1].commits:
                     break
             else:
                 pieces.append(self._open)
-                self._open = Piece()
+                self._open = FrameRun()
             return self._taken(pieces, pieces[-1].commits[-1], now)
 
     def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
@@ -207,10 +207,10 @@ class Inbox:
             for _ in range(min(last + 1, len(self._sealed))):
                 self._sealed.popleft()
             if last == len(pieces) - 1:
-                self._open = Piece()
+                self._open = FrameRun()
             return replace(self._taken(pieces[: last + 1], commit, now), end_lsn=end_lsn)
 
-    def _taken(self, pieces: list[Piece], commit: int, now: float) -> Batch:
+    def _taken(self, pieces: list[FrameRun], commit: int, now: float) -> Batch:
         """Pieces that have left the queue as a batch; what comes after a Commit of the last one
         goes back."""
         self._put_back(pieces[-1].cut_after(commit))
@@ -226,7 +226,7 @@ class Inbox:
             for piece in self._sealed:
                 piece.forget()
             self._sealed.clear()
-            self._open = Piece()
+            self._open = FrameRun()
             self._in_memory = self._transactions = 0
             self._first_at = None
 
@@ -242,7 +242,7 @@ class Inbox:
         self._transactions += len(commits)
         if piece.size >= self._piece_bytes or len(piece.frames) >= self._piece_frames:
             self._sealed.append(piece)
-            self._open = Piece()
+            self._open = FrameRun()
             self._spill()
 
     def _spill(self) -> None:
@@ -258,7 +258,7 @@ class Inbox:
                 piece.frames = []
                 self._in_memory -= piece.size
 
-    def _put_back(self, rest: Piece) -> None:
+    def _put_back(self, rest: FrameRun) -> None:
         if not rest.frames:
             return
         follower = self._sealed[0] if self._sealed else self._open
@@ -282,7 +282,7 @@ def _split(frames: Sequence[bytes], most: int) -> Sequence[Sequence[bytes]]:
     return [frames[i : i + most] for i in range(0, len(frames), most)]
 
 
-def _batch_of(pieces: tuple[Piece, ...]) -> Batch:
+def _batch_of(pieces: tuple[FrameRun, ...]) -> Batch:
     last_commit = pieces[-1].frames[pieces[-1].commits[-1]]
     return Batch(
         pieces=pieces,

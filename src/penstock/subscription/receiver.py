@@ -20,7 +20,7 @@ _POLL: Final = 0.1
 """Seconds that one wait for frames takes at most: how long a stop may take."""
 
 
-class ChangeSource(Protocol):
+class FrameSource(Protocol):
     """Where frames come from: a stream, or a backlog that is fetched in one go (walreceiver)."""
 
     @property
@@ -50,7 +50,7 @@ class ChangeSource(Protocol):
 class Receiver:
     """Owns the reading side of the stream from start() to stop()."""
 
-    def __init__(self, stream: ChangeSource, inbox: Inbox, idle: float) -> None:
+    def __init__(self, stream: FrameSource, inbox: Inbox, idle: float) -> None:
         """``idle``: seconds without a frame after which the stream counts as quiet."""
         self._stream = stream
         self._inbox = inbox

@@ -25,7 +25,7 @@ from penstock.subscription import origin
 from penstock.subscription.apply import Applier
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
-from penstock.subscription.receiver import ChangeSource, Receiver
+from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
@@ -66,7 +66,7 @@ class StreamOptions:
     receiver_timeout: float
 
 
-class Streaming:
+class ApplyStream:
     """A stream of one subscription. ``run`` is called once."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Streaming:
             self._applier.close()
             self._inbox.clear()
 
-    def _follow(self, source: ChangeSource, until: Callable[[], bool]) -> None:
+    def _follow(self, source: FrameSource, until: Callable[[], bool]) -> None:
         """Receive and apply; ends the source."""
         self._frames = 0
         receiver = Receiver(source, self._inbox, self._options.batch_idle)
@@ -202,7 +202,7 @@ class Streaming:
         log.info('subscription "%s": streaming from %s', subscription.name, start)
         return stream
 
-    def _acknowledge(self, stream: ChangeSource) -> None:
+    def _acknowledge(self, stream: FrameSource) -> None:
         """Law 1: tell the publisher what is in the last cut, and never more than that."""
         flush = origin.flush_lsn(
             self._applier.last_cut, self._targets.progress(), self._copy_began_at()
@@ -211,7 +211,7 @@ class Streaming:
         stream.confirm(flush, self._frames)
 
     def _apply_until(
-        self, told_to_end: Callable[[], bool], receiver: Receiver, stream: ChangeSource
+        self, told_to_end: Callable[[], bool], receiver: Receiver, stream: FrameSource
     ) -> None:
         options, inbox = self._options, self._inbox
         self._status.streaming(self._targets, self._applier.last_cut)
@@ -238,19 +238,19 @@ class Streaming:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
 
-    def _apply_again(self, upto: Lsn, now: float, stream: ChangeSource) -> None:
+    def _apply_again(self, upto: Lsn, now: float, stream: FrameSource) -> None:
         batch = self._inbox.take_upto(upto, now)
         if batch is None:
             self._targets.nothing_upto(upto)
         else:
             self._apply_batch(batch, stream)
 
-    def _apply_one(self, now: float, stream: ChangeSource) -> None:
+    def _apply_one(self, now: float, stream: FrameSource) -> None:
         batch = self._inbox.take(now)
         if batch is not None:
             self._apply_batch(batch, stream)
 
-    def _apply_batch(self, batch: Batch, stream: ChangeSource) -> None:
+    def _apply_batch(self, batch: Batch, stream: FrameSource) -> None:
         try:
             applied = self._applier.apply(batch)
         finally:
@@ -267,7 +267,7 @@ class Streaming:
         # last: neither readers nor the publisher wait for it
         self._upkeep.after_cut()
 
-    def _idle_cut(self, position: Lsn, stream: ChangeSource) -> None:
+    def _idle_cut(self, position: Lsn, stream: FrameSource) -> None:
         """Move the cut to ``position``, as nothing lies between.
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the

@@ -23,7 +23,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.subscription.agreement import (
     PublisherState,
-    TableState,
+    TableHistory,
     check_cuts,
     check_publisher,
     check_slot,
@@ -102,7 +102,7 @@ class Witness:
 
     def check_missing(self, rel: SubscriptionRel) -> None:
         """A table without a log: raises StateMismatch where it had one."""
-        state = TableState(
+        state = TableHistory(
             rel.qualified_name, rel.state, rel.lsn, None, None, None, self._in_cut(rel)
         )
         check_table(self._subscription.name, state, self._cut_lsn)
@@ -135,11 +135,11 @@ class Witness:
         lead to another server each time. Raises StateMismatch."""
         check_identity(self._subscription.name, self._known, server_identity(connection))
 
-    def _ahead(self, target: Target) -> list[TableState]:
+    def _ahead(self, target: Target) -> list[TableHistory]:
         """Partitions that have a batch which others may not have: it is to come again."""
         leaves = () if target.partitions is None else target.partitions.leaves
         return [
-            TableState(
+            TableHistory(
                 name=leaf.newest.name,
                 state=SubscriptionRelState.READY,
                 joined=None,
@@ -162,7 +162,7 @@ class Witness:
             if pinned is None or pinned.id != table.id or not target.ready:
                 continue
             marker = table.transaction_version(self._subscription.app_id)
-            state = TableState(
+            state = TableHistory(
                 name=table.name,
                 state=target.rel.state,
                 joined=None,
@@ -192,9 +192,9 @@ class Witness:
     def _cut_lsn(self) -> Lsn | None:
         return None if self.last_cut is None else self.last_cut.lsn
 
-    def _state(self, target: Target) -> TableState:
+    def _state(self, target: Target) -> TableHistory:
         rel, table = target.rel, target.table
-        return TableState(
+        return TableHistory(
             name=rel.qualified_name,
             state=rel.state,
             joined=rel.lsn,

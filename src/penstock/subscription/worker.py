@@ -31,7 +31,7 @@ from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.streaming import Streaming, StreamOptions
+from penstock.subscription.streaming import ApplyStream, StreamOptions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
@@ -254,7 +254,7 @@ class ApplyWorker:
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
-            Streaming(
+            ApplyStream(
                 self.subscription,
                 spark=self._spark,
                 warehouse=self._warehouse,

@@ -31,7 +31,7 @@ _NO_ERROR: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TableStatus:
+class TableCounts:
     """One table; ``bytes_copied`` of ``bytes_total`` of the publisher's heap are copied, and
     ``units_copied`` of ``units_total``. ``error``: of its last copy.
     ``update_missing``, ``delete_missing``: changes skipped because their rows are not there."""
@@ -82,7 +82,7 @@ class WorkerSnapshot:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
-    tables: dict[str, TableStatus] = field(default_factory=dict)
+    tables: dict[str, TableCounts] = field(default_factory=dict)
 
 
 class Heard(Protocol):
@@ -184,7 +184,7 @@ class WorkerStatus:
     def copying(self, copy: CopyProgress) -> None:
         """Progress of a table's copy."""
         with self._lock:
-            before = self._now.tables.get(copy.table) or TableStatus(copy.table)
+            before = self._now.tables.get(copy.table) or TableCounts(copy.table)
             after = replace(
                 before,
                 rows_copied=copy.rows,
@@ -199,7 +199,7 @@ class WorkerStatus:
         """A table's copy has failed: its error stays, with the table and the subscription, until
         ``only_failed`` leaves it out."""
         with self._lock:
-            before = self._now.tables.get(table) or TableStatus(table)
+            before = self._now.tables.get(table) or TableCounts(table)
             self._now = replace(
                 self._now,
                 tables={**self._now.tables, table: replace(before, **_fields(error))},
@@ -238,11 +238,11 @@ class WorkerStatus:
         progressed, self._progressed = self._progressed, False
         return progressed
 
-    def _tables(self, targets: Iterable[Target]) -> dict[str, TableStatus]:
+    def _tables(self, targets: Iterable[Target]) -> dict[str, TableCounts]:
         tables = self.snapshot().tables
         return {
             t.rel.qualified_name: replace(
-                tables.get(t.rel.qualified_name) or TableStatus(t.rel.qualified_name),
+                tables.get(t.rel.qualified_name) or TableCounts(t.rel.qualified_name),
                 rows_applied=t.rows_applied,
                 version=t.table.version,
                 unfilled=t.table.unfilled,

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus, Ping
+from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from penstock.errors import ConnectionFailure, PenstockError
@@ -237,11 +237,6 @@ def wait_any(descriptors: Sequence[int], timeout_s: float) -> set[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return {descriptor for descriptor, _ in poll.poll(math.ceil(timeout_s * 1000))}
-
-
-def is_ready(conninfo: ConnInfo) -> bool:
-    """True when the publisher accepts connections (PQping); needs no valid login."""
-    return psycopg.pq.PGconn.ping(conninfo.for_sql("penstock").encode()) == Ping.OK
 
 
 def literal_list(names: Sequence[str]) -> str:

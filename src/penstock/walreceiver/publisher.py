@@ -17,8 +17,8 @@ from penstock.relation import TableName
 from penstock.walreceiver import publications, slots, table_info
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
-from penstock.walreceiver.slots import CreatedSlot, SlotState, Snapshot
-from penstock.walreceiver.table_info import PublishedTable
+from penstock.walreceiver.slots import CreatedSlot, RemoteSlot, Snapshot
+from penstock.walreceiver.table_info import RemoteTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Publisher:
         """(schema, table) of those whose updates and deletes the publisher refuses."""
         return publications.tables_without_replica_identity(self.connection, names)
 
-    def table_info(self, names: Sequence[str], schema: str, table: str) -> PublishedTable:
+    def table_info(self, names: Sequence[str], schema: str, table: str) -> RemoteTable:
         return table_info.fetch_table_info(self.connection, names, schema, table)
 
     def columns_with_values(
@@ -163,7 +163,7 @@ class Publisher:
     ) -> bool:
         return slots.drop_slot(self.connection, name, missing_ok=missing_ok, timeout_s=timeout_s)
 
-    def slot_state(self, name: str) -> SlotState | None:
+    def slot_state(self, name: str) -> RemoteSlot | None:
         return slots.slot_state(self.connection, name)
 
     def sync_slots(self, app_id: str) -> list[str]:

@@ -41,7 +41,7 @@ class CreatedSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotState:
+class RemoteSlot:
     """A row of pg_replication_slots. ``retained_bytes``: WAL the publisher keeps because of it."""
 
     name: str
@@ -145,7 +145,7 @@ def drop_slot(
     return True
 
 
-def slot_state(connection: Connection, name: str) -> SlotState | None:
+def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
     """The slot as pg_replication_slots shows it; None if there is none."""
     rows = connection.query(
         "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
@@ -157,7 +157,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
     if not rows:
         return None
     _, plugin, database, temporary, pid, restart, confirmed, wal_status, retained = rows[0]
-    return SlotState(
+    return RemoteSlot(
         name=name,
         plugin=plugin,
         database=database,

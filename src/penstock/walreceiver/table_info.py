@@ -1,6 +1,6 @@
 """One published table as the publisher's catalogs describe it (fetch_remote_table_info).
 
-In: publication names, schema and table. Out: ``PublishedTable``: the relation with its published
+In: publication names, schema and table. Out: ``RemoteTable``: the relation with its published
 columns in the order in which tuples carry them, key, row filter and heap files to copy. The copy
 itself is in ``pipeline.snapshot``.
 
@@ -51,7 +51,7 @@ class LeafTable:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedTable:
+class RemoteTable:
     """``primary_key``: columns in the index's order, () if there is none or not all are published.
 
     ``row_filter``: the publications' filters, OR-ed; None copies all rows. ``block_size``: bytes.
@@ -72,7 +72,7 @@ class PublishedTable:
 
 def fetch_table_info(
     connection: Connection, publications: Sequence[str], schema: str, table: str
-) -> PublishedTable:
+) -> RemoteTable:
     """Everything of one table. Raises UndefinedObject, WrongObjectType (a view, ...),
     FeatureNotSupported (different column lists), PublisherError."""
     name = f"{schema}.{table}"
@@ -89,7 +89,7 @@ def fetch_table_info(
         ReplicaIdentity(identity),
         _attributes(connection, int(str(oid)), publications, str(identity), (schema, table)),
     )
-    return PublishedTable(
+    return RemoteTable(
         relation=relation,
         relkind=str(relkind),
         primary_key=_primary_key(connection, relation),

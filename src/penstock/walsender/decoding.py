@@ -33,14 +33,14 @@ from penstock.pgoutput.messages import Truncate
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
 from penstock.pipeline.publish_changes import publish_changes
+from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_both import xlog_data
-from penstock.publication.members import Action
+from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.feed import Begun, Changes, Ended, Piece, TypeName
-from penstock.walsender.lake_columns import LakeColumn, filter_column
-from penstock.walsender.published import Publishing
-from penstock.walsender.published_table import as_then, columns_at, published_table, scan_file
+from penstock.walsender.lake_columns import LakeColumn, as_then, columns_at
+from penstock.walsender.relation_sync_cache import RelationSyncCache
 
 _PAIRED: Final = 4
 """Times the memory for decoding: old and new rows that one task keeps in DuckDB, as Arrow data."""
@@ -102,7 +102,7 @@ class Decoding:
         self._options = options
         self._states: dict[int, _Known] = {}  # by relation, as the last transaction left them
         self._left_out: set[int] = set()
-        self._publishing = Publishing(catalog, options.publication_names, version)
+        self._published = RelationSyncCache(catalog, options.publication_names, version)
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         """Raises PenstockError: a publication is missing, a table has no identity, a version is
@@ -190,10 +190,10 @@ class Decoding:
         with self._catalog.read() as t:
             found = t.tables.find_oid(member.relation)
         table = None if found is None else found.at(member.to_version)
-        published = table is not None and self._publishing.publishes(table)
-        if member.lost_to is not None and (published or self._publishing.has(member.lost_to)):
+        wanted = table is not None and self._published.publishes(table)
+        if member.lost_to is not None and (wanted or self._published.has(member.lost_to)):
             raise _lost(member)
-        if found is None or not published or member.lost_to is not None:
+        if found is None or not wanted or member.lost_to is not None:
             return None  # what is not published may be of any kind, and gone
         changes = self._changes(member)
         table = as_then(found, member.to_version, changes.after)
@@ -201,20 +201,19 @@ class Decoding:
         columns = self._columns(table, changes, moved)
         if columns is None or not moved:
             return None
-        rule = self._publishing.of(table, tuple(map(filter_column, columns)))
-        if rule is None:
+        published = self._published.of(table, columns)
+        if published is None:
             return None
-        if changes.updates_only and Action.UPDATE not in rule.rule.actions:
+        if changes.updates_only and Operation.UPDATE not in published.published:
             return None  # without a key an update looks like a delete and an insert, and is none
         # Of a partition that goes under another's name, nothing: others keep their rows there.
         emptied = {table.oid, *changes.emptied_with}
         truncated = (
             changes.truncated
-            and Action.TRUNCATE in rule.rule.actions
-            and rule.target.oid in emptied
+            and Operation.TRUNCATE in published.published
+            and published.relation.oid in emptied
         )
-        told = published_table(table, rule, columns)
-        return _Work(told, changes, member.uri, changes.removed, truncated)
+        return _Work(published, changes, member.uri, changes.removed, truncated)
 
     def _changes(self, member: Member) -> TableChanges:
         """Raises RequiredChangesRemoved, StorageError."""
@@ -250,7 +249,7 @@ class Decoding:
                 raise
             return None
         except FeatureNotSupported as error:
-            named = self._publishing.names(table)
+            named = self._published.names(table)
             if named and not moved:
                 return None
             if named or _publishable(table, changes.before):
@@ -264,8 +263,8 @@ class Decoding:
         self, number: int, work: _Work, header: XLogDataHeader, xid: int | None
     ) -> Iterator[ChangeItem]:
         changes = work.changes
-        removed = tuple(map(scan_file, work.removed))
-        added = tuple(map(scan_file, changes.added))
+        removed = tuple(map(ScanFile.of_part, work.removed))
+        added = tuple(map(ScanFile.of_part, changes.added))
         item = ChangeItem(
             number, work.table, work.uri, removed, added, header, self._options.binary, xid
         )

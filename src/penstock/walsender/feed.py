@@ -71,7 +71,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FeedFailure:
     """There will be no more."""
 
     error: BaseException
@@ -79,7 +79,7 @@ class Failed:
 
 Change = Begun | Piece | Ended
 Changes = Generator[Change, None, None]
-Item = Change | Failed
+Item = Change | FeedFailure
 
 
 class ChangeSource(Protocol):
@@ -179,7 +179,7 @@ class Feed:
                 self._hand_out_all(ahead)
             except BaseException as error:
                 if not self._stopping.is_set():
-                    self._put(Failed(error))
+                    self._put(FeedFailure(error))
 
     def _hand_out_all(self, ahead: ThreadPoolExecutor) -> None:
         """One bundle of transactions is decoded while the one before is handed out."""

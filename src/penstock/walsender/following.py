@@ -25,7 +25,6 @@ from penstock.errors import StorageError
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.identity import entry_mark
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.publication.members import Members
 from penstock.walsender.commit_order import CommitTimes, now
 from penstock.walsender.cut_commits import CutCommits, owners
 from penstock.walsender.own_commits import Owners
@@ -134,13 +133,8 @@ class Following:
         self, t: CatalogTransaction, table: LakeTable, at: Sequenced, then: Sequenced
     ) -> None:
         """What cannot be told has a place in the log, so that nobody passes it unawares."""
-        members = Members(
-            t.publications.all(),
-            t.publications.relations(),
-            t.publications.namespaces(),
-            t.tables.all(),
-        )
-        held = tuple(p.oid for p in t.publications.all() if members.contains(p, table))
+        members = t.members()
+        held = tuple(p.oid for p in members.publications if members.contains(p, table))
         if held:
             member = Member(
                 table.oid, table.uri or "", at.version, then.version, then.table_id, lost_to=held

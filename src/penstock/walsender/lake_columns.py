@@ -1,19 +1,22 @@
 """A lake table's columns as PostgreSQL types, for publishing: only read, never written.
 
-In: a table's state. Out: its columns by their PostgreSQL names. A table that
-replication could not maintain (NOT NULL, generated columns) can be published all the same; one
-whose files are to be read in a way that is not known here cannot.
+In: a table's state. Out: its columns by their PostgreSQL names, and the table as it was then. A
+table that replication could not maintain (NOT NULL, generated columns) can be published all the
+same; one whose files are to be read in a way that is not known here cannot.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.catalog import LakeTable
+from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.lakehouse.delta_types import arrow_type, delta_type, type_text
 from penstock.lakehouse.protocol import check_readable
 from penstock.lakehouse.schema import (
@@ -27,8 +30,7 @@ from penstock.lakehouse.schema import (
 from penstock.lakehouse.state import TableState
 from penstock.pgtypes.pg_type import TEXT
 from penstock.pgtypes.registry import type_of_arrow
-from penstock.publication.row_filter import FilterColumn
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.typed.query_nodes import OutputColumn
 
@@ -77,17 +79,72 @@ def _column(field: Mapping[str, Any]) -> LakeColumn:
     )
 
 
+def as_then(table: LakeTable, version: int, state: TableState) -> LakeTable:
+    """The table as it was when a version was committed. ``state``: that version.
+
+    Where it had no identity then, or one by columns that it did not have, as only other writers can
+    bring about, the identity of now counts, if it had its columns: the error that says so asks for
+    one.
+    """
+    then = table.at(version)
+    if then is table:
+        return table
+    try:
+        held = {column.name for column in columns_of(state)}
+    except FeatureNotSupported:
+        return then  # which is told with the columns
+    if then.identity is not None and held.issuperset(then.identity):
+        return then
+    if table.identity is None or not held.issuperset(table.identity):
+        return then
+    return replace(
+        then,
+        primary_key=table.primary_key,
+        replica_identity=table.replica_identity,
+        identity_key=table.identity_key,
+    )
+
+
+def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
+    """Raises FeatureNotSupported, NotInPrerequisiteState with the table's name."""
+    try:
+        columns = columns_of(state)
+        for column in columns:
+            column_type(column)  # PostgreSQL has none for arrays of arrays, for example
+    except FeatureNotSupported as error:
+        raise FeatureNotSupported(
+            f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint
+        ) from None
+    names = Counter(column.name.lower() for column in columns)
+    twice = [column.name for column in columns if names[column.name.lower()] > 1]
+    if twice:
+        raise FeatureNotSupported(
+            f'cannot publish changes of table "{table.name}"',
+            detail=f"Names of columns differ in case only: {', '.join(twice)}.",
+        )
+    held = {column.name for column in columns}
+    for name in table.identity or table.primary_key:
+        if name not in held:
+            raise NotInPrerequisiteState(
+                f'table "{table.name}" no longer has the column "{name}" of its key',
+                hint="Choose another key with ALTER TABLE ... REPLICA IDENTITY, then drop the slot "
+                "and copy the table again.",
+            )
+    return columns
+
+
 def spark_type(kind: pa.DataType) -> str:
     """As Spark SQL writes it in CAST."""
     return type_text(delta_type(kind)).replace("long", "bigint")
 
 
-def filter_column(column: LakeColumn) -> FilterColumn:
-    """As row filters and column lists see it."""
-    return FilterColumn(
+def table_column(column: LakeColumn) -> TableColumn:
+    """As PostgreSQL's catalogs, row filters and column lists see it."""
+    return TableColumn(
         column.name,
         *column_type(column),
         generated=column.generated,
+        default=column.default,
         generation=column.generation,
     )
 

@@ -39,7 +39,7 @@ from penstock.protocol.copy_both import (
 )
 from penstock.protocol.frontend_messages import CopyData, CopyDone
 from penstock.relation import Relation
-from penstock.walsender.feed import Begun, Ended, Failed, Feed, Piece
+from penstock.walsender.feed import Begun, Ended, Feed, FeedFailure, Piece
 
 _TICK_S: Final = 0.05
 """Seconds that one wait for something to send takes at most: how long an answer takes."""
@@ -120,7 +120,7 @@ class Stream:
                     self._send_piece(item)
                 case Ended(transaction):
                     self._end(transaction)
-                case Failed(error):
+                case FeedFailure(error):
                     raise error
 
     # What is sent

@@ -47,7 +47,7 @@ class Truncate(Statement):
 
 
 @dataclass(frozen=True, slots=True)
-class Query(Statement):
+class QueryStatement(Statement):
     """A statement kept as ``text``. ``kind``: its first word, such as ``select`` or ``insert``."""
 
     text: str
@@ -75,10 +75,10 @@ def _truncate(raw: RawNode, _source: Source) -> Truncate:
     return Truncate(relations(raw, "relations"), cascades(raw), bool(raw.take("restart_seqs")))
 
 
-def _query(raw: RawNode, source: Source) -> Query:
+def _query(raw: RawNode, source: Source) -> QueryStatement:
     raw.clear()  # whoever runs the text reads it again
     word = source.word(0)
-    return Query(source.text, "select" if word in ("(", "table") else word)
+    return QueryStatement(source.text, "select" if word in ("(", "table") else word)
 
 
 READERS: Final[Readers] = {

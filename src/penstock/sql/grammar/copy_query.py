@@ -26,7 +26,7 @@ _OUTPUT: Final = "CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END"
 _SCHEMA: Final = {"String": {"sval": "pg_catalog"}}
 
 
-class Form(Enum):
+class CopyForm(Enum):
     """What of a column is wanted: its value, it cast to text, or what its type prints."""
 
     VALUE = "value"
@@ -39,12 +39,12 @@ class CopyTarget:
     """An item of the list. ``name``: the column's."""
 
     name: str
-    form: Form = Form.VALUE
+    form: CopyForm = CopyForm.VALUE
 
     @property
     def label(self) -> str:
         """The result column's name (FigureColname)."""
-        return "case" if self.form is Form.OUTPUT else self.name
+        return "case" if self.form is CopyForm.OUTPUT else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _target(node: Json) -> CopyTarget | None:
             return None
         case {"ColumnRef": {"fields": [{"String": {"sval": name}}]}}:
             return CopyTarget(name)
-    for form, pattern in ((Form.CAST, _CAST), (Form.OUTPUT, _OUTPUT)):
+    for form, pattern in ((CopyForm.CAST, _CAST), (CopyForm.OUTPUT, _OUTPUT)):
         for name in _column_names(value):
             ((statement),) = parse_tree(f"SELECT {pattern.format(quote_identifier(name))}")
             if _bare(statement["SelectStmt"]["targetList"][0]["ResTarget"]["val"]) == value:

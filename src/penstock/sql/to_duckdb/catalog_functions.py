@@ -16,7 +16,7 @@ VARIADIC: Final = "variadic"
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class CatalogFunction:
     """``arguments``: type names; those that a call leaves out are NULL."""
 
     name: str

@@ -27,7 +27,7 @@ from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, Function, TableFunction
+from penstock.sql.to_duckdb.catalog_functions import ANY, VARIADIC, CatalogFunction, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
 from penstock.sql.to_duckdb.catalog_operators import operation
 from penstock.sql.to_duckdb.catalog_templates import (
@@ -96,7 +96,7 @@ class CatalogSql:
 
 def compile_catalog_query(
     query: Query,
-    functions_: Mapping[str, Function],
+    functions_: Mapping[str, CatalogFunction],
     table_functions: Mapping[str, TableFunction],
 ) -> CatalogSql:
     """Raises FeatureNotSupported, PenstockError (54001)."""
@@ -114,7 +114,9 @@ class CatalogCompiler(QueryCompiler):
     """Of one statement in types that ``lowered`` has made."""
 
     def __init__(
-        self, functions_: Mapping[str, Function], table_functions: Mapping[str, TableFunction]
+        self,
+        functions_: Mapping[str, CatalogFunction],
+        table_functions: Mapping[str, TableFunction],
     ) -> None:
         super().__init__()
         self._functions = functions_

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.identifiers import quote_literal
 from penstock.sql.text.array_literals import join_array
-from penstock.sql.to_duckdb.catalog_functions import Function
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
 from penstock.sqlstate import OutOfMemory, ProgramLimitExceeded
 
@@ -52,7 +52,7 @@ class TextFunction:
     bytes of a result at most, by the arguments."""
 
     of: tuple[str, tuple[int, ...]]
-    signature: Function
+    signature: CatalogFunction
     call: Callable[..., Any]
     size: Callable[..., int]
 
@@ -187,7 +187,7 @@ def _of(
     name: str, types: str, call: Callable[..., Any], size: Callable[..., int], returns: str = "text"
 ) -> TextFunction:
     oids = tuple({"t": _TEXT, "i": _INT4, "a": 1009}[letter] for letter in types)
-    held = Function(f"{name}_{types}", tuple(_TYPES[oid] for oid in oids), returns)
+    held = CatalogFunction(f"{name}_{types}", tuple(_TYPES[oid] for oid in oids), returns)
     return TextFunction((name, oids), held, call, size)
 
 
@@ -222,5 +222,5 @@ COMMON_PATTERN: Final = "common_pattern_t"
 """Of a regular expression that is computed: itself."""
 BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
 """That name by name and argument types in pg_proc."""
-STRING_TO_ARRAY: Final = Function("string_to_array", ("text", "text", "text"), "_text")
+STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")
 """The one that is not strict."""

@@ -13,7 +13,7 @@ from penstock.sql.builtin import functions
 from penstock.sql.grammar.expressions import FuncCall, WindowDef
 from penstock.sql.typed.function_analysis import AGGREGATE, found_function
 from penstock.sql.typed.primnodes import Const, Node, children
-from penstock.sql.typed.query_nodes import Aggref, Frame, SortKey, WindowFunc
+from penstock.sql.typed.query_nodes import Aggref, SortKey, WindowFrame, WindowFunc
 from penstock.sqlstate import (
     GroupingError,
     InvalidColumnReference,
@@ -76,7 +76,7 @@ def window(
     return WindowFunc(function.type, function, partition, order, frame)
 
 
-def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> Frame | None:
+def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> WindowFrame | None:
     options = definition.frame
     if not options & _NONDEFAULT:
         return None
@@ -86,7 +86,7 @@ def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> F
     mode = next(word for bit, word in modes.items() if options & bit)
     start = next(word for bit, word in _STARTS.items() if options & bit)
     end = next((word for bit, word in _ENDS.items() if options & bit), "CURRENT ROW")
-    return Frame(mode, _bound(start, offsets[0], mode), _bound(end, offsets[1], mode))
+    return WindowFrame(mode, _bound(start, offsets[0], mode), _bound(end, offsets[1], mode))
 
 
 def _bound(words: str, offset: Node | None, mode: str) -> str:

@@ -44,7 +44,7 @@ from penstock.sql.typed.primnodes import (
 )
 from penstock.sql.typed.query_expression import QueryExpressions
 from penstock.sql.typed.query_nodes import OutputColumn, Query, SubqueryScan, TableScan, ValuesScan
-from penstock.sql.typed.scope import NamedRelation, Namespace, Scope
+from penstock.sql.typed.scope import NamedRelation, ParseNamespace, Scope
 from penstock.sql.typed.select_analysis import SelectAnalysis
 from penstock.sql.typed.set_returning import as_select
 from penstock.sql.typed.statement import FindTable, Surroundings
@@ -115,7 +115,7 @@ def analyze_change(
     return ChangePlan(scan, settings, where)
 
 
-def _names(scan: TableScan, alias: Alias | None) -> Namespace:
+def _names(scan: TableScan, alias: Alias | None) -> ParseNamespace:
     if alias is not None and alias.columns:
         raise SqlSyntaxError('syntax error at or near "("')
     columns = tuple(
@@ -124,7 +124,7 @@ def _names(scan: TableScan, alias: Alias | None) -> Namespace:
     )
     schema = None if alias else scan.table.schema or "public"
     name = alias.name if alias else scan.table.name
-    return Namespace((NamedRelation(name, schema, columns),), columns)
+    return ParseNamespace((NamedRelation(name, schema, columns),), columns)
 
 
 # INSERT

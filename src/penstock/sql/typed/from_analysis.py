@@ -49,7 +49,7 @@ from penstock.sql.typed.query_nodes import (
     SubqueryScan,
     TableScan,
 )
-from penstock.sql.typed.scope import Column, NamedRelation, Namespace, Scope
+from penstock.sql.typed.scope import Column, NamedRelation, ParseNamespace, Scope
 from penstock.sql.typed.set_returning import SERIES
 from penstock.sql.typed.statement import Relations
 from penstock.sqlstate import AmbiguousColumn, InvalidColumnReference, UndefinedColumn
@@ -65,7 +65,7 @@ class FromClause:
         self._scope = scope
         self._ctes = ctes
 
-    def item(self, raw: FromItem, seen: Namespace) -> tuple[FromNode, Namespace]:
+    def item(self, raw: FromItem, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
         """``seen``: what stands at its left, for LATERAL."""
         match raw:
             case RangeTable():
@@ -76,7 +76,7 @@ class FromClause:
                 return self._function(raw, seen)
         return self._join(raw, seen)
 
-    def _table(self, raw: RangeTable) -> tuple[FromNode, Namespace]:
+    def _table(self, raw: RangeTable) -> tuple[FromNode, ParseNamespace]:
         name = raw.relation
         relation: Relation
         cte = self._ctes.get(name.name) if name.schema is None else None
@@ -118,13 +118,17 @@ class FromClause:
         query = Query(scan.columns, expanded(scan), (scan,))
         return SubqueryScan(self._relations.name(), scan.columns, query)
 
-    def _subselect(self, raw: RangeSubselect, seen: Namespace) -> tuple[FromNode, Namespace]:
+    def _subselect(
+        self, raw: RangeSubselect, seen: ParseNamespace
+    ) -> tuple[FromNode, ParseNamespace]:
         outer = Scope(self._scope.parent, seen) if raw.lateral else self._scope.parent
         query = self._relations.analyze(raw.query, outer)
         relation = SubqueryScan(self._relations.name(), query.columns, query, raw.lateral)
         return relation, _named(relation, raw.alias, None, None)
 
-    def _function(self, raw: RangeFunction, seen: Namespace) -> tuple[FromNode, Namespace]:
+    def _function(
+        self, raw: RangeFunction, seen: ParseNamespace
+    ) -> tuple[FromNode, ParseNamespace]:
         scope = Scope(self._scope.parent, seen)
         expressions = QueryExpressions(scope, self._relations, FUNCTIONS_IN_FROM)
         call = raw.call
@@ -148,10 +152,10 @@ class FromClause:
 
     # Joins
 
-    def _join(self, raw: JoinExpr, seen: Namespace) -> tuple[FromNode, Namespace]:
+    def _join(self, raw: JoinExpr, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
         left, left_names = self.item(raw.left, seen)
         # RIGHT and FULL: nothing at the left of them can be looked into.
-        visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else Namespace()
+        visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else ParseNamespace()
         right, right_names = self.item(raw.right, seen.joined(visible))
         using = raw.using
         if raw.natural:
@@ -165,7 +169,7 @@ class FromClause:
             condition = self._condition(raw.condition, names)
         return Join(raw.type, left, right, condition), names
 
-    def _condition(self, raw: Expression, names: Namespace) -> Node:
+    def _condition(self, raw: Expression, names: ParseNamespace) -> Node:
         expressions = QueryExpressions(
             Scope(self._scope.parent, names), self._relations, "JOIN conditions"
         )
@@ -175,9 +179,9 @@ class FromClause:
         self,
         type_: JoinType,
         using: tuple[str, ...],
-        left: tuple[FromNode, Namespace],
-        right: tuple[FromNode, Namespace],
-    ) -> tuple[FromNode, Namespace]:
+        left: tuple[FromNode, ParseNamespace],
+        right: tuple[FromNode, ParseNamespace],
+    ) -> tuple[FromNode, ParseNamespace]:
         tests: list[Node] = []
         merged: list[Column] = []
         for name in using:
@@ -191,12 +195,12 @@ class FromClause:
 
 
 def _sides(
-    left: tuple[FromNode, Namespace], right: tuple[FromNode, Namespace]
-) -> tuple[tuple[Namespace, str], tuple[Namespace, str]]:
+    left: tuple[FromNode, ParseNamespace], right: tuple[FromNode, ParseNamespace]
+) -> tuple[tuple[ParseNamespace, str], tuple[ParseNamespace, str]]:
     return (left[1], "left"), (right[1], "right")
 
 
-def _one(names: Namespace, name: str, side: str) -> Node:
+def _one(names: ParseNamespace, name: str, side: str) -> Node:
     found = [node for known, node in names.columns if known == name]
     if not found:
         raise UndefinedColumn(
@@ -218,7 +222,7 @@ def _merged(type_: JoinType, left: Node, right: Node) -> Node:
 
 def _named(
     relation: Relation, alias: Alias | None, name: str | None, schema: str | None
-) -> Namespace:
+) -> ParseNamespace:
     """Of one relation, by its alias; one without a name is seen by its columns only."""
     names = [column.name for column in relation.columns]
     if alias is not None:
@@ -231,7 +235,7 @@ def _named(
         name, schema = alias.name, None
     columns = tuple(zip(names, relation.variables(), strict=True))
     named = () if name is None else (NamedRelation(name, schema, columns),)
-    return Namespace(named, columns)
+    return ParseNamespace(named, columns)
 
 
 def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:

@@ -21,11 +21,11 @@ from penstock.sql.typed.query_nodes import (
     ValuesScan,
     WindowFunc,
 )
-from penstock.sql.typed.scope import Namespace
+from penstock.sql.typed.scope import ParseNamespace
 from penstock.sqlstate import GroupingError
 
 
-def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Namespace) -> None:
+def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: ParseNamespace) -> None:
     """Raises PenstockError (42803)."""
     own = {
         (node.relation, node.name): f"{relation.name}.{name}"

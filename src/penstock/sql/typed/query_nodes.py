@@ -57,7 +57,7 @@ class Aggref(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WindowFrame:
     """Of a window. ``start``, ``end``: SQL words with the offset in its place, such as
     ``UNBOUNDED PRECEDING``."""
 
@@ -73,7 +73,7 @@ class WindowFunc(Node):
     aggregate: Aggref
     partition: tuple[Node, ...]
     order: tuple[SortKey, ...]
-    frame: Frame | None
+    frame: WindowFrame | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,23 +33,23 @@ class NamedRelation:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class ParseNamespace:
     """``columns``: what unqualified names and ``*`` mean, in order."""
 
     relations: tuple[NamedRelation, ...] = ()
     columns: tuple[Column, ...] = ()
 
-    def joined(self, other: Namespace) -> Namespace:
+    def joined(self, other: ParseNamespace) -> ParseNamespace:
         """Both, side by side. Raises DuplicateObject (42712)."""
         return self.merged(other, (*self.columns, *other.columns))
 
-    def merged(self, other: Namespace, columns: tuple[Column, ...]) -> Namespace:
+    def merged(self, other: ParseNamespace, columns: tuple[Column, ...]) -> ParseNamespace:
         """Both, where a join gives ``columns``."""
         known = {(relation.name, relation.schema) for relation in self.relations}
         for relation in other.relations:
             if (relation.name, relation.schema) in known:
                 raise DuplicateAlias(f'table name "{relation.name}" specified more than once')
-        return Namespace((*self.relations, *other.relations), columns)
+        return ParseNamespace((*self.relations, *other.relations), columns)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Scope:
     """Of one query; ``parent``: of the query around it."""
 
     parent: Scope | None = None
-    namespace: Namespace = field(default_factory=Namespace)
+    namespace: ParseNamespace = field(default_factory=ParseNamespace)
 
     def resolve(self, fields: Sequence[str]) -> Node:
         """Raises PenstockError (42702, 42703, 42P01)."""

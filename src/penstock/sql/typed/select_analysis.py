@@ -45,7 +45,7 @@ from penstock.sql.typed.query_nodes import (
     ValuesScan,
 )
 from penstock.sql.typed.result_name import result_name
-from penstock.sql.typed.scope import Namespace, Scope
+from penstock.sql.typed.scope import ParseNamespace, Scope
 from penstock.sql.typed.set_returning import moved_to_from, spread
 from penstock.sql.typed.sort_clause import (
     compared_as_text,
@@ -197,7 +197,7 @@ class SelectAnalysis:
 
     def _from(self, raw: SelectStmt, scope: Scope) -> tuple[FromNode, ...]:
         clause = FromClause(self.relations, scope, self._ctes)
-        nodes, names = [], Namespace()
+        nodes, names = [], ParseNamespace()
         for item in raw.from_:
             node, found = clause.item(item, names)
             names = names.joined(found)
@@ -322,7 +322,7 @@ class SelectAnalysis:
         if isinstance(scan, SetOperationScan):
             sort = tuple(sort_of_set(key, scan, targets) for key in raw.order)
         else:
-            names = Namespace(
+            names = ParseNamespace(
                 columns=tuple((c.name, t) for c, t in zip(scan.columns, targets, strict=True))
             )
             expressions = self._expressions(Scope(None, names), "ORDER BY")

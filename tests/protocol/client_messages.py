@@ -1,17 +1,27 @@
-"""Client messages to bytes: the reverse of ``frontend_messages`` and ``startup_packets``.
+"""What a client sends and reads, cell by cell: the reverse of ``frontend_messages`` and others.
 
-In: a message. Out: its bytes. For the client's role and for tests; the server never needs it.
+In: a message, or rows as cells. Out: bytes; and what a walsender says as frozen messages. The node
+has no need of it: libpq is its client, and its rows are encoded by columns.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import singledispatch
+from typing import Final
 
+from penstock.civil import EPOCH_MICROSECONDS
+from penstock.errors import ProtocolViolation
+from penstock.lsn import Lsn
 from penstock.protocol import frontend_messages as m
+from penstock.protocol.backend_messages import copy_data
+from penstock.protocol.copy_both import StandbyStatusUpdate
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.protocol.framing import LENGTH_SIZE, frame
+from penstock.protocol.message_reader import MessageReader
 from penstock.protocol.startup_packets import (
     CANCEL_REQUEST_CODE,
     GSSENC_REQUEST_CODE,
@@ -22,6 +32,92 @@ from penstock.protocol.startup_packets import (
     StartupMessage,
     StartupPacket,
 )
+
+TEXT_NULL: Final = b"\\N"
+_SPECIAL: Final = re.compile(rb"[\x08-\x0d\\]")
+_ESCAPES: Final = {
+    b"\b": rb"\b",
+    b"\t": rb"\t",
+    b"\n": rb"\n",
+    b"\v": rb"\v",
+    b"\f": rb"\f",
+    b"\r": rb"\r",
+    b"\\": rb"\\",
+}
+_MINUS_ONE: Final = b"\xff\xff\xff\xff"
+_PACK_LENGTH: Final = struct.Struct("!I").pack
+
+
+def escape_text(cell: bytes) -> bytes:
+    """A cell in text format with the default delimiter, tab (CopyAttributeOutText)."""
+    if _SPECIAL.search(cell) is None:
+        return cell
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], cell)
+
+
+def text_row(cells: Sequence[bytes | None]) -> bytes:
+    """One row with its line end; None is NULL. No cells at all is an empty line."""
+    return b"\t".join([TEXT_NULL if c is None else escape_text(c) for c in cells]) + b"\n"
+
+
+def binary_row(cells: Sequence[bytes | None]) -> bytes:
+    """One row; None is NULL."""
+    parts = [struct.pack("!H", len(cells))]
+    for cell in cells:
+        parts += (_MINUS_ONE,) if cell is None else (_PACK_LENGTH(len(cell)), cell)
+    return b"".join(parts)
+
+
+def text_messages(rows: Sequence[Sequence[bytes | None]]) -> bytes:
+    """A CopyData message for each row, joined."""
+    return b"".join([copy_data(text_row(row)) for row in rows])
+
+
+def binary_messages(rows: Sequence[Sequence[bytes | None]]) -> bytes:
+    """A CopyData message for each row, joined; without header."""
+    return b"".join([copy_data(binary_row(row)) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class XLogData:
+    """A piece of the stream; both LSNs 0 where it is not the last of its change."""
+
+    start: Lsn
+    end: Lsn
+    send_time: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKeepalive:
+    """``end``: the stream is sent up to there."""
+
+    end: Lsn
+    send_time: int
+    reply_requested: bool
+
+
+def status_update(update: StandbyStatusUpdate) -> bytes:
+    """Payload of a CopyData message, for the receiver's role."""
+    lsns = (update.write, update.flush, update.apply)
+    time = update.send_time - EPOCH_MICROSECONDS
+    return struct.pack("!cQQQq?", b"r", *lsns, time, update.reply_requested)
+
+
+def decode_sender_message(payload: bytes) -> XLogData | PrimaryKeepalive:
+    """What a walsender says. Raises ProtocolViolation."""
+    reader = MessageReader(payload)
+    kind = reader.byte()
+    if kind == ord("w"):
+        start, end = reader.lsn(), reader.lsn()
+        return XLogData(start, end, reader.int64() + EPOCH_MICROSECONDS, reader.raw(reader.left))
+    if kind == ord("k"):
+        message = PrimaryKeepalive(
+            reader.lsn(), reader.int64() + EPOCH_MICROSECONDS, reader.byte() != 0
+        )
+        reader.finish()
+        return message
+    raise ProtocolViolation(f'unexpected message type "{chr(kind)}"')
 
 
 def encode_startup(packet: StartupPacket) -> bytes:

@@ -1,36 +1,31 @@
-"""What the publications of one stream publish of a table (pgoutput.c, get_rel_sync_entry).
+"""What the publications of one stream publish of a table (pgoutput.c, RelationSyncCache).
 
-In: the publications that a subscriber named, and the node's catalogs. Out: how a table is
-published, by the one rule of ``publication``; looked up again when the catalogs have changed.
+In: the publications that a subscriber named, the node's catalogs, a table with its columns at a
+version. Out: how it is published, by the one rule of ``publication``, as frozen values that cross
+to executors; looked up again when the catalogs have changed. What changed is left to ``decoding``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Publication
 from penstock.errors import UndefinedObject
+from penstock.pipeline.change_item import PublishedTable
+from penstock.pipeline.scan import ScanColumn
 from penstock.publication.members import Members
-from penstock.publication.publish import RelationSyncEntry, published_tables
-from penstock.publication.row_filter import FilterColumn
+from penstock.publication.relation_sync import RelationSyncEntry, relation_sync_entry
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.walsender.lake_columns import LakeColumn, column_type, table_column
 
 _WARNS_SINCE: Final = 18
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """``rule``: operations, columns, filters. ``target``: the table under whose name it goes."""
-
-    rule: RelationSyncEntry
-    target: LakeTable
-
-
-class Publishing:
+class RelationSyncCache:
     """The publications of one stream. ``version``: the major version that the node reports."""
 
     def __init__(self, catalog: Catalog, names: Sequence[str], version: int) -> None:
@@ -39,7 +34,7 @@ class Publishing:
         self._version = version
         self._generation = -1
         self._held: dict[LakeTable, bool] = {}
-        self._known: dict[tuple[LakeTable, tuple[FilterColumn, ...]], Published | None] = {}
+        self._known: dict[tuple[LakeTable, tuple[LakeColumn, ...]], PublishedTable | None] = {}
 
     def publishes(self, table: LakeTable) -> bool:
         """Whether a publication has the table; cheap, and nothing of the table is read.
@@ -65,8 +60,8 @@ class Publishing:
         with self._catalog.read() as t:
             return any(publication.oid in publications for publication in self._publications(t))
 
-    def of(self, table: LakeTable, columns: tuple[FilterColumn, ...]) -> Published | None:
-        """How a table is published, None: not at all.
+    def of(self, table: LakeTable, columns: tuple[LakeColumn, ...]) -> PublishedTable | None:
+        """How a table is published, None: not at all. ``columns``: all of the table.
 
         Raises UndefinedObject (a publication is missing, up to version 17), FeatureNotSupported
         (publications contradict one another).
@@ -86,29 +81,14 @@ class Publishing:
             self._generation = generation
 
     def _look_up(
-        self, t: CatalogTransaction, table: LakeTable, columns: tuple[FilterColumn, ...]
-    ) -> Published | None:
-        family = _with_ancestors(t, table)
-        found = published_tables(
-            self._publications(t),
-            t.publications.relations(),
-            t.publications.namespaces(),
-            family,
-            {relation.oid: columns for relation in family},
-        )
-        rule = next((rule for rule in found if rule.relation_oid == table.oid), None)
-        if rule is None:
-            return None
-        (target,) = (relation for relation in family if relation.oid == rule.as_oid)
-        return Published(rule, target)
+        self, t: CatalogTransaction, table: LakeTable, columns: tuple[LakeColumn, ...]
+    ) -> PublishedTable | None:
+        members = self._members(t, table)
+        entry = relation_sync_entry(members, table, tuple(map(table_column, columns)))
+        return None if entry is None else _published_table(table, entry, columns)
 
     def _members(self, t: CatalogTransaction, table: LakeTable) -> Members:
-        return Members(
-            self._publications(t),
-            t.publications.relations(),
-            t.publications.namespaces(),
-            _with_ancestors(t, table),
-        )
+        return t.members(self._publications(t), _with_ancestors(t, table))
 
     def _publications(self, t: CatalogTransaction) -> list[Publication]:
         found = []
@@ -136,3 +116,30 @@ def _with_ancestors(t: CatalogTransaction, table: LakeTable) -> list[LakeTable]:
             break
         found.append(parent)
     return found
+
+
+def _published_table(
+    table: LakeTable, entry: RelationSyncEntry, columns: Sequence[LakeColumn]
+) -> PublishedTable:
+    full = table.replica_identity is ReplicaIdentity.FULL
+    wanted = [c for c in columns if entry.columns is None or c.name in entry.columns]
+    attributes = tuple(
+        Attribute(c.name, *column_type(c), key=full or c.name in (table.identity or ()))
+        for c in wanted
+    )
+    return PublishedTable(
+        relation=Relation(
+            entry.target.oid,
+            entry.target.schema,
+            entry.target.name,
+            table.replica_identity,
+            attributes,
+        ),
+        name=table.qualified_name,
+        columns=tuple(ScanColumn(c.name, c.stored, c.type) for c in columns),
+        key=table.identity or table.primary_key,
+        identity=table.identity,
+        filters=entry.filters,
+        published=entry.operations,
+        refused=entry.refused,
+    )

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.errors import FeatureNotSupported
-from penstock.publication.members import Action, Members
-from penstock.publication.publish import (
+from penstock.publication.members import Members, Operation
+from penstock.publication.relation_sync import (
     RelationSyncEntry,
     columns_without_list,
     publication_tables,
-    published_tables,
+    relation_sync_entry,
 )
-from penstock.publication.row_filter import FilterColumn
-from penstock.relation import AttGenerated
+from penstock.relation import AttGenerated, TableColumn
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,17 @@ class Table:
 
 
 COLUMNS = (
-    FilterColumn("a", 23),
-    FilterColumn("b", 25),
-    FilterColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
+    TableColumn("a", 23),
+    TableColumn("b", 25),
+    TableColumn("g", 23, generated=AttGenerated.STORED, generation="a * 2"),
 )
-VIRTUAL = FilterColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
+VIRTUAL = TableColumn("v", 23, generated=AttGenerated.VIRTUAL, generation="a * 2")
 PLAIN = COLUMNS[:2]
 T = Table(1, "t")
 ROOT = Table(10, "root", partition_key="RANGE (a)")
 MIDDLE = Table(11, "middle", parent=10, partition_key="RANGE (a)")
 LEAF = Table(12, "leaf", parent=11)
-EVERYTHING = frozenset(Action)
+EVERYTHING = frozenset(Operation)
 
 
 def one(
@@ -74,31 +73,32 @@ def one(
     rels: list[Rel],
     namespaces: list[Namespace] | None = None,
     tables: tuple[Table, ...] = (T,),
-    columns: tuple[FilterColumn, ...] = PLAIN,
+    columns: tuple[TableColumn, ...] = PLAIN,
 ) -> RelationSyncEntry:
-    schemas = {table.oid: columns for table in tables if table.partition_key is None}
-    (found,) = published_tables(publications, rels, namespaces or [], tables, schemas)
+    members = Members(publications, rels, namespaces or [], tables)
+    (table,) = (table for table in tables if table.partition_key is None)
+    found = relation_sync_entry(members, table, columns)
+    assert found is not None
     return found
 
 
 def test_one_filter() -> None:
     found = one([Publication(1)], [Rel(1, 1, None, "(a > 5)")])
-    assert found.actions == EVERYTHING
+    assert found.operations == EVERYTHING
     assert found.columns is None
-    assert (found.relation_oid, found.as_oid) == (1, 1)
-    assert set(found.filters) == {Action.INSERT, Action.UPDATE, Action.DELETE}
+    assert found.target is T
+    assert set(found.filters) == {Operation.INSERT, Operation.UPDATE, Operation.DELETE}
     assert len(set(found.filters.values())) == 1
-    assert found.filter_columns == {"a"}
 
 
 def test_filters_are_joined_by_or_per_action() -> None:
     first = Publication(1, update=False, delete=False)
     second = Publication(2, delete=False)
     found = one([first, second], [Rel(1, 1, None, "(a > 5)"), Rel(2, 1, None, "(a < 2)")])
-    assert " OR " in str(found.filters[Action.INSERT])
-    assert " OR " not in str(found.filters[Action.UPDATE])
-    assert found.filters[Action.DELETE] is None
-    assert Action.DELETE not in found.actions
+    assert " OR " in str(found.filters[Operation.INSERT])
+    assert " OR " not in str(found.filters[Operation.UPDATE])
+    assert found.filters[Operation.DELETE] is None
+    assert Operation.DELETE not in found.operations
 
 
 @pytest.mark.parametrize("kind", ["all tables", "schema", "no filter"])
@@ -108,23 +108,23 @@ def test_a_publication_without_filter_lifts_the_others(kind: str) -> None:
     namespaces = [Namespace(2, "public")] if kind == "schema" else []
     rels += [Rel(2, 1)] if kind == "no filter" else []
     found = one([filtered, other], rels, namespaces)
-    assert found.filters[Action.INSERT] is None
-    assert found.filters[Action.UPDATE] is not None
+    assert found.filters[Operation.INSERT] is None
+    assert found.filters[Operation.UPDATE] is not None
 
 
 def test_an_unpublished_table_is_left_out() -> None:
-    assert published_tables([Publication(1)], [], [], [T], {1: PLAIN}) == ()
+    assert relation_sync_entry(Members([Publication(1)], [], [], [T]), T, PLAIN) is None
 
 
 def test_partitions_are_published_as_themselves_or_as_the_topmost_ancestor() -> None:
     tables = (ROOT, MIDDLE, LEAF)
     rels = [Rel(1, 10), Rel(2, 11, None, "(a = 1)"), Rel(2, 10, None, "(a = 2)")]
-    assert one([Publication(1)], rels, tables=tables).as_oid == 12
+    assert one([Publication(1)], rels, tables=tables).target is LEAF
     found = one([Publication(1), Publication(2, via_root=True)], rels, tables=tables)
-    assert found.as_oid == 10
-    assert "'2'" in str(found.filters[Action.INSERT])
-    assert "'1'" not in str(found.filters[Action.INSERT])
-    assert one([Publication(3, all_tables=True, via_root=True)], [], tables=tables).as_oid == 10
+    assert found.target is ROOT
+    assert "'2'" in str(found.filters[Operation.INSERT])
+    assert "'1'" not in str(found.filters[Operation.INSERT])
+    assert one([Publication(3, all_tables=True, via_root=True)], [], tables=tables).target is ROOT
 
 
 def test_actions_of_lower_levels_count_and_their_filters_do_not() -> None:
@@ -132,8 +132,8 @@ def test_actions_of_lower_levels_count_and_their_filters_do_not() -> None:
     leaf = Publication(1, insert=False, truncate=False)
     root = Publication(2, update=False, delete=False, truncate=False, via_root=True)
     found = one([leaf, root], [Rel(1, 12, None, "(a = 1)"), Rel(2, 10)], tables=tables)
-    assert found.actions == {Action.INSERT, Action.UPDATE, Action.DELETE}
-    assert found.as_oid == 10
+    assert found.operations == {Operation.INSERT, Operation.UPDATE, Operation.DELETE}
+    assert found.target is ROOT
     assert set(found.filters.values()) == {None}
 
 
@@ -163,7 +163,7 @@ def test_virtual_columns_are_not_published_and_filters_are_over_what_they_are_ma
     assert one([stored], [Rel(1, 1)], columns=columns).columns == ("a", "b", "g")
     assert columns_without_list(columns, stored=True) == ("a", "b", "g")
     found = one([stored], [Rel(1, 1, row_filter="v > 10")], columns=columns)
-    assert found.filter_columns == {"a"}
+    assert '"a"' in str(found.filters[Operation.INSERT])
 
 
 def test_what_a_subscriber_copies() -> None:

@@ -1,7 +1,7 @@
 """What a subscription gets: its publications combined (get_rel_sync_entry of pgoutput.c).
 
-In: the publications of one subscription, what is in them, the tables with their columns. Out: per
-table that has rows, under which name, which columns, which actions and by which filter it is
+In: the publications of one subscription, what is in them, the tables with their columns. Out: of a
+table that has rows, under which name, which columns, which operations and by which filter it is
 published; of one publication, which tables a subscriber copies (pg_publication.c). Raises 0A000
 where publications contradict one another.
 """
@@ -9,74 +9,62 @@ where publications contradict one another.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import BOOL
 from penstock.publication.members import (
-    Action,
     ColumnRow,
     Members,
-    NamespaceRow,
+    Operation,
     PublicationRow,
-    RelationRow,
     TableRow,
-    actions_of,
+    operations_of,
 )
-from penstock.publication.row_filter import FilterColumn, RowFilter, compile_row_filter
-from penstock.relation import AttGenerated
+from penstock.publication.row_filter import RowFilter, compile_row_filter
+from penstock.publication.rules import refused_operations
+from penstock.relation import AttGenerated, TableColumn
 from penstock.sql.grammar.expressions import BoolOp
 from penstock.sql.to_duckdb.duckdb_predicate import conjunction
 from penstock.sql.to_duckdb.duckdb_values import (
     Value,
 )
 
-FILTERED = (Action.INSERT, Action.UPDATE, Action.DELETE)
+FILTERED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 """TRUNCATE is never filtered."""
-
-Schemas = Mapping[int, Sequence[FilterColumn]]
-"""Columns by the oid of the table, in their order; a partitioned table may be left out."""
 
 
 @dataclass(frozen=True)
 class RelationSyncEntry:
     """How one table is published (pgoutput.c).
 
-    ``as_oid``: the table under whose name its changes go, itself or an ancestor. ``columns``: in
+    ``target``: the table under whose name its changes go, itself or an ancestor. ``columns``: in
     the table's order, None for all. ``filters``: DuckDB predicate per INSERT, UPDATE and DELETE
-    (``row_filter.RowFilter``), None for all rows. ``filter_columns``: what they read.
+    (``row_filter.RowFilter``), None for all rows. ``refused``: operations that its replica identity
+    does not do for, each with PostgreSQL's error.
     """
 
-    relation_oid: int
-    as_oid: int
+    target: TableRow
     columns: tuple[str, ...] | None
-    filters: Mapping[Action, str | None]
-    actions: frozenset[Action]
-    filter_columns: frozenset[str] = field(default=frozenset())
+    filters: Mapping[Operation, str | None]
+    operations: frozenset[Operation]
+    refused: Mapping[Operation, PenstockError]
 
 
-def published_tables(
-    publications: Sequence[PublicationRow],
-    rels: Sequence[RelationRow],
-    namespaces: Sequence[NamespaceRow],
-    tables: Sequence[TableRow],
-    schemas: Schemas,
-) -> tuple[RelationSyncEntry, ...]:
-    """Every table with rows that the publications publish, in the order of ``tables``."""
-    members = Members(publications, rels, namespaces, tables)
-    entries = (_entry(members, t, schemas) for t in tables if t.partition_key is None)
-    return tuple(entry for entry in entries if entry is not None)
+def relation_sync_entry(
+    members: Members, table: TableRow, columns: Sequence[TableColumn]
+) -> RelationSyncEntry | None:
+    """How the publications publish a table with rows, None: not at all.
 
-
-def _entry(members: Members, table: TableRow, schemas: Schemas) -> RelationSyncEntry | None:
-    """Actions come from all publications; name, list and filter from the highest ancestor's."""
-    actions: set[Action] = set()
+    Operations come from all publications; name, list and filter from the highest ancestor's.
+    """
+    operations: set[Operation] = set()
     highest, level_of_highest = table, 0
     chosen: list[PublicationRow] = []
     for publication in members.publications:
         if not members.contains(publication, table):
             continue
-        actions |= actions_of(publication)
+        operations |= operations_of(publication)
         target, level = _published_as(members, publication, table)
         if level > level_of_highest:
             highest, level_of_highest, chosen = target, level, [publication]
@@ -84,15 +72,12 @@ def _entry(members: Members, table: TableRow, schemas: Schemas) -> RelationSyncE
             chosen.append(publication)
     if not chosen:
         return None
-    columns = schemas.get(highest.oid) or schemas.get(table.oid, ())
-    filters, used = _filters(members, chosen, highest, columns)
     return RelationSyncEntry(
-        relation_oid=table.oid,
-        as_oid=highest.oid,
+        target=highest,
         columns=_columns(members, chosen, highest, columns),
-        filters=filters,
-        actions=frozenset(actions),
-        filter_columns=used,
+        filters=_filters(members, chosen, highest, columns),
+        operations=frozenset(operations),
+        refused=refused_operations(members, table, columns),
     )
 
 
@@ -111,25 +96,28 @@ def _filters(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[FilterColumn],
-) -> tuple[Mapping[Action, str | None], frozenset[str]]:
-    """pgoutput_row_filter_init: per action an OR; one publication without a filter lifts it."""
-    compiled: dict[Action, dict[str, RowFilter]] = {action: {} for action in FILTERED}
-    unfiltered: set[Action] = set()
+    columns: Sequence[TableColumn],
+) -> Mapping[Operation, str | None]:
+    """pgoutput_row_filter_init: an OR per operation; a publication without a filter lifts it."""
+    compiled: dict[Operation, dict[str, RowFilter]] = {operation: {} for operation in FILTERED}
+    unfiltered: set[Operation] = set()
     for publication in publications:
         row = members.row(publication, table)
-        actions = actions_of(publication) & set(FILTERED)
+        operations = operations_of(publication) & set(FILTERED)
         if row is None or row.row_filter is None:
-            unfiltered |= actions
+            unfiltered |= operations
             continue
         row_filter = compile_row_filter(
             row.row_filter, columns, table=f"{table.schema}.{table.name}"
         )
-        for action in actions:
-            compiled[action][row_filter.text] = row_filter
-    kept = {a: list(f.values()) for a, f in compiled.items() if f and a not in unfiltered}
-    used = [row_filter.columns for filters in kept.values() for row_filter in filters]
-    return {a: any_of(kept[a]) if a in kept else None for a in FILTERED}, frozenset().union(*used)
+        for operation in operations:
+            compiled[operation][row_filter.text] = row_filter
+    return {
+        operation: any_of(list(filters.values()))
+        if filters and operation not in unfiltered
+        else None
+        for operation, filters in compiled.items()
+    }
 
 
 def any_of(filters: Sequence[RowFilter]) -> str:
@@ -142,7 +130,7 @@ def _columns(
     members: Members,
     publications: Sequence[PublicationRow],
     table: TableRow,
-    columns: Sequence[FilterColumn],
+    columns: Sequence[TableColumn],
 ) -> tuple[str, ...] | None:
     """One list for the table (pgoutput_column_list_init). Raises 0A000."""
     rows = [members.row(publication, table) for publication in publications]
