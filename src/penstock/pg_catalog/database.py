@@ -47,7 +47,7 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.snapshot import CatalogSnapshot
 from penstock.pg_catalog.text_output import text_output
 from penstock.pg_catalog.translation import Translation, translate
-from penstock.pgtypes.pg_type import RECORD
+from penstock.pgtypes.pg_type import INT2_ARRAY, RECORD
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.sql.to_duckdb.catalog_functions import TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import INT2_FROM_0, held_as
@@ -70,7 +70,6 @@ from penstock.sqlstate import (
 _LONGEST_S: Final = 60.0
 """Seconds that a query of the catalogs may take, so that none occupies the node for ever."""
 _TICK_S: Final = 0.1
-_INT2_ARRAY: Final = 1005
 log = logging.getLogger(__name__)
 
 
@@ -171,7 +170,7 @@ class CatalogDatabase:
         with self._lock:
             rows = self._run(translation, values)
         kinds = [
-            INT2_FROM_0 if zero and column.type == _INT2_ARRAY else pg_types()[column.type].name
+            INT2_FROM_0 if zero and column.type == INT2_ARRAY else pg_types()[column.type].name
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
         return _fields(translation), [

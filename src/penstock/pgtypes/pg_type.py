@@ -153,6 +153,8 @@ PG_NDISTINCT: Final = _oid("pg_ndistinct")
 PG_DEPENDENCIES: Final = _oid("pg_dependencies")
 PG_MCV_LIST: Final = _oid("pg_mcv_list")
 XID8: Final = _oid("xid8")
+INT2_ARRAY: Final = _oid("_int2")
+TEXT_ARRAY: Final = _oid("_text")
 
 REG_TYPES: Final = frozenset(oid for oid, type_ in types().items() if type_.name.startswith("reg"))
 """regproc, regclass and the like: numbers that are read and printed as names."""

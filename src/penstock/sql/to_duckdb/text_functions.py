@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.identifiers import quote_literal
+from penstock.pgtypes import pg_type
+from penstock.pgtypes.pg_type import INT4, TEXT, TEXT_ARRAY
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
@@ -179,15 +181,15 @@ def _plain_size(text: str, *_: Any) -> int:
     return _bytes(text)
 
 
-_TEXT, _INT4 = 25, 23
-_TYPES: Final = {_TEXT: "text", _INT4: "int4", 1009: "_text"}
+_LETTERS: Final = {"t": TEXT, "i": INT4, "a": TEXT_ARRAY}
 
 
 def _of(
     name: str, types: str, call: Callable[..., Any], size: Callable[..., int], returns: str = "text"
 ) -> TextFunction:
-    oids = tuple({"t": _TEXT, "i": _INT4, "a": 1009}[letter] for letter in types)
-    held = CatalogFunction(f"{name}_{types}", tuple(_TYPES[oid] for oid in oids), returns)
+    oids = tuple(_LETTERS[letter] for letter in types)
+    names = tuple(pg_type.types()[oid].name for oid in oids)
+    held = CatalogFunction(f"{name}_{types}", names, returns)
     return TextFunction((name, oids), held, call, size)
 
 
