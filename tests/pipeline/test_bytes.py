@@ -60,10 +60,10 @@ def test_every_row_once_in_order(tmp_path: Path, most: int) -> None:
 _REWRITE = """
 import sys, pyarrow as pa
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.rewrite import RewriteItem, Source, rewrite
+from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, rewrite
 schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
 uri = sys.argv[1]
-done = rewrite(RewriteItem(Storage(uri, False), uri, schema, (Source("f"),), 1 << 27))
+done = rewrite(RewriteItem(Storage(uri, False), uri, schema, (RewrittenFile("f"),), 1 << 27))
 print(sum(file.rows for file in done.files), pa.default_memory_pool().max_memory())
 """
 
