@@ -35,8 +35,17 @@ def test_a_module_keeps_the_rules(path: Path) -> None:
     for function in functions(tree):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         assert length <= LONGEST_FUNCTION, f"{function.name} has {length} lines"
-        inside = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+        inside = [ast.unparse(n) for n in ast.walk(function) if hides_a_cycle(n)]
         assert not inside, f"{function.name} imports"
+
+
+def hides_a_cycle(node: ast.AST) -> bool:
+    """An import of ours inside a function; another's may wait there for its cost (PLC0415)."""
+    if isinstance(node, ast.ImportFrom):
+        return node.level > 0 or (node.module or "").split(".")[0] == "penstock"
+    return isinstance(node, ast.Import) and any(
+        alias.name.split(".")[0] == "penstock" for alias in node.names
+    )
 
 
 def test_the_package_has_no_surprising_top_level_names() -> None:
