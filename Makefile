@@ -72,7 +72,7 @@ test: setup $(STAMPS)/classes
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 test-fast: $(STAMPS)/python
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal -m "not spark and not postgres and not slow" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal -m "not spark and not postgres and not slow" $(ARGS)
 
 # In an environment of its own; uv resolves, with its own configuration of the index.
 LOWEST := .venv-lowest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.lakehouse.batches import read_batches, slices
@@ -22,6 +22,8 @@ _MIB = 1 << 20
     most=st.integers(1, 5000),
     start=st.integers(0, 5),
 )
+@example(widths=[None] * 7 + [0, 0, 0, 2105], most=4280, start=0)
+@example(widths=[None] * 60, most=60, start=0)
 def test_slices_are_all_rows_in_runs_of_few_bytes(
     widths: list[int | None], most: int, start: int
 ) -> None:

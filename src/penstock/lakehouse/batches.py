@@ -114,16 +114,14 @@ def _has_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _sizes(array: pa.Array) -> np.ndarray:
-    """Bytes of each row's value, about."""
+    """Bytes of each row's value, with its offset and its bit of validity."""
     kind = array.type
-    if (
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    ):
-        return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.float64)
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    beside = (8 if large or pa.types.is_large_list(kind) else 4) + 1 / 8
+    if large or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        lengths = np.asarray(pc.fill_null(pc.binary_length(array), 0))
+        return lengths.astype(np.float64) + beside
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         ends = np.concatenate(([0.0], np.cumsum(_sizes(array.values))))
-        return np.diff(ends[np.asarray(array.offsets)])
+        return np.diff(ends[np.asarray(array.offsets)]) + beside
     return np.full(len(array), array.nbytes / max(1, len(array)))
