@@ -120,8 +120,8 @@ def _sizes(array: pa.Array) -> np.ndarray:
     beside = (8 if large or pa.types.is_large_list(kind) else 4) + 1 / 8
     if large or pa.types.is_string(kind) or pa.types.is_binary(kind):
         lengths = np.asarray(pc.fill_null(pc.binary_length(array), 0))
-        return lengths.astype(np.float64) + beside
+        return np.add(lengths, beside, dtype=np.float64)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         ends = np.concatenate(([0.0], np.cumsum(_sizes(array.values))))
-        return np.diff(ends[np.asarray(array.offsets)]) + beside
+        return np.add(np.diff(ends[np.asarray(array.offsets)]), beside)
     return np.full(len(array), array.nbytes / max(1, len(array)))
