@@ -120,8 +120,10 @@ def _sizes(array: pa.Array) -> np.ndarray:
     beside = (8 if large or pa.types.is_large_list(kind) else 4) + 1 / 8
     if large or pa.types.is_string(kind) or pa.types.is_binary(kind):
         lengths = np.asarray(pc.fill_null(pc.binary_length(array), 0))
-        return np.add(lengths, beside, dtype=np.float64)
+        sizes: np.ndarray = lengths + beside
+        return sizes
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         ends = np.concatenate(([0.0], np.cumsum(_sizes(array.values))))
-        return np.add(np.diff(ends[np.asarray(array.offsets)]), beside)
+        items: np.ndarray = np.diff(ends[np.asarray(array.offsets)])
+        return items + beside
     return np.full(len(array), array.nbytes / max(1, len(array)))
