@@ -173,6 +173,12 @@ class ConfigurationError(PenstockError):
     default_sqlstate = "F0000"
 
 
+class SparkUnavailable(PenstockError):
+    """Spark cannot be started; it may be another time."""
+
+    default_sqlstate = "58000"
+
+
 class ValueNotRepresentable(PenstockError):
     """A value that the target type cannot hold (infinity, NaN in a decimal, year 10000)."""
 

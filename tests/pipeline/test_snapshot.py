@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,11 @@ SMALL = CopyOptions(unit_bytes=256 << 10, batch_bytes=64 << 10)
 class Copier:
     """Copies published tables of one database into a fresh warehouse."""
 
-    def __init__(self, spark: SparkSession, database: Any, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, database: Any, folder: Path, here_bytes: int = 0
+    ) -> None:
         self.spark = spark
+        self.here_bytes = here_bytes
         self.database = database
         self.conninfo = ConnInfo.parse(database.conninfo)
         self.warehouse = Warehouse(str(folder), fsync=False)
@@ -77,7 +81,7 @@ class Copier:
                 sources,
                 conninfo=ConnInfo.parse(conninfo) if conninfo else self.conninfo,
                 snapshot_name=name,
-                options=options,
+                options=replace(options, here_bytes=self.here_bytes),
                 progress=self.progress.append,
                 finished=finish,
                 check=holder.check,
@@ -97,9 +101,12 @@ class Copier:
         return [path.name for path in folder.glob("*.parquet") if path.name not in known]
 
 
-@pytest.fixture
-def copier(spark: SparkSession, database: Any, tmp_path: Path) -> Copier:
-    return Copier(spark, database, tmp_path / "warehouse")
+@pytest.fixture(params=[0, 1 << 40], ids=["by spark", "here"])
+def copier(
+    spark: SparkSession, database: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> Copier:
+    """Copies in Spark's tasks, and in this process."""
+    return Copier(spark, database, tmp_path / "warehouse", request.param)
 
 
 @pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
@@ -304,7 +311,7 @@ def test_an_error_of_the_caller_ends_the_round(copier: Copier) -> None:
             [source],
             conninfo=copier.conninfo,
             snapshot_name=holder.open()[0],
-            options=SMALL,
+            options=replace(SMALL, here_bytes=copier.here_bytes),
             progress=lambda step: None,
             finished=refuse,
         )

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
 from penstock.embedded import wait_until
 from penstock.errors import RelationChanged, UndefinedObject
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import TableSchema
@@ -267,7 +268,7 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
     status = WorkerStatus("s")
     copies = Copies(
         world.subscription,
-        spark=None,
+        spark=Cluster(lambda: pytest.fail("nothing is copied")),
         warehouse=world.warehouse,
         catalog=world.access(),
         options=CopyOptions(),

@@ -12,6 +12,7 @@ from penstock.errors import (
     PublisherError,
     RelationChanged,
     ReplicationConflict,
+    SparkUnavailable,
     StorageError,
     ValueNotRepresentable,
 )
@@ -55,6 +56,7 @@ def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
     [
         CommitConflict("x"),
         ObjectInUse("x"),
+        SparkUnavailable("x"),
         OSError(28, "no space for a shuffle"),
         StorageError("an object store does not answer"),
         StorageError("disk full", sqlstate="53100"),

@@ -78,6 +78,7 @@ class Cancellation:
         """A part of the statement that waits for jobs. Raises PenstockError (57014)."""
         try:
             with self._jobs.group(self._group):
+                self.check()  # inside: from here on a request finds the group
                 yield
         except Exception:
             self.check()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, ReplicationConflict
@@ -27,7 +27,9 @@ from penstock.executor.routes import (
 from penstock.executor.rows import Change, NewRows, altered_error, delta_table
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.lakehouse.append import Append
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
+from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.routed_writer import RoutedWriter
 
@@ -99,20 +101,21 @@ def _whole(rows: NewRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 class InsertBySpark:
     """Where only Delta itself knows what a table asks of its writers; for every session."""
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, tables: LakeTables) -> None:
+    def __init__(self, spark: Spark, catalog: Catalog, tables: LakeTables) -> None:
         self._spark = spark
         self._catalog = catalog
         self._tables = tables
 
     def insert(self, table: LakeTable, change: Change) -> int:
         """The number of rows. Raises PenstockError (23514), PySparkException."""
+        session = session_of_a_statement(self._spark)
         if not is_partitioned(table):
-            self._spark.sql(change.on(delta_table(table)))
+            session.sql(change.on(delta_table(table)))
             return change.count
         columns = self._tables.columns(table)
         with self._catalog.read() as t:
             partitions = PartitionRules(t.tables.all(), columns)
-        frame = self._spark.sql(change.rows)
+        frame = session.sql(change.rows)
         for column, kind in self._tables.spark_columns(table):
             if column not in change.columns:  # a key may be left out: it is NULL
                 frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")

@@ -13,13 +13,13 @@ from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from penstock.catalog import Catalog, LakeTable, Role
 from penstock.errors import PenstockError
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
 from penstock.executor.tables import LakeTables
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
@@ -56,7 +56,7 @@ class SparkLake:
     """``services.Lake``; for every session."""
 
     def __init__(
-        self, spark: SparkSession, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer
+        self, spark: Spark, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer
     ) -> None:
         self._spark = spark
         self._warehouse = warehouse

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from pyspark.sql import SparkSession
-
 from penstock.catalog import Catalog, Role
 from penstock.errors import FeatureNotSupported
 from penstock.executor.insert import InsertByFiles, InsertBySpark
@@ -21,6 +19,7 @@ from penstock.executor.select import LakeSelect
 from penstock.executor.spark_rewrites import Rewrites
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.truncate import TruncateTables
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.query import Interrupts
@@ -36,7 +35,7 @@ class ModifyTables:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
         sequencer: Sequencer,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
 from penstock.executor.tables import LakeTables
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable
@@ -36,7 +36,7 @@ from penstock.walsender.sequencer import Position
 class LakeSelect:
     """For every session."""
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse, tables: LakeTables) -> None:
+    def __init__(self, spark: Spark, warehouse: Warehouse, tables: LakeTables) -> None:
         self._spark = spark
         self._warehouse = warehouse
         self._tables = tables

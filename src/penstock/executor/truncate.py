@@ -12,14 +12,13 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from penstock.catalog import LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported
 from penstock.executor.row_moves import APP_ID
 from penstock.executor.rows import delta_table
 from penstock.executor.spark_rewrites import USER_METADATA
 from penstock.lakehouse.actions import commit_info, lines, now_ms
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
@@ -35,7 +34,7 @@ _OPERATION: Final = "TRUNCATE"
 class TruncateTables:
     """For every session."""
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse, sequencer: Sequencer) -> None:
+    def __init__(self, spark: Spark, warehouse: Warehouse, sequencer: Sequencer) -> None:
         self._spark = spark
         self._warehouse = warehouse
         self._sequencer = sequencer

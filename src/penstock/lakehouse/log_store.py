@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.checkpoint import remove_expired_entries, write_checkpoint
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.log import entry_uri, list_log
 from penstock.lakehouse.object_store import scheme_of
 from penstock.lakehouse.put_if_absent import SCHEMES, put_if_absent
@@ -193,7 +194,7 @@ def may_be_there(storage: Storage, table_uri: str, version: int, error: BaseExce
         return True
 
 
-def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
+def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
     """The store that fits a warehouse. Raises ConfigurationError when it needs a SparkSession."""
     if storage.is_local:
         return LocalLogStore(storage)
@@ -203,7 +204,7 @@ def log_store(storage: Storage, spark: SparkSession | None) -> LogStore:
         raise ConfigurationError(
             f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
         )
-    return SparkLogStore(spark)
+    return SparkLogStore(spark.session)
 
 
 def check_conditional_puts(storage: Storage) -> None:

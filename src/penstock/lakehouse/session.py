@@ -26,10 +26,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock import artifacts
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, SparkUnavailable
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.jars import client_jars, delta_jars
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
 
@@ -98,6 +101,12 @@ _LOCAL_SETTINGS: Final = {
 }
 
 
+def session_jars(warehouse: str = "") -> list[Path]:
+    """Delta's jars and a store's client, fetched where they are not there. Raises
+    ConfigurationError."""
+    return [*delta_jars(), *client_jars(warehouse)]
+
+
 def build_session(
     *,
     master: str,
@@ -109,7 +118,7 @@ def build_session(
     """Start a session, or return the one that this process has already, once it is found fit.
 
     ``conf`` wins over everything here. ``warehouse``: the URI that it must reach, where that is in
-    an object store. Raises ConfigurationError.
+    an object store. Raises ConfigurationError, SparkUnavailable.
     """
     # executors on this machine run the interpreter that has the node's packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -118,7 +127,7 @@ def build_session(
         **_SETTINGS,
         **(_LOCAL_SETTINGS if master.startswith("local") else {}),
         "spark.driver.memory": driver_memory,
-        "spark.jars": ",".join(map(str, [*delta_jars(), *client_jars(warehouse)])),
+        "spark.jars": ",".join(map(str, session_jars(warehouse))),
         **spark_conf(warehouse),
         **conf,
     }
@@ -126,12 +135,23 @@ def build_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     with _own_interrupt():
-        session = builder.getOrCreate()
+        session = _started(builder)
     check_session(session, warehouse)
     return session
 
 
-def session_of_a_statement(spark: SparkSession) -> SparkSession:
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        raise SparkUnavailable(
+            f"could not start Spark: {words[0]}",
+            hint="Look at [spark] in penstock.toml; Spark's own words are in the node's output.",
+        ) from error
+
+
+def session_of_a_statement(spark: Spark) -> SparkSession:
     """A session whose settings and functions no other statement sees."""
     session = spark.newSession()
     session.conf.set(_TIME_ZONE, "UTC")

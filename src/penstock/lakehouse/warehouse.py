@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Final
 
 from pyarrow import fs
-from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigurationError, DuplicateObject, StorageError
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
@@ -36,7 +36,7 @@ class Warehouse:
         self,
         uri: str,
         fsync: bool = True,
-        spark: SparkSession | None = None,
+        spark: Cluster | None = None,
         node_id: str | None = None,
     ) -> None:
         self.storage: Final = Storage(uri, fsync)

@@ -12,12 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.catalog import Catalog
@@ -31,8 +29,9 @@ from penstock.errors import (
     NotInPrerequisiteState,
     UndefinedObject,
 )
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cut, CutOwner
-from penstock.lakehouse.session import build_session, check_session
+from penstock.lakehouse.session import build_session, check_session, session_jars
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
@@ -70,14 +69,14 @@ class Node:
         self.folder: Final = Path(path).resolve()
         self.parameters: Final = guc.load(self.folder)
         self._given_spark = spark
-        self._built_spark: SparkSession | None = None
+        self._cluster = Cluster(self._session)
         self._running: RunningNode | None = None
         self.serving: ServingNode | None = None
         """The publishing half, while the node runs and has a port."""
         self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
         self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
-        self._warehouse = self._make_warehouse(None)
+        self._warehouse = self._make_warehouse()
         self._connections = Connections()
 
     @classmethod
@@ -111,8 +110,8 @@ class Node:
         uri = self.parameters.warehouse
         return uri if ":" in uri else str(self.folder / uri)
 
-    def _make_warehouse(self, spark: SparkSession | None) -> Warehouse:
-        made = Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=spark)
+    def _make_warehouse(self) -> Warehouse:
+        made = Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=self._cluster)
         if self._catalog.warehouse() == made.uri:
             made.node_id = self._catalog.node_info.node_id
         return made
@@ -152,20 +151,30 @@ class Node:
 
     # Running
 
-    @cached_property
+    @property
     def spark(self) -> SparkSession:
         """The session that the node works with. Raises ConfigurationError."""
+        return self._cluster.session
+
+    def _session(self) -> SparkSession:
         if self._given_spark is not None:
             check_session(self._given_spark, self._warehouse_uri())
             return self._given_spark
         doctor.require()
-        self._built_spark = build_session(
+        return build_session(
             master=self.parameters.spark.master,
             driver_memory=self.parameters.spark.driver_memory,
             conf=self.parameters.spark.conf,
             warehouse=self._warehouse_uri(),
         )
-        return self._built_spark
+
+    def _check_spark(self) -> None:
+        """What can be said of Spark before it is needed. Raises ConfigurationError."""
+        if self._given_spark is not None:
+            check_session(self._given_spark, self._warehouse_uri())
+            return
+        doctor.require()
+        session_jars(self._warehouse_uri())
 
     def start(self) -> None:
         """Start the workers in the background; the caller goes on.
@@ -178,12 +187,13 @@ class Node:
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._catalog.node_lock.take()
-            self._warehouse = self._make_warehouse(self.spark)
+            self._check_spark()
+            self._warehouse = self._make_warehouse()
             take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             sessions = Sessions()
-            shared = (self.parameters, self.spark, self._warehouse, self._catalog, sessions)
+            shared = (self.parameters, self._cluster, self._warehouse, self._catalog, sessions)
             self._running = RunningNode(self.folder, *shared)
             if self.parameters.port:
                 self.serving = ServingNode(self.folder, *shared, self._connections)
@@ -226,11 +236,8 @@ class Node:
         self.stop()
         self._connections.close()
         self._catalog.close()
-        if self._built_spark is not None:
-            # A signal to the whole process group (systemd, a terminal) has ended the JVM already.
-            with contextlib.suppress(Py4JError, OSError):
-                self._built_spark.stop()
-            self._built_spark = None
+        if self._given_spark is None:
+            self._cluster.stop()
 
     def __enter__(self) -> Node:
         return self

@@ -15,12 +15,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
@@ -94,7 +93,7 @@ class RunningNode:
         self,
         folder: Path,
         parameters: Parameters,
-        spark: SparkSession,
+        spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,

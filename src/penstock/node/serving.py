@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
-
 from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
@@ -22,12 +20,12 @@ from penstock.backend.services import SessionServices
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
 from penstock.executor.lake import SparkLake
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
-from penstock.pipeline.job import JobGroups
 from penstock.protocol.answers import StatementRunner
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.decoding import Decoding
@@ -49,7 +47,7 @@ class ServingNode:
         self,
         folder: Path,
         parameters: Parameters,
-        spark: SparkSession,
+        spark: Cluster,
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
@@ -118,7 +116,7 @@ class ServingNode:
         oldest = self.slots.oldest()
         self.sequencer.prune(end if oldest is None else oldest)
 
-    def _session_services(self, spark: SparkSession, warehouse: Warehouse) -> SessionServices:
+    def _session_services(self, spark: Cluster, warehouse: Warehouse) -> SessionServices:
         parameters, catalog = self._parameters, self._catalog
         lake = SparkLake(spark, warehouse, catalog, self.sequencer)
         return SessionServices(
@@ -138,7 +136,7 @@ class ServingNode:
                 self._connections,
             ),
             lake=lake,
-            jobs=JobGroups(spark),
+            jobs=spark,
             run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
             make_source=lambda options: Decoding(
                 spark,

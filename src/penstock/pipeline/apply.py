@@ -16,9 +16,9 @@ from typing import Final
 
 import pyarrow as pa
 from pyroaring import BitMap
-from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
@@ -102,7 +102,7 @@ def _refuse(_work: TableWork, error: PenstockError) -> None:
 
 
 def run_batch(
-    spark: SparkSession,
+    spark: Spark,
     works: Sequence[TableWork],
     options: ApplyOptions,
     *,
@@ -141,17 +141,16 @@ def run_batch(
 
 
 def _search_and_write(
-    spark: SparkSession, works: Sequence[TableWork], options: ApplyOptions
+    spark: Spark, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
     """The batch's job. A work whose rows have no place, or whose columns cannot be made, has failed
     before it."""
     with payloads(works[0].table.storage) as area:
-        cores = spark.sparkContext.defaultParallelism
         items: list[tuple[float, Item]] = []
         failed: list[Result] = []
         for number, work in enumerate(works):
             try:
-                items += _items(number, work, area, options, cores)
+                items += _items(number, work, area, options, spark)
             except (ReplicationConflict, RelationChanged) as error:
                 failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
@@ -170,7 +169,7 @@ def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | Non
 
 
 def _items(
-    number: int, work: TableWork, area: Payloads, options: ApplyOptions, cores: int
+    number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
     """The items of one work with their costs in seconds."""
     net = work.net
@@ -178,7 +177,7 @@ def _items(
     items: list[tuple[float, Item]] = []
     for at, share in shares(net.rows, work.leaves).items():
         to = places[at]
-        for rows in _slices(to.given(share), options, cores):
+        for rows in _slices(to.given(share), options, spark):
             item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, at)
             items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     keys = net.removed
@@ -254,12 +253,14 @@ def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
     return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})
 
 
-def _slices(rows: pa.Table, options: ApplyOptions, cores: int) -> list[pa.Table]:
+def _slices(rows: pa.Table, options: ApplyOptions, spark: Spark) -> list[pa.Table]:
     if not rows.num_rows:
         return []
     size = rows.nbytes
-    count = max(min(cores, size // options.min_slice_bytes), -(-size // options.max_slice_bytes))
-    step = -(-rows.num_rows // max(count, 1))
+    count = size // options.min_slice_bytes
+    if count > 1:  # a small batch asks for no Spark
+        count = min(count, spark.sparkContext.defaultParallelism)
+    step = -(-rows.num_rows // max(count, -(-size // options.max_slice_bytes), 1))
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
 
 

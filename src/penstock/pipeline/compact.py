@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyroaring import BitMap
-from pyspark.sql import SparkSession
 
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse.batches import BATCH_BYTES
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.job import run_job
+from penstock.pipeline.job import HERE_SECONDS, run_job
 from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, run_rewrite
 from penstock.pipeline.tasks import Failed, Written
 
@@ -78,7 +78,7 @@ def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list
     return chosen
 
 
-def compact(spark: SparkSession, table: DeltaTable, options: CompactOptions) -> int:
+def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     """Rewrite what is due in one Spark job and commit it; returns the number of files rewritten.
 
     The newest commit's marker is repeated, because the rows and their position stay what they are.
@@ -92,7 +92,9 @@ def compact(spark: SparkSession, table: DeltaTable, options: CompactOptions) -> 
         (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(table, group, options))
         for group in _groups(chosen, options)
     ]
-    results = run_job(spark, items, run_rewrite, f"penstock: compact {table.name}")
+    results = run_job(
+        spark, items, run_rewrite, f"penstock: compact {table.name}", here=HERE_SECONDS
+    )
     written = _check(table, chosen, results)
     deleted = {file.path: BitMap(range(file.rows)) for file in chosen}
     table.stage(written=written, deleted=deleted)

@@ -20,10 +20,10 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.ipc
-from pyspark.sql import SparkSession
 
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
 from penstock.lakehouse.batches import slices
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.object_store import without_secrets
 from penstock.lakehouse.state import load_at
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
@@ -115,7 +115,7 @@ class EncodedFile:
 
 
 def copy_to(
-    spark: SparkSession,
+    spark: Spark,
     storage: Storage,
     tables: Sequence[CopyTable],
     *,
@@ -135,7 +135,7 @@ def copy_to(
 
 
 def read_rows(
-    spark: SparkSession,
+    spark: Spark,
     storage: Storage,
     tables: Sequence[CopyTable],
     *,
@@ -159,7 +159,7 @@ def _batches(stream: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _read(
-    spark: SparkSession,
+    spark: Spark,
     storage: Storage,
     tables: Sequence[CopyTable],
     staging: str,
@@ -192,7 +192,7 @@ def _read(
 
 
 def _messages_of_waves(
-    spark: SparkSession, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
+    spark: Spark, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
     """One wave is made while what the one before has made is sent."""
     began, waited, rows = time.monotonic(), 0.0, 0
@@ -218,7 +218,7 @@ def _messages_of_waves(
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
-def _run_wave(spark: SparkSession, wave: Sequence[CopyItem]) -> list[EncodedFile]:
+def _run_wave(spark: Spark, wave: Sequence[CopyItem]) -> list[EncodedFile]:
     work = [(float(item.size), item) for item in wave]
     results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES)
     made: list[EncodedFile] = []

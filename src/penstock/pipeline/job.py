@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, or none where the work is small; jobs that are cancelled together.
+"""The one Spark job of a batch, or none where the work is small.
 
 In: items of work, each with its estimated cost. Out: their results, in no order. Items are packed
 into as many partitions as the cluster works on side by side, because a task costs more than most
@@ -9,23 +9,18 @@ process, by the same functions: most transactions change a few rows.
 
 Spark may run a task twice, after an error or beside a slow one, and takes the result of one of the
 attempts: what an item writes has a name that is made in the task, and is known by its result only.
-
-Jobs that one statement of a session runs are a group: a cancelled one's jobs fail, those that it
-has not begun too.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import SparkSession
-
 from penstock.errors import PenstockError
+from penstock.lakehouse.cluster import Spark
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,7 +35,7 @@ HERE_SECONDS: Final = 0.05
 
 
 def run_job(
-    spark: SparkSession,
+    spark: Spark,
     items: Sequence[tuple[float, Item]],
     run: Callable[[Item], Iterable[Result]],
     name: str,
@@ -109,28 +104,3 @@ def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ..
         packed[number].append(item)
         heapq.heappush(loads, (load + cost, number))
     return [tuple(part) for part in packed if part]
-
-
-_GROUP: Final = "spark.jobGroup.id"
-
-
-class JobGroups:
-    """Of one Spark session; threads may share it."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
-
-    @contextmanager
-    def group(self, name: str) -> Iterator[None]:
-        """Jobs that this thread runs inside belong to the group."""
-        self._context.setJobGroup(name, "penstock: statement")
-        try:
-            yield
-        finally:
-            self._context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
-            self._context.setJobDescription(None)  # type: ignore[arg-type]
-
-    def interrupt(self, name: str) -> None:
-        """Cancel the group, from any thread."""
-        scala = self._context._jsc.sc()  # Python's cancelJobGroup lets the next job run
-        scala.cancelJobGroupAndFutureJobs(name)

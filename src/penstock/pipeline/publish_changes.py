@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import duckdb
-from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, StorageError
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage, make_folder, resolve, storage_errors
 from penstock.pipeline.change_item import SENT_ORDER, ChangeItem
 from penstock.pipeline.change_load import TooManyChanges
@@ -78,7 +78,7 @@ _Result = Portion | _Stored | _TooLarge | Failed
 
 
 def publish_changes(
-    spark: SparkSession,
+    spark: Spark,
     storage: Storage,
     items: Sequence[ChangeItem],
     *,
@@ -120,7 +120,7 @@ def _waves(items: Sequence[ChangeItem]) -> Iterator[list[ChangeItem]]:
 class _Job:
     """What is published at once; ``folder``: its own, in the staging area."""
 
-    spark: SparkSession
+    spark: Spark
     storage: Storage
     folder: str
     share_bytes: int

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 import duckdb
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
 from penstock.pipeline.duck import connect, query_error
@@ -48,7 +48,7 @@ class LakeQuery:
     """One query. ``staging``: URI of a folder; ``once``: each input is read once, in a stream."""
 
     def __init__(
-        self, spark: SparkSession, storage: Storage, staging: str, interrupts: Interrupts
+        self, spark: Spark, storage: Storage, staging: str, interrupts: Interrupts
     ) -> None:
         self._spark = spark
         self._storage = storage

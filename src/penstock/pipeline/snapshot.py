@@ -1,10 +1,11 @@
-"""The initial copy: all tables of a round at one exported snapshot, side by side in Spark.
+"""The initial copy: all tables of a round at one exported snapshot, side by side in Spark, or
+one after the other in this process where they are small.
 
 In: published tables, their Delta tables, and the name of a snapshot that another session holds open
 (``walreceiver.snapshot_holder``). Out: the copied files staged on each table, one table after the
 other as they are complete, to be committed by the caller. Nothing is visible before that. What a
-unit of work is decides ``snapshot_units``, how it is done ``snapshot_task``; rows never touch the
-driver.
+unit of work is decides ``snapshot_units``, how it is done ``snapshot_task``; rows of large tables
+never touch the driver.
 
 PostgreSQL copies with one worker and one slot per table (tablesync.c); here the tables of a round
 share one consistent point, and a large table is cut by ctid.
@@ -17,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from penstock.catalog import LakeTable
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import generated_columns
@@ -54,6 +54,8 @@ Progress = Callable[[CopyProgress], None]
 
 _UNITS_PER_CORE: Final = 8
 _LARGEST_UNIT: Final = 512 << 20
+_UNIT_COST: Final = 128 << 10
+"""Bytes that are read in the time which a unit takes to begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,14 @@ class CopyOptions:
     """``unit_bytes``: heap (with TOAST) that a task reads at least, more of large tables, so that
     their files get large too. ``connections``: sessions on the publisher at the same time at most.
     ``batch_bytes``: what a task reads at once. ``target_file_bytes``: size of data files.
+    ``here_bytes``: heaps of so much in all are copied in this process.
     """
 
     unit_bytes: int = 64 << 20
     connections: int = 16
     batch_bytes: int = 8 << 20
     target_file_bytes: int = TARGET_FILE_BYTES
+    here_bytes: int = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def _raise(source: CopySource, error: PenstockError) -> None:
 
 
 def run_copy(
-    spark: SparkSession,
+    spark: Spark,
     sources: Sequence[CopySource],
     *,
     conninfo: ConnInfo,
@@ -154,7 +158,9 @@ def run_copy(
     owners: dict[int, _Copy] = {}
     sizes: dict[int, int] = {}
     tasks = _tasks(spark, copies, owners, sizes, conninfo, snapshot_name, options)
-    job = CopyJob(spark, tasks, options.connections, _description(sources))
+    here = _is_small(sources, tasks, options.here_bytes)
+    description = _description(sources)
+    job = CopyJob(None if here else spark, tasks, options.connections, description)
     round_ = _Round(job, copies, owners, sizes, progress, finished, failed, wanted, check)
     for copy in copies:
         progress(copy.progress)
@@ -263,7 +269,7 @@ def _discard(source: CopySource) -> None:
 
 
 def _tasks(
-    spark: SparkSession,
+    spark: Spark,
     copies: Sequence[_Copy],
     owners: dict[int, _Copy],
     sizes: dict[int, int],
@@ -272,14 +278,11 @@ def _tasks(
     options: CopyOptions,
 ) -> list[CopyTask]:
     """All units of all tables, the largest first, so that the last ones to end are short."""
-    cores = min(spark.sparkContext.defaultParallelism, options.connections)
     session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         table, columns = copy.source.table, _columns(copy.source)
-        share = copy.source.info.size // (cores * _UNITS_PER_CORE)
-        unit_bytes = max(options.unit_bytes, min(share, _LARGEST_UNIT))
-        units = units_of(copy.source.info, columns, unit_bytes)
+        units = units_of(copy.source.info, columns, _unit_bytes(spark, copy.source.info, options))
         copy.units = len(units)
         generated = generated_columns(table.schema, table.name)
         for unit in units:
@@ -305,6 +308,21 @@ def _tasks(
             copy.heap += unit.size
             sized.append((unit.size, task))
     return [task for _, task in sorted(sized, key=lambda pair: -pair[0])]
+
+
+def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:
+    if table.size <= options.unit_bytes:
+        return options.unit_bytes
+    cores = min(spark.sparkContext.defaultParallelism, options.connections)
+    return max(options.unit_bytes, min(table.size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT))
+
+
+def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: int) -> bool:
+    """Whether a job would take longer to begin than the copy takes. What is read through
+    inheritance tells no size."""
+    leaves = [leaf for source in sources for leaf in source.info.leaves]
+    size = sum(leaf.size for leaf in leaves) + len(tasks) * _UNIT_COST
+    return size <= most and all(leaf.only for leaf in leaves)
 
 
 def _columns(source: CopySource) -> tuple[Attribute, ...]:

@@ -1,4 +1,5 @@
-"""The Spark job of an initial copy: one task per unit, results as they come.
+"""The work of an initial copy: one Spark task per unit, or all in this process; results as they
+come.
 
 In: copy tasks. Out: each unit's result once, as soon as its task is done, in the thread that asks.
 Spark's ``collect`` gives results only when all tasks are done; an accumulator brings them earlier,
@@ -14,13 +15,15 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from pyspark import AccumulatorParam
-from pyspark.sql import SparkSession
+from pyspark import AccumulatorParam, SparkContext
 
 from penstock.errors import PenstockError
+from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result, copy_units
 
 _CHECK_INTERVAL_S: Final = 0.5
+_LONGEST_UNIT_S: Final = 15.0
+"""So long is a unit of this process waited for whose publisher does not answer."""
 _ENDED: Final = object()
 """There will be no more results."""
 
@@ -47,12 +50,15 @@ class _Arrivals(AccumulatorParam[list[Result]]):
 
 
 class CopyJob:
-    """The Spark job of a round, in a thread of its own; a context manager that cancels it."""
+    """The units of a round, in a thread of its own; a context manager that cancels it.
+
+    ``spark``: None copies in this process.
+    """
 
     def __init__(
-        self, spark: SparkSession, tasks: Sequence[CopyTask], at_once: int, description: str
+        self, spark: Spark | None, tasks: Sequence[CopyTask], at_once: int, description: str
     ) -> None:
-        self._context = spark.sparkContext
+        self._context = None if spark is None else spark.sparkContext
         self._at_once = at_once
         self._description = description
         self._group = f"penstock-copy-{uuid.uuid4()}"
@@ -74,8 +80,12 @@ class CopyJob:
 
     def __exit__(self, *_: object) -> None:
         self._cancelled = True
+        left = time.monotonic() + _LONGEST_UNIT_S
         while self._thread.is_alive():  # the job may just be about to begin
-            self._context.cancelJobGroup(self._group)
+            if self._context is not None:
+                self._context.cancelJobGroup(self._group)
+            elif time.monotonic() > left:
+                return  # its files are left to VACUUM, as those of a killed task are
             self._thread.join(_CHECK_INTERVAL_S)
 
     def results(
@@ -142,33 +152,45 @@ class CopyJob:
         return True
 
     def _cancel_unwanted(self) -> None:
-        if self._restart:  # again and again, as the job may just be about to begin
+        # again and again, as the job may just be about to begin
+        if self._restart and self._context is not None:
             self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
         try:
-            self._context.setJobGroup(self._group, self._description)
-            while wave := self._wave():
-                try:
-                    for result in self._run_wave(wave):
-                        self._deliver(result)
-                except Exception:
-                    if self._cancelled or not self._restart:
-                        raise
+            if self._context is None:
+                self._run_here()
+            else:
+                self._run_job(self._context)
             self._arrived.put(None)
         except BaseException as error:
             self._arrived.put(error)
 
-    def _run_wave(self, tasks: Sequence[CopyTask]) -> list[Result]:
+    def _run_here(self) -> None:
+        while (task := next(iter(self._waiting()), None)) is not None and not self._cancelled:
+            for result in copy_units([task]):
+                self._deliver(result)
+
+    def _run_job(self, context: SparkContext) -> None:
+        context.setJobGroup(self._group, self._description)
+        while wave := self._wave(context):
+            try:
+                for result in self._run_wave(context, wave):
+                    self._deliver(result)
+            except Exception:
+                if self._cancelled or not self._restart:
+                    raise
+
+    def _run_wave(self, context: SparkContext, tasks: Sequence[CopyTask]) -> list[Result]:
         none: list[Result] = []
-        arrivals = self._context.accumulator(none, _Arrivals(self._deliver))
+        arrivals = context.accumulator(none, _Arrivals(self._deliver))
 
         def run(partition: Iterable[CopyTask]) -> Iterator[Result]:
             for result in copy_units(partition):
                 arrivals.add([result])
                 yield result
 
-        job = self._context.parallelize(tasks, len(tasks)).mapPartitions(run)
+        job = context.parallelize(tasks, len(tasks)).mapPartitions(run)
         return list(job.collect())
 
     def _deliver(self, result: Result) -> None:
@@ -176,11 +198,14 @@ class CopyJob:
             self._delivered.add(result.number)
         self._arrived.put(result)
 
-    def _wave(self) -> list[CopyTask]:
-        """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
-        at the same time anyway."""
+    def _waiting(self) -> list[CopyTask]:
         with self._lock:
             self._restart = False
-            waiting = [t for number, t in self._todo.items() if number not in self._delivered]
-        narrow = self._context.defaultParallelism <= self._at_once
+            return [t for number, t in self._todo.items() if number not in self._delivered]
+
+    def _wave(self, context: SparkContext) -> list[CopyTask]:
+        """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
+        at the same time anyway."""
+        waiting = self._waiting()
+        narrow = context.defaultParallelism <= self._at_once
         return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]

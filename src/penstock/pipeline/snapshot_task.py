@@ -1,11 +1,13 @@
-"""What a task of the initial copy does, in an executor: publisher to Parquet by Arrow.
+"""What a unit of the initial copy does, in an executor or in the node: publisher to Parquet by
+Arrow.
 
 In: a ``CopyTask``, a frozen value that crosses to executors. Out: data files that no log entry
 names, or the error that stopped it, as a value. Each task opens its own connection through the ADBC
 driver (COPY BINARY to Arrow in C), imports the exported snapshot and streams batch by batch: memory
 is one batch, and one row group of the file.
 
-ADBC hangs in a process that was forked after it was used: nothing here runs in the driver.
+ADBC hangs in a process that was forked after it was used: no process of ours forks without
+starting another program.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
@@ -61,7 +62,7 @@ class Applier:
 
     def __init__(
         self,
-        spark: Any,
+        spark: Spark,
         cuts: Cuts,
         targets: Targets,
         *,

@@ -17,12 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -68,7 +69,7 @@ class Copies:
         self,
         subscription: Subscription,
         *,
-        spark: Any,
+        spark: Spark,
         warehouse: Warehouse,
         catalog: RelStates,
         options: CopyOptions,

@@ -24,6 +24,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
     PublisherError,
+    SparkUnavailable,
     StorageError,
 )
 
@@ -76,7 +77,7 @@ def max_tries(error: BaseException) -> int | None:
     match error:
         case AuthenticationFailure():
             return 0
-        case ConnectionFailure() | ObjectInUse() | CommitConflict():
+        case ConnectionFailure() | ObjectInUse() | CommitConflict() | SparkUnavailable():
             return None
         case PublisherError():
             return None if error.sqlstate.startswith(_PUBLISHER_HEALS) else 0

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PublisherError
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -73,7 +74,7 @@ class ApplyStream:
         self,
         subscription: Subscription,
         *,
-        spark: Any,
+        spark: Spark,
         warehouse: Warehouse,
         targets: Targets,
         binary: bool,

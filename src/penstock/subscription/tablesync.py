@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
@@ -31,6 +31,7 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.failpoint import AFTER_COPY_COMMIT, BETWEEN_COMMITS, failpoint
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.foreign import COPY
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -93,7 +94,7 @@ class RelStates(Protocol):
 class CopyRound:
     """Everything one round of copies needs."""
 
-    spark: Any
+    spark: Spark
     warehouse: Warehouse
     states: RelStates
     subscription: Subscription

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
@@ -39,7 +40,7 @@ class UpkeepOptions:
 class Upkeep:
     """Counts commits of one session and does what has become due."""
 
-    def __init__(self, spark: Any, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
+    def __init__(self, spark: Spark, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
         self._spark = spark
         self._targets = targets
         self._cuts = cuts

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
 from penstock.errors import ConnectionFailure, PenstockError
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
@@ -85,7 +86,7 @@ class ApplyWorker:
         self,
         subscription: Subscription,
         *,
-        spark: Any,
+        spark: Spark,
         warehouse: Warehouse,
         catalog: CatalogAccess,
         copy_options: CopyOptions,

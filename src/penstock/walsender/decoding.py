@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from penstock.catalog import Catalog, LakeTable, LakeTransaction, Member
 from penstock.errors import (
     FeatureNotSupported,
@@ -23,6 +21,7 @@ from penstock.errors import (
     RequiredChangesRemoved,
     VersionGone,
 )
+from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import FilePart, TableChanges, table_changes
@@ -85,7 +84,7 @@ class Decoding:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
         options: PgoutputOptions,

@@ -1,0 +1,159 @@
+"""A session that is there when it is asked for, and groups of jobs that end together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.embedded import wait_until
+from penstock.errors import ConfigurationError
+from penstock.lakehouse.cluster import Cluster, Spark
+from penstock.lakehouse.session import session_of_a_statement
+from penstock.pipeline.job import run_job
+
+pytestmark = pytest.mark.spark
+
+
+def one(item: int) -> list[int]:
+    return [item]
+
+
+def a_job(spark: Spark) -> list[int]:
+    return run_job(spark, [(1.0, 1), (1.0, 2)], one, "a job")
+
+
+def a_statement(spark: Spark) -> list[int]:
+    session = session_of_a_statement(spark)
+    return [row[0] for row in session.range(1, 3, numPartitions=2).collect()]
+
+
+WORK = pytest.mark.parametrize("work", [a_job, a_statement])
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """As sessions have it: what a group sets is of this thread only."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = InheritableThread(run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+@WORK
+def test_the_first_work_builds_it_once(
+    spark: SparkSession, work: Callable[[Spark], list[int]]
+) -> None:
+    built: list[SparkSession] = []
+
+    def build() -> SparkSession:
+        built.append(spark)
+        return spark
+
+    cluster = Cluster(build)
+    assert not cluster.started
+    with cluster.group("small"):
+        assert run_job(cluster, [(0.1, 1)], one, "small", here=1.0) == [1]
+    cluster.interrupt("small")
+    assert not cluster.started
+    for _ in range(2):
+        assert sorted(work(cluster)) == [1, 2]
+    assert built == [spark]
+
+
+@WORK
+def test_a_group_that_was_ended_before_there_was_a_session(
+    spark: SparkSession, work: Callable[[Spark], list[int]]
+) -> None:
+    cluster = Cluster(lambda: spark)
+
+    def statement() -> None:
+        with cluster.group("early"):
+            cluster.interrupt("early")
+            with pytest.raises((PySparkException, Py4JError), match="cancelled"):
+                work(cluster)
+        work(cluster)
+        with cluster.group("another"):
+            work(cluster)
+
+    in_a_thread(statement)
+
+
+@WORK
+def test_a_group_that_is_ended_while_the_session_is_built(
+    spark: SparkSession, work: Callable[[Spark], list[int]]
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def build() -> SparkSession:
+        entered.set()
+        assert go_on.wait(20)
+        return spark
+
+    cluster = Cluster(build)
+
+    def end() -> None:
+        assert entered.wait(20)
+        cluster.interrupt("slow start")
+        go_on.set()
+
+    def statement() -> None:
+        other = threading.Thread(target=end)
+        other.start()
+        with (
+            cluster.group("slow start"),
+            pytest.raises((PySparkException, Py4JError), match="cancelled"),
+        ):
+            work(cluster)
+        other.join()
+
+    in_a_thread(statement)
+
+
+def test_a_job_that_runs_is_ended(spark: SparkSession) -> None:
+    cluster = Cluster(lambda: spark)
+    group = "long job"
+
+    def end() -> None:
+        jobs = spark.sparkContext.statusTracker()
+        wait_until(lambda: jobs.getJobIdsForGroup(group), "the job", 20)
+        cluster.interrupt(group)
+
+    def statement() -> None:
+        other = threading.Thread(target=end)
+        other.start()
+        session = session_of_a_statement(cluster)
+        with cluster.group(group), pytest.raises((PySparkException, Py4JError), match="cancelled"):
+            session.range(1 << 50, numPartitions=2).selectExpr("sum(hash(id))").collect()
+        other.join()
+
+    in_a_thread(statement)
+
+
+def test_a_session_that_cannot_be_built_is_tried_again(spark: SparkSession) -> None:
+    answers: list[Callable[[], SparkSession]] = [lambda: spark]
+
+    def build() -> SparkSession:
+        if answers:
+            answers.pop()
+            raise ConfigurationError("no cluster")
+        return spark
+
+    cluster = Cluster(build)
+    with pytest.raises(ConfigurationError, match="no cluster"):
+        a_job(cluster)
+    assert not cluster.started
+    assert sorted(a_job(cluster)) == [1, 2]
