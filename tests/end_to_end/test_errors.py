@@ -43,7 +43,7 @@ def node_process(tmp_path: Path) -> Iterator[NodeProcess]:
 def refused(node: NodeProcess, statement: str) -> str:
     """What ``penstock sql`` says about a statement that it refuses."""
     with pytest.raises(CommandFailed) as failed:
-        node.sql(statement)
+        node.command("sql", "-D", str(node.folder), "-", text=statement)
     assert "exit status 1\n" in str(failed.value)
     said = str(failed.value)
     assert said.count("ERROR:") == 1

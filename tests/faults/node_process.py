@@ -1,8 +1,8 @@
 """A node as the user runs it, with parameters for small machines, and stopped at failpoints.
 
 In: a folder, parameters. Out: what ``penstock.embedded.NodeProcess`` does, and its status.
-``init`` and ``status`` are the commands too, but in the tests' own process: a Python takes two
-seconds of the processor to start, and whoever waits for a state asks many times.
+``init``, ``sql`` and ``status`` are the commands too, but in the tests' own process: a Python takes
+two seconds of the processor to start, and whoever waits for a state asks many times.
 """
 
 from __future__ import annotations
@@ -78,9 +78,13 @@ class NodeProcess(embedded.NodeProcess):
             self._here("status", "-D", str(self.folder), "--json", fine=tuple(Health))
         )
 
-    def _here(self, *arguments: str, fine: tuple[int, ...] = (0,)) -> str:
+    def sql(self, statements: str) -> str:
+        """``penstock sql``: what it prints."""
+        return self._here("sql", "-D", str(self.folder), "-", text=statements)
+
+    def _here(self, *arguments: str, text: str = "", fine: tuple[int, ...] = (0,)) -> str:
         """As ``command``, without a process; its standard output."""
-        done = CliRunner().invoke(app, arguments)
+        done = CliRunner().invoke(app, arguments, input=text)
         if done.exit_code not in fine or not isinstance(done.exception, SystemExit | None):
             said = f"{done.output}{done.exception}"
             raise CommandFailed(
