@@ -294,6 +294,27 @@ def test_enum_types_came_with_version_7(tmp_path: Path, monkeypatch: pytest.Monk
         assert t.types.all() == (made,)
 
 
+def test_requests_for_cuts_came_with_version_8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 7)
+        Catalog.create(sqlite_url(tmp_path)).close()
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE penstock_cut_request"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        with catalog.write() as t:
+            one, _ = t.cut_requests.ask(5, Lsn(100)), t.cut_requests.ask(6, Lsn(100))
+            assert t.cut_requests.move(one.id, Lsn(200))
+        assert catalog.cut_requests(5) == (replace(one, lsn=Lsn(200)),)
+        catalog.forget_cut_request(one.id)
+        assert catalog.cut_requests(5) == ()
+        with catalog.write() as t:
+            assert not t.cut_requests.move(one.id, Lsn(300)), "it is gone"
+
+
 def test_labels_are_put_between_others_for_ever(catalog: Catalog) -> None:
     with catalog.write() as t:
         t.types.create("s", "other", ("a", "z"))

@@ -86,6 +86,8 @@ class World:
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
+            cut_requests=lambda: (),
+            forget_cut_request=lambda request: None,
             record_stop=lambda error, table: None,
         )
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from penstock.catalog.cut_requests import CutRequest, CutRequests
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.node_lock import NodeLock
 from penstock.catalog.pg_authid import PgAuthid
@@ -57,6 +58,7 @@ class CatalogTransaction:
     transactions: PgTransactions
     namespaces: PgNamespace
     types: PgType
+    cut_requests: CutRequests
 
     def members(
         self,
@@ -173,6 +175,16 @@ class Catalog:
                 return ()
             return transaction.tables.family(root)
 
+    def cut_requests(self, subid: int) -> tuple[CutRequest, ...]:
+        """Where cuts of a subscription are wanted."""
+        with self.read() as transaction:
+            return transaction.cut_requests.all(subid)
+
+    def forget_cut_request(self, request_id: str) -> None:
+        """A cut is wanted no longer."""
+        with self.write() as transaction:
+            transaction.cut_requests.forget(request_id)
+
     def set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None
     ) -> SubscriptionRel:
@@ -258,6 +270,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgTransactions(connection),
         PgNamespace(connection),
         PgType(connection),
+        CutRequests(connection),
     )
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.schema import CreateColumn
 
 from penstock.catalog import (
+    cut_requests,
     pg_authid,
     pg_class,
     pg_control,
@@ -40,7 +41,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -68,10 +69,13 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     5: _add_what_is_missing,
     # Unique indexes, tables that were given another schema, what tables were before, enum types.
     6: _add_what_is_missing,
+    # Requests for cuts.
+    7: METADATA.create_all,
 }
 """By version: what makes a schema of that version one of the next."""
 
 _TABLES: Final = (
+    cut_requests,
     pg_authid,
     pg_class,
     pg_control,

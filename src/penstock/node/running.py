@@ -190,6 +190,8 @@ class RunningNode:
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
+                cut_requests=lambda: self._catalog.cut_requests(oid),
+                forget_cut_request=self._catalog.forget_cut_request,
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table
                 ),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.civil import EPOCH_MICROSECONDS
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.spool import SpooledFrames
 
@@ -173,10 +173,29 @@ class Inbox:
             longest = backlog_delay if self._in_memory >= BACKLOG_BYTES else delay
             return age >= longest or self._quiet
 
-    def take(self, now: float) -> Batch | None:
-        """The next batch, or None when no transaction is complete."""
+    def newest_end_lsn(self) -> Lsn:
+        """The end of the last transaction that has come and waits; INVALID: none does."""
+        with self._changed:
+            pieces = reversed([*self._sealed, self._open])
+            last = next((piece for piece in pieces if piece.commits), None)
+            return INVALID if last is None else _end_lsn(last.frames[last.commits[-1]])
+
+    def has_upto(self, end_lsn: Lsn) -> bool:
+        """Whether a transaction waits here that ends there or before."""
+        with self._changed:
+            return self._transactions > 0 and self._oldest_end_lsn() <= end_lsn
+
+    def _oldest_end_lsn(self) -> Lsn:
+        first = next(piece for piece in [*self._sealed, self._open] if piece.commits)
+        return _end_lsn(first.frames[first.commits[0]])
+
+    def take(self, now: float, limit: Lsn | None = None) -> Batch | None:
+        """The next batch, or None when no transaction is complete; nothing that ends beyond
+        ``limit``."""
         with self._changed:
             if not self._transactions:
+                return None
+            if limit is not None and self._oldest_end_lsn() > limit:
                 return None
             pieces: list[FrameRun] = []
             while self._sealed:
@@ -186,7 +205,11 @@ class Inbox:
             else:
                 pieces.append(self._open)
                 self._open = FrameRun()
-            return self._taken(pieces, pieces[-1].commits[-1], now)
+            last = pieces[-1]
+            within = [
+                at for at in last.commits if limit is None or _end_lsn(last.frames[at]) <= limit
+            ]
+            return self._taken(pieces, within[-1], now)
 
     def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
         """The batch that ends there, whatever it takes; None when nothing has come up to there.

@@ -24,6 +24,7 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
+from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import FrameSource, Receiver
@@ -86,10 +87,13 @@ class ApplyStream:
         last_cut: Cut | None,
         members_hold: Callable[[], bool],
         check_connection: Callable[[Connection], None],
+        requested: RequestedCuts,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
-        ``check_connection``: raises StateMismatch where it has led to another server."""
+        ``check_connection``: raises StateMismatch where it has led to another server.
+        ``requested``: where batches have to end."""
+        self._requested = requested
         self._check_connection = check_connection
         self._subscription = subscription
         self._targets = targets
@@ -229,6 +233,8 @@ class ApplyStream:
                     self._apply_again(upto, now, stream)
                 else:
                     inbox.wait(_TICK)
+            elif self._requested.due(now) and self._stands_at_limit(position, now, stream):
+                inbox.wait(_TICK)
             elif inbox.ready(now, delay=options.batch_delay, backlog_delay=options.backlog_delay):
                 self._apply_one(now, stream)
                 idle_since = time.monotonic()
@@ -246,8 +252,21 @@ class ApplyStream:
         else:
             self._apply_batch(batch, stream)
 
+    def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
+        """Whether a cut is wanted and all up to there is in it: nothing else may follow yet.
+
+        ``position``: from before this was called, as what comes later may be beyond it."""
+        limit = self._requested.limit(now)
+        if limit is None or position < limit or self._inbox.has_upto(limit):
+            return False
+        self._idle_cut(limit, stream)
+        self._requested.reached(limit, now)
+        return True
+
     def _apply_one(self, now: float, stream: FrameSource) -> None:
-        batch = self._inbox.take(now)
+        newest = self._inbox.newest_end_lsn()  # before the look: see ``RequestedCuts.limit``
+        limit = self._requested.limit(now)
+        batch = self._inbox.take(now, newest if limit is None else limit)
         if batch is not None:
             self._apply_batch(batch, stream)
 
@@ -275,6 +294,8 @@ class ApplyStream:
         tables are up to date. At the same position it moves for tables that join or have left: a
         publisher where nobody writes has no other.
         """
+        limit = self._requested.limit(time.monotonic())
+        position = position if limit is None else min(position, limit)
         last = self._applier.last_cut or INVALID
         if position == INVALID or position < last:
             return

@@ -1,0 +1,74 @@
+"""Where the apply worker has to end a batch because somebody wants a cut there.
+
+In: the catalog's change counter and its requests. Out: the position that no batch may reach beyond,
+while there is one. Who asks learns the position that is wanted only afterwards, from a slot that
+the publisher makes then: so a request for the present comes first, and moves on to it. A request
+that has held the worker up for ``LONGEST_HOLD_S`` is dropped: who asked may have been killed, and
+the publisher keeps WAL meanwhile.
+
+What it costs: a look at the change counter a batch, and four a second without one; the rows only
+where it has moved. Clocks are passed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.catalog.cut_requests import CutRequest
+from penstock.lsn import Lsn
+
+log = logging.getLogger(__name__)
+
+LONGEST_HOLD_S: Final = 60.0
+_LOOK_INTERVAL_S: Final = 0.25
+
+
+class RequestedCuts:
+    """Of one subscription, for all sessions of a worker."""
+
+    def __init__(
+        self,
+        generation: Callable[[], int],
+        requests: Callable[[], Sequence[CutRequest]],
+        forget: Callable[[str], object],
+    ) -> None:
+        self._generation = generation
+        self._requests = requests
+        self._forget = forget
+        self._known: Sequence[CutRequest] = ()
+        self._looked_at: int | None = None
+        self._looked_s: float | None = None
+        self._reached: dict[CutRequest, float] = {}
+        """Since when the worker stands at those that it has come to."""
+
+    def limit(self, now: float) -> Lsn | None:
+        """The first position that is wanted, None: none. Raises StorageError.
+
+        A transaction that had come before this was called is not beyond any position that is asked
+        for afterwards. ``now``: a monotonic time in seconds.
+        """
+        self._looked_s = now
+        generation = self._generation()
+        if generation != self._looked_at:
+            self._known = self._requests()
+            self._reached = {r: at for r, at in self._reached.items() if r in self._known}
+            self._looked_at = generation
+        for request in [r for r, at in self._reached.items() if now - at > LONGEST_HOLD_S]:
+            log.warning("a cut at %s is held no longer: nobody has come for it", request.lsn)
+            self._forget(request.id)
+            self._known = [known for known in self._known if known != request]
+            del self._reached[request]
+        return min((request.lsn for request in self._known), default=None)
+
+    def due(self, now: float) -> bool:
+        """Whether to look again, also without a batch: often while something is wanted."""
+        recent = self._looked_s is not None and now - self._looked_s < _LOOK_INTERVAL_S
+        return bool(self._known) or not recent
+
+    def reached(self, lsn: Lsn, now: float) -> None:
+        """All up to there is in a cut, if there can be one: from now on the worker waits."""
+        for request in self._known:
+            if request.lsn <= lsn:
+                self._reached.setdefault(request, now)
