@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli import run, sql, status
+from penstock.cli import run, sql, status, verify
 from penstock.errors import PenstockError
 from penstock.node import Node
 from penstock.node import doctor as checks
@@ -86,6 +86,7 @@ app.command("start")(run.start)
 app.command("run")(run.run)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
+app.command("verify")(verify.verify)
 app.command("doctor")(doctor)
 
 

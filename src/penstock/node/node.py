@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -24,10 +25,8 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
 from penstock.errors import (
-    ConfigurationError,
     DuplicateObject,
     NotInPrerequisiteState,
-    UndefinedObject,
 )
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cut, CutOwner
@@ -39,11 +38,13 @@ from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
 from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.monitoring import Monitoring, node_report
-from penstock.node.running import RunningNode
+from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import connect_publisher
 from penstock.node.slot_watch import ask_all
 from penstock.node.status import SubscriptionStatus, read_status
+from penstock.node.verification import Verification
+from penstock.node.verify import Verifier, VerifyOptions, check_follows
 from penstock.pg_catalog.connections import Connections
 from penstock.relation import TableName
 from penstock.sql import QueryStatement, parse_script
@@ -54,6 +55,7 @@ from penstock.stats.report import NodeReport
 log = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
+_VERIFY_OPTIONS: Final = VerifyOptions()
 _STEP: Final = 1.0
 """Seconds between two looks at whether to stop waiting."""
 
@@ -341,6 +343,25 @@ class Node:
     def _leaves(self, table: TableName) -> tuple[TableName, ...]:
         return reading.leaves(self._catalog, table)
 
+    def verify(
+        self,
+        tables: Sequence[str | TableName] = (),
+        *,
+        subscription: str | None = None,
+        options: VerifyOptions = _VERIFY_OPTIONS,
+    ) -> Verification:
+        """Compare the tables of a subscription, or some, with the publisher's at one LSN, while the
+        node runs, in this process or another. Raises as ``Verifier.run``."""
+        chosen = self._subscription(subscription)
+
+        def check() -> None:
+            self._raise_if_stopped(chosen.name)
+            check_follows(self._subscription(chosen.name), running=self.running)
+
+        copy = replace(copy_options(self.parameters), connections=options.connections)
+        lake = (self._catalog, self._warehouse, self._cluster)
+        return Verifier(chosen, *lake, check, options, copy).run([*map(reading.named, tables)])
+
     @property
     def running(self) -> bool:
         """Whether a process runs the node, this one or another."""
@@ -367,27 +388,10 @@ class Node:
             if len(holding) == 1:
                 return holding[0]
         chosen = self._subscription(subscription)
-        cut = self._last_cut(chosen)
-        if cut is None:
-            raise NotInPrerequisiteState(
-                f'subscription "{chosen.name}" has no cut yet',
-                detail="The initial copy of its tables has not finished.",
-                hint="Look at: penstock status",
-            )
-        return cut
+        return reading.existing(self._last_cut(chosen), chosen)
 
     def _last_cut(self, subscription: Subscription) -> Cut | None:
         return self._warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
 
     def _subscription(self, name: str | None) -> Subscription:
-        known = self._catalog.subscriptions()
-        if name is not None:
-            if (found := next((s for s in known if s.name == name), None)) is None:
-                raise UndefinedObject(f'subscription "{name}" does not exist')
-            return found
-        if len(known) == 1:
-            return known[0]
-        raise ConfigurationError(
-            "the node has no subscription" if not known else "the node has several subscriptions",
-            hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
-        )
+        return reading.subscription(self._catalog, name)

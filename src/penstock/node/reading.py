@@ -14,7 +14,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, Subscription, SubscriptionRelState
-from penstock.errors import DuplicateObject, NotInPrerequisiteState
+from penstock.errors import (
+    ConfigurationError,
+    DuplicateObject,
+    NotInPrerequisiteState,
+    UndefinedObject,
+)
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.storage import Storage
@@ -37,6 +42,32 @@ def named(table: str | TableName) -> TableName:
         return table
     name = parse_table_name(table)
     return name.schema or "public", name.name
+
+
+def subscription(catalog: Catalog, name: str | None) -> Subscription:
+    """That of a name, or the only one. Raises UndefinedObject, ConfigurationError."""
+    known = catalog.subscriptions()
+    if name is not None:
+        if (found := next((s for s in known if s.name == name), None)) is None:
+            raise UndefinedObject(f'subscription "{name}" does not exist')
+        return found
+    if len(known) == 1:
+        return known[0]
+    raise ConfigurationError(
+        "the node has no subscription" if not known else "the node has several subscriptions",
+        hint="Name one: subscription=..." if known else "CREATE SUBSCRIPTION first.",
+    )
+
+
+def existing(cut: Cut | None, subscription: Subscription) -> Cut:
+    """A subscription's last cut. Raises NotInPrerequisiteState where there is none."""
+    if cut is None:
+        raise NotInPrerequisiteState(
+            f'subscription "{subscription.name}" has no cut yet',
+            detail="The initial copy of its tables has not finished.",
+            hint="Look at: penstock status",
+        )
+    return cut
 
 
 def leaves(catalog: Catalog, table: TableName) -> tuple[TableName, ...]:

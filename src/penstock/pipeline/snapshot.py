@@ -281,7 +281,7 @@ def _tasks(
     session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
-        table, columns = copy.source.table, _columns(copy.source)
+        table, columns = copy.source.table, published_columns(copy.source)
         units = units_of(copy.source.info, columns, _unit_bytes(spark, copy.source.info, options))
         copy.units = len(units)
         generated = generated_columns(table.schema, table.name)
@@ -325,7 +325,7 @@ def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: in
     return size <= most and all(leaf.only for leaf in leaves)
 
 
-def _columns(source: CopySource) -> tuple[Attribute, ...]:
+def published_columns(source: CopySource) -> tuple[Attribute, ...]:
     """The published columns in the order of the target's."""
     attributes = {attribute.name: attribute for attribute in source.info.relation.attributes}
     return tuple(

@@ -13,7 +13,7 @@ starting another program.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -71,8 +71,9 @@ class CopyTask:
     ``routing``, ``destinations``: of a partitioned table, whose rows go to its leaves; else
     ``storage`` and ``table_uri`` say where they go.
 
-    ``conninfo`` holds the password and is never printed. ``batch_bytes``: of PostgreSQL's binary
-    format, read at once. ``target_file_bytes``: where a file ends and the next begins.
+    ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
+    PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
+    begins.
     """
 
     number: int
@@ -90,6 +91,7 @@ class CopyTask:
     target_file_bytes: int
     routing: Level | None = None
     destinations: tuple[Destination, ...] = ()
+    doing: str = "start initial contents copy for"
 
 
 @dataclass(frozen=True)
@@ -132,17 +134,24 @@ def copy_unit(task: CopyTask) -> Result:
 def _copy(task: CopyTask) -> list[CopiedFile]:
     writer = RoutedWriter(_destinations(task), task.routing, task.target_file_bytes)
     sent = 0
-    with _session(task) as cursor, writer:
-        for query in task.queries:
-            for batch in _read(cursor, query, task):
-                sent += batch.num_rows
-                writer.add(_convert(batch, task))
+    with writer, closing(read_unit(task)) as batches:
+        for batch in batches:
+            sent += batch.num_rows
+            writer.add(batch)
     try:
         _check(writer.files, sent, task)
     except BaseException:
         writer.abort()
         raise
     return [CopiedFile(part, file) for part, file in writer.files]
+
+
+def read_unit(task: CopyTask) -> Generator[pa.RecordBatch]:
+    """The rows of a unit as its target has them, but for generated values; to be closed."""
+    with _session(task) as cursor:
+        for query in task.queries:
+            for batch in _read(cursor, query, task):
+                yield _convert(batch, task)
 
 
 def _destinations(task: CopyTask) -> tuple[Destination, ...]:
@@ -265,7 +274,7 @@ def _server_errors(task: CopyTask) -> Iterator[None]:
 
 
 def _server_error(error: Any, task: CopyTask) -> PenstockError:
-    prefix = f'could not start initial contents copy for table "{task.table}": '
+    prefix = f'could not {task.doing} table "{task.table}": '
     sqlstate = error.sqlstate
     kind = ConnectionFailure if is_connection_sqlstate(sqlstate) else PublisherError
     return kind(

@@ -55,10 +55,10 @@ class RemoteSlot:
     retained_bytes: int
 
 
-def sync_slot_prefix(app_id: str) -> str:
+def sync_slot_prefix(app_id: str, purpose: str = "sync") -> str:
     """How the names of a subscription's temporary slots begin (ReplicationSlotNameForTablesync).
-    ``app_id`` tells it from subscriptions of other nodes."""
-    return f"penstock_{re.sub('[^0-9a-z]', '', app_id.removeprefix('penstock-'))[:16]}_sync_"
+    ``app_id`` tells it from subscriptions of other nodes, ``purpose`` copies from other work."""
+    return f"penstock_{re.sub('[^0-9a-z]', '', app_id.removeprefix('penstock-'))[:16]}_{purpose}_"
 
 
 def sync_slots(connection: Connection, app_id: str) -> list[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import (
@@ -91,13 +92,39 @@ _STATE: Final = (
 their files and columns, and what the publications say. No rows are looked at."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads the tables, for errors of one: it cannot be locked, was changed, or somebody waits
+    for it; and when it is read again, in the first case and in the others."""
+
+    locked: str
+    changed: str
+    waited_for: str
+    later: str
+    again: str
+
+
+_COPY: Final = Reader(
+    locked='could not lock table "{table}" for its initial copy',
+    changed='table "{table}" was changed while its initial copy began',
+    waited_for='the initial copy of table "{table}" makes way',
+    later="The copy is tried again by itself.",
+    again="The copy begins again by itself at a new snapshot.",
+)
+
+
 class TableLocks:
     """A session of its own that holds the locks; a context manager that lets go of them."""
 
     def __init__(
-        self, conninfo: ConnInfo, application_name: str, interrupt: Callable[[], None]
+        self,
+        conninfo: ConnInfo,
+        application_name: str,
+        interrupt: Callable[[], None],
+        reader: Reader = _COPY,
     ) -> None:
         """Raises as ``Connection.connect``. ``interrupt``: see ``Connection``."""
+        self._reader = reader
         self._conninfo = conninfo
         self._application_name = application_name
         self._interrupt = interrupt
@@ -147,7 +174,7 @@ class TableLocks:
         seen, current = _state(self._connection, locked), _state(now, locked)
         for name in locked:
             if not (self._before[name] == seen.get(name) == current.get(name)):
-                failed[name] = _change_error(name)
+                failed[name] = _change_error(name, self._reader)
         self._held = [name for name in tables if name not in failed]
         return failed
 
@@ -173,7 +200,7 @@ class TableLocks:
             self._connection.query("BEGIN TRANSACTION READ ONLY")
             passing.update(self._lock(staying))
         self._held = [name for name in staying if name not in passing]
-        return {name: _queue_error(name) for name in passing}
+        return {name: _queue_error(name, self._reader) for name in passing}
 
     def check(self) -> None:
         """Raises ConnectionFailure when the session is gone, and the locks with it."""
@@ -215,7 +242,7 @@ class TableLocks:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                failed[name] = _lock_error(name, error)
+                failed[name] = _lock_error(name, error, self._reader)
         return failed
 
     def _try(self, command: str) -> bool:
@@ -271,36 +298,35 @@ def _quote_name(name: Name) -> str:
     return f"{quoted(name[0])}.{quoted(name[1])}"
 
 
-def _lock_error(name: Name, error: PenstockError) -> PenstockError:
-    table = f"{name[0]}.{name[1]}"
-    message = f'could not lock table "{table}" for its initial copy: {error.message}'
+def _lock_error(name: Name, error: PenstockError, reader: Reader) -> PenstockError:
+    message = f"{reader.locked.format(table=qualified(*name))}: {error.message}"
     if error.sqlstate != _LOCK_NOT_AVAILABLE:
         return error.changed(message=message)
     return ObjectInUse(
         message,
         detail="Another session on the publisher holds an ACCESS EXCLUSIVE lock on it, or waits "
         "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
-        hint="The copy is tried again by itself. To see who it is, on the publisher: "
+        hint=f"{reader.later} To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
         f" WHERE relation = {quote_literal(_quote_name(name))}::regclass;",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
 
-def _queue_error(name: Name) -> PenstockError:
+def _queue_error(name: Name, reader: Reader) -> PenstockError:
     return ObjectInUse(
-        f'the initial copy of table "{qualified(*name)}" makes way',
+        reader.waited_for.format(table=qualified(*name)),
         detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
         "CLUSTER, VACUUM FULL, DROP TABLE), and who wants to read it waits behind that session.",
-        hint="The copy begins again by itself at a new snapshot.",
+        hint=reader.again,
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
 
-def _change_error(name: Name) -> PenstockError:
+def _change_error(name: Name, reader: Reader) -> PenstockError:
     return NotInPrerequisiteState(
-        f'table "{name[0]}.{name[1]}" was changed while its initial copy began',
+        reader.changed.format(table=qualified(*name)),
         detail="It was rewritten, truncated, or given other columns, partitions or publications, "
-        "after the copy's snapshot had been taken.",
-        hint="The copy begins again by itself at a new snapshot.",
+        "after the snapshot had been taken.",
+        hint=reader.again,
     )

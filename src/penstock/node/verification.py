@@ -1,0 +1,81 @@
+"""What a comparison with the publisher has found (``verify``): values and their one JSON form.
+
+In: what ``pipeline.compare_tables`` has found. Out: frozen values; what is shown of them is left to
+``cli.verify``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.lsn import Lsn
+from penstock.pipeline.compare_tables import CompareProgress, RowDifference, TableDifference
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """``reason``: why it was not compared, None where it was. ``lacking``: published columns that
+    the node's table does not have (yet), which were left out."""
+
+    name: str
+    reason: str | None = None
+    difference: TableDifference | None = None
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether it was compared and nothing differs."""
+        return self.difference is not None and not self.difference.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Of a subscription's tables at ``lsn``."""
+
+    subscription: str
+    lsn: Lsn
+    tables: tuple[VerifiedTable, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all tables were compared and are equal."""
+        return all(table.equal for table in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyProgress:
+    """``doing``: in words; ``rows``: how far the comparison is, once it has begun."""
+
+    subscription: str
+    doing: str
+    rows: CompareProgress | None = None
+
+
+def as_json(verification: Verification) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "subscription": verification.subscription,
+        "lsn": str(verification.lsn),
+        "equal": verification.equal,
+        "tables": [_table_json(table) for table in verification.tables],
+    }
+
+
+def _table_json(table: VerifiedTable) -> dict[str, Any]:
+    found = table.difference
+    return {
+        "name": table.name,
+        "equal": table.equal,
+        "not_compared": table.reason,
+        "lacking_columns": list(table.lacking),
+        "publisher_rows": found and found.publisher_rows,
+        "node_rows": found and found.node_rows,
+        "differences": dict(found.kinds) if found else {},
+        "all_differences_counted": found and found.whole,
+        "examples": [_example_json(example) for example in found.examples] if found else [],
+    }
+
+
+def _example_json(example: RowDifference) -> dict[str, Any]:
+    return {**asdict(example), "key": dict(example.key), "columns": list(example.columns)}

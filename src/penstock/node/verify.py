@@ -1,0 +1,367 @@
+"""``Node.verify``: each table of a subscription against the publisher's, at one LSN.
+
+In: a subscription that a running node follows. Out: for each table the rows of both sides, and what
+differs. Four steps make both sides the same moment:
+
+1. the worker is asked to go no further than the publisher is now (``subscription.cut_requests``);
+2. a temporary slot gives a snapshot of the publisher, and the LSN that it shows;
+3. the worker is asked for a cut there, and waits behind it;
+4. the newest versions of the tables are noted, and the worker goes on.
+
+Rows are compared afterwards, at that snapshot and those versions, while both sides are written. The
+newest versions, not those of the cut: what somebody else has written to a table since is damage
+that the next cut has. What a subscription should have is what its initial copy would bring:
+columns, row filters and partitions are those of the publications (``walreceiver.table_info``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_subscription import Subscription, is_app_id
+from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import alter, check_identity
+from penstock.errors import (
+    ConnectionFailure,
+    NotInPrerequisiteState,
+    PenstockError,
+    StateMismatch,
+)
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cuts import Cut, CutOwner
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import INVALID, Lsn
+from penstock.node.verification import Verification, VerifiedTable, VerifyProgress
+from penstock.pipeline.compare_tables import (
+    CompareProgress,
+    Comparison,
+    TableDifference,
+    compared_columns,
+)
+from penstock.pipeline.partition_tree import routing_of
+from penstock.pipeline.parts import Leaves
+from penstock.pipeline.snapshot import CopyOptions, CopySource
+from penstock.relation import TableName, qualified
+from penstock.sqlstate import UndefinedTable
+from penstock.subscription.cut_requests import LONGEST_HOLD_S
+from penstock.subscription.partitions import check_columns, open_leaf
+from penstock.subscription.witness import server_identity
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import sync_slot_prefix
+from penstock.walreceiver.snapshot_holder import SnapshotHolder
+from penstock.walreceiver.table_info import RemoteTable
+from penstock.walreceiver.table_locks import Reader, TableLocks
+
+_AGAIN: Final = "Run penstock verify again."
+_READER: Final = Reader(
+    locked='could not lock table "{table}" to compare it',
+    changed='table "{table}" was changed when the comparison began',
+    waited_for='the comparison of table "{table}" makes way',
+    later=_AGAIN,
+    again=_AGAIN,
+)
+_LOCK_PATIENCE: Final = "1s"
+_POLL_S: Final = 0.1
+_SLOT_S: Final = LONGEST_HOLD_S - 10
+"""Seconds that the publisher has to make the slot, while the worker waits."""
+
+_NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
+    SubscriptionRelState.PARKED: "it is parked: an error keeps it from following",
+    SubscriptionRelState.INIT: "its initial copy has not begun",
+    SubscriptionRelState.DATASYNC: "its initial copy has not finished",
+}
+_NOT_IN_CUTS: Final = "it is in no cut yet"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """``examples``: of each kind of difference that are named, for each table. ``timeout``: seconds
+    that the node has to reach the publisher's position. ``connections``: that read there."""
+
+    examples: int = 10
+    timeout: float = 300.0
+    connections: int = 4
+    progress: Callable[[VerifyProgress], None] = lambda progress: None
+
+
+class Verifier:
+    """Of one subscription; ``run`` once. ``check``: raises where the node does not work on it."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        spark: Spark,
+        check: Callable[[], None],
+        options: VerifyOptions,
+        copy: CopyOptions,
+    ) -> None:
+        """``copy``: how tables are divided into parts, as for an initial copy."""
+        self._subscription = subscription
+        self._catalog = catalog
+        self._warehouse = warehouse
+        self._spark = spark
+        self._check = check
+        self._options = options
+        self._copy = copy
+
+    def run(self, wanted: Sequence[TableName] = ()) -> Verification:
+        """``wanted``: tables, () for all. Raises UndefinedObject, NotInPrerequisiteState (the node
+        does not follow, or not fast enough), ConnectionFailure, PublisherError ..."""
+        rels = self._rels(wanted)
+        self._check()
+        try:
+            return self._run(rels)
+        except ConnectionFailure as error:
+            raise error.changed(hint=_AGAIN) from error
+
+    def _rels(self, wanted: Sequence[TableName]) -> list[SubscriptionRel]:
+        known = {rel.table_name: rel for rel in self._catalog.relations(self._subscription.oid)}
+        for name in wanted:
+            if name not in known:
+                raise UndefinedTable(
+                    f'table "{qualified(*name)}" is not part of subscription '
+                    f'"{self._subscription.name}"'
+                )
+        return [known[name] for name in sorted(wanted or known)]
+
+    def _run(self, rels: Sequence[SubscriptionRel]) -> Verification:
+        subscription = self._subscription
+        conninfo = ConnInfo.parse(subscription.conninfo)
+        slot = f"{sync_slot_prefix(subscription.app_id, 'verify')}{uuid.uuid4().hex[:12]}"
+        with (
+            Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
+            TableLocks(conninfo, slot, self._check, _READER) as locks,
+            SnapshotHolder(conninfo, slot, check_server=self._check_server) as holder,
+        ):
+            self._check_server(publisher.connection)
+            results: dict[TableName, VerifiedTable] = {}
+            infos = self._published(rels, publisher, locks, results)
+            snapshot_name, cut, sources = self._same_moment(infos, publisher, holder, results)
+            refused = locks.hold(snapshot_name, list(sources), publisher.connection)
+            for name, error in refused.items():
+                del sources[name]
+                results[name] = _not_compared(name, error)
+
+            def check() -> None:
+                holder.check()
+                locks.check()
+                for error in locks.let_pass(publisher.connection).values():
+                    raise error
+
+            comparison = Comparison(
+                self._spark,
+                conninfo=conninfo,
+                snapshot_name=snapshot_name,
+                options=self._copy,
+                progress=self._comparing,
+                check=check,
+            )
+            found = comparison.run(list(sources.values()), examples=self._options.examples)
+            for (name, source), one in zip(sources.items(), found, strict=True):
+                results[name] = _verified(name, source, one)
+        ordered = tuple(results[rel.table_name] for rel in rels)
+        return Verification(subscription.name, cut.lsn, ordered)
+
+    def _check_server(self, connection: Connection) -> None:
+        subscription = self._subscription
+        check_identity(subscription.name, subscription.publisher, server_identity(connection))
+
+    def _published(
+        self,
+        rels: Sequence[SubscriptionRel],
+        publisher: Publisher,
+        locks: TableLocks,
+        results: dict[TableName, VerifiedTable],
+    ) -> dict[TableName, RemoteTable]:
+        """What the publisher says of the tables that can be compared; why others cannot."""
+        published = publisher.tables(self._subscription.publications)
+        for rel in rels:
+            reason = _NOT_READY.get(rel.state)
+            if rel.table_name not in published:
+                reason = "the publications do not have it (any more)"
+            if reason is not None:
+                results[rel.table_name] = VerifiedTable(rel.qualified_name, reason)
+        names = [rel.table_name for rel in rels if rel.table_name not in results]
+        for name, error in locks.look(names).items() if names else ():
+            results[name] = _not_compared(name, error)
+        infos: dict[TableName, RemoteTable] = {}
+        for name in names:
+            if name in results:
+                continue
+            try:
+                infos[name] = publisher.table_info(self._subscription.publications, *name)
+            except ConnectionFailure:
+                raise
+            except PenstockError as error:
+                results[name] = _not_compared(name, error)
+        return infos
+
+    def _same_moment(
+        self,
+        infos: Mapping[TableName, RemoteTable],
+        publisher: Publisher,
+        holder: SnapshotHolder,
+        results: dict[TableName, VerifiedTable],
+    ) -> tuple[str, Cut, dict[TableName, CopySource]]:
+        """A snapshot, the cut at its LSN, and the tables as they were there."""
+        self._say("waiting for a slot on the publisher")
+        began = time.monotonic()
+
+        def patience() -> None:
+            self._check()
+            if time.monotonic() - began > _SLOT_S:
+                raise NotInPrerequisiteState(
+                    f"the publisher has made no slot within {_SLOT_S:g} s",
+                    detail="It waits for all transactions that write, in any database.",
+                    hint="Run penstock verify when no long transaction runs: SELECT pid, "
+                    "xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL;",
+                )
+
+        with self._requested(_present(publisher)) as move:
+            snapshot_name, point = holder.open(patience)
+            move(point)
+            self._say(f"waiting for a cut at {point}")
+            cut = self._wait_for_cut(point)
+            sources: dict[TableName, CopySource] = {}
+            for name, info in infos.items():
+                try:
+                    sources[name] = self._source(name, info, cut)
+                except PenstockError as error:
+                    results[name] = _not_compared(name, error)
+            self._check_nothing_since(cut, sources)
+        return snapshot_name, cut, sources
+
+    @contextlib.contextmanager
+    def _requested(self, lsn: Lsn) -> Iterator[Callable[[Lsn], None]]:
+        with self._catalog.write() as transaction:
+            request = transaction.cut_requests.ask(self._subscription.oid, lsn)
+
+        def move(lsn: Lsn) -> None:
+            with self._catalog.write() as transaction:
+                if not transaction.cut_requests.move(request.id, lsn):
+                    raise _passed(lsn)
+
+        try:
+            yield move
+        finally:
+            self._catalog.forget_cut_request(request.id)
+
+    def _wait_for_cut(self, lsn: Lsn) -> Cut:
+        subscription, options = self._subscription, self._options
+        owner = CutOwner(subscription.name, subscription.app_id)
+        deadline = time.monotonic() + options.timeout
+        while True:
+            cut = self._warehouse.cuts.last(owner)
+            if cut is not None and cut.lsn == lsn:
+                return cut
+            if cut is not None and cut.lsn > lsn:
+                raise _passed(lsn)
+            self._check()
+            if time.monotonic() >= deadline:
+                raise NotInPrerequisiteState(
+                    f'subscription "{subscription.name}" has not reached {lsn} within '
+                    f"{options.timeout:g} s",
+                    detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
+                    hint="Look at: penstock status. A node that is far behind needs more time: "
+                    "--timeout.",
+                )
+            time.sleep(_POLL_S)
+
+    def _source(self, name: TableName, info: RemoteTable, cut: Cut) -> CopySource:
+        """A table, and its partitions, at the newest versions. Raises what opening raises,
+        NotInPrerequisiteState where it holds what the publisher does not know."""
+        if name not in cut.tables:
+            raise NotInPrerequisiteState(_NOT_IN_CUTS)
+        app_id = self._subscription.app_id
+        table = self._warehouse.open(*name)
+        if table is None or table.id != cut.tables[name].id:
+            raise StateMismatch("the Delta table is not the one of the cut")
+        tree = self._catalog.partition_tree(name)
+        leaves = None
+        if tree:
+            routing, partitions = routing_of(tree, table.schema)
+            leaves = Leaves(tuple(open_leaf(self._warehouse, each) for each in partitions), routing)
+            for leaf in leaves.tables:
+                check_columns(leaf, table.schema)
+        source = CopySource(info, table, leaves, tree)
+        for each in source.tables:
+            others = {other for other in each.app_ids if is_app_id(other)} - {app_id}
+            if others and each.filled_by(app_id, others):
+                raise NotInPrerequisiteState("another subscription fills it too")
+        if not compared_columns(source):
+            raise NotInPrerequisiteState("no column of it is published")
+        return source
+
+    def _check_nothing_since(self, cut: Cut, sources: Mapping[TableName, CopySource]) -> None:
+        """The worker has waited, so nothing is in the tables that is not in the snapshot."""
+        self._wait_for_cut(cut.lsn)
+        for source in sources.values():
+            for table in source.tables:
+                marker = table.transaction_version(self._subscription.app_id)
+                if marker is not None and marker > cut.lsn:
+                    raise _passed(cut.lsn)
+
+    def _say(self, doing: str) -> None:
+        self._options.progress(VerifyProgress(self._subscription.name, doing))
+
+    def _comparing(self, rows: CompareProgress) -> None:
+        doing = "looking for what differs" if rows.again else "comparing"
+        self._options.progress(VerifyProgress(self._subscription.name, doing, rows))
+
+
+def check_follows(subscription: Subscription, *, running: bool) -> None:
+    """Raises NotInPrerequisiteState where nobody could make a cut."""
+    if not running:
+        raise NotInPrerequisiteState(
+            "the node does not run",
+            detail="Its tables are compared at a position of the publisher, to which a running "
+            "node brings them.",
+            hint="Start it: penstock start; or bring it up to date and look again: penstock run.",
+        )
+    if not subscription.should_run and not subscription.stopped:
+        raise NotInPrerequisiteState(
+            f'subscription "{subscription.name}" is disabled',
+            hint=f"{alter(subscription.name)} ENABLE",
+        )
+
+
+def _present(publisher: Publisher) -> Lsn:
+    """A position that no slot will begin before: on a standby, which has received more than it
+    decodes, just stay where you are."""
+    _, in_recovery = publisher.database()
+    return INVALID if in_recovery else publisher.current_wal_lsn()
+
+
+def _passed(lsn: Lsn) -> NotInPrerequisiteState:
+    return NotInPrerequisiteState(
+        f"the node has no cut at {lsn}, and went on",
+        detail="It was started again meanwhile, or has waited for too long.",
+        hint=_AGAIN,
+    )
+
+
+def _not_compared(name: TableName, error: PenstockError) -> VerifiedTable:
+    return VerifiedTable(qualified(*name), error.message)
+
+
+def _verified(
+    name: TableName, source: CopySource, found: TableDifference | PenstockError
+) -> VerifiedTable:
+    if isinstance(found, ConnectionFailure):
+        raise found
+    if isinstance(found, PenstockError):
+        return _not_compared(name, found)
+    compared = {column.source for column in compared_columns(source)}
+    published = (attribute.name for attribute in source.info.relation.attributes)
+    lacking = tuple(column for column in published if column not in compared)
+    return VerifiedTable(qualified(*name), None, found, lacking)

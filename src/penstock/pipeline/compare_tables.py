@@ -1,0 +1,349 @@
+"""Published tables at an exported snapshot against the node's tables at their versions.
+
+In: tables of both sides that should have the same rows, and the name of a snapshot that another
+session holds open. Out: for each table the rows of both sides and what differs between them, some
+of it by name. Both sides are read in parts, side by side in Spark, or one after the other in this
+process where they are small; what is compared are digests (``row_digests``), so that neither memory
+nor what is sent to the driver grows with the tables. Where digests differ, the rows of those
+buckets are read once more.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.schema import Column
+from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.generated import GeneratedColumns
+from penstock.pipeline.job import run_job
+from penstock.pipeline.row_digests import (
+    BUCKETS,
+    DigestColumn,
+    Digested,
+    DigestItem,
+    Digests,
+    StoredRows,
+    ToldRow,
+    ToldRows,
+    run_digest,
+)
+from penstock.pipeline.scan import ScanColumn, ScanFile
+from penstock.pipeline.snapshot import CopyOptions, CopySource, published_columns
+from penstock.pipeline.snapshot_task import CopyTask
+from penstock.pipeline.snapshot_units import units_of
+from penstock.pipeline.tasks import Failed
+from penstock.walreceiver.conninfo import ConnInfo
+
+_TOLD_ROWS: Final = 100_000
+"""Of both sides of a table, about: so many are read one by one to find what differs."""
+_CHECK_INTERVAL_S: Final = 0.5
+_ITEMS_PER_CORE: Final = 4
+"""Of a wave. Between two waves progress is told."""
+_ITEM_COST: Final = 128 << 10
+"""Bytes that are read in the time which an item takes to begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """``kind``: ``missing`` and ``extra`` at the node, ``different``, or ``doubled``: the node has
+    it more often. ``key``: (column, text) of what tells it apart. ``columns``: in which it differs,
+    where that is known. ``count``: of such equal rows."""
+
+    kind: str
+    key: tuple[tuple[str, str | None], ...]
+    columns: tuple[str, ...] = ()
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """Rows of both sides, and how many of each kind differ. ``whole``: all that differs was looked
+    at, else there may be more of it. ``examples``: some of each kind."""
+
+    publisher_rows: int
+    node_rows: int
+    kinds: dict[str, int] = field(default_factory=dict)
+    whole: bool = True
+    examples: tuple[RowDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompareProgress:
+    """Bytes read of those that are to be read, estimated, on both sides; of all tables.
+    ``again``: for what differs."""
+
+    bytes: int
+    bytes_total: int
+    again: bool
+
+
+@dataclass(slots=True)
+class _Side:
+    count: np.ndarray = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    total: np.ndarray = field(default_factory=lambda: np.zeros(BUCKETS, np.uint64))
+
+
+@dataclass(slots=True)
+class _Compared:
+    """A table while it is compared. ``items``: with their sizes."""
+
+    columns: tuple[DigestColumn, ...]
+    items: list[tuple[int, DigestItem]]
+    publisher: _Side = field(default_factory=_Side)
+    node: _Side = field(default_factory=_Side)
+    error: PenstockError | None = None
+    published: Counter[ToldRow] = field(default_factory=Counter)
+    held: Counter[ToldRow] = field(default_factory=Counter)
+
+    def differing(self) -> list[int]:
+        """Buckets, those with the fewest rows first."""
+        ours, theirs = self.node, self.publisher
+        (found,) = np.nonzero((ours.count != theirs.count) | (ours.total != theirs.total))
+        rows = ours.count + theirs.count
+        return sorted((int(bucket) for bucket in found), key=lambda bucket: int(rows[bucket]))
+
+    def told_buckets(self) -> tuple[int, ...]:
+        """Those whose rows are read one by one: the first, and what else fits."""
+        rows, chosen = 0, list[int]()
+        for bucket in self.differing():
+            rows += int(self.node.count[bucket] + self.publisher.count[bucket])
+            if chosen and rows > _TOLD_ROWS:
+                break
+            chosen.append(bucket)
+        return tuple(chosen)
+
+
+class Comparison:
+    """One round. ``check``: raises when it has to end; asked about twice a second."""
+
+    def __init__(
+        self,
+        spark: Spark,
+        *,
+        conninfo: ConnInfo,
+        snapshot_name: str,
+        options: CopyOptions,
+        progress: Callable[[CompareProgress], None],
+        check: Callable[[], None],
+    ) -> None:
+        self._spark = spark
+        self._conninfo = conninfo.for_sql("penstock verify")
+        self._snapshot_name = snapshot_name
+        self._options = options
+        self._progress = progress
+        self._check = check
+
+    def run(
+        self, sources: Sequence[CopySource], *, examples: int
+    ) -> list[TableDifference | PenstockError]:
+        """For each table what differs, at most ``examples`` rows of each kind by name, or its own
+        error. Raises what ``check`` raises."""
+        tables = [self._table(number, source) for number, source in enumerate(sources)]
+        self._read(tables, [item for table in tables for item in table.items], again=False)
+        again = [
+            (size, replace(item, wanted=wanted))
+            for table in tables
+            if table.error is None and (wanted := table.told_buckets())
+            for size, item in table.items
+        ]
+        self._read(tables, again, again=True)
+        return [table.error or _difference(table, examples) for table in tables]
+
+    def _table(self, number: int, source: CopySource) -> _Compared:
+        """Both sides of a table in parts, with the columns that they share."""
+        columns = [
+            DigestColumn(c.source, c.type, c.type_oid, c.typmod, c.source in _key(source))
+            for c in compared_columns(source)
+        ]
+        items = [*self._published(source, number), *_stored(source, number)]
+        return _Compared(
+            tuple(columns),
+            [(size, replace(item, columns=tuple(columns))) for size, item in items],
+        )
+
+    def _published(self, source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]:
+        columns, info = compared_columns(source), source.info
+        attributes = published_columns(source)
+        units = units_of(info, attributes, self._options.unit_bytes)
+        schema = pa.schema([pa.field(c.source, c.type) for c in columns])
+        for unit in units:
+            task = CopyTask(
+                number=number,
+                table=info.relation.qualified_name,
+                conninfo=self._conninfo,
+                snapshot_name=self._snapshot_name,
+                queries=unit.queries,
+                columns=attributes,
+                schema=schema,
+                targets=columns,
+                generated=GeneratedColumns(source.table.name),
+                storage=source.table.storage,
+                table_uri=source.table.uri,
+                batch_bytes=self._options.batch_bytes,
+                target_file_bytes=self._options.target_file_bytes,
+                doing="read",
+            )
+            yield unit.size, DigestItem(number, task, ())
+
+    def _read(
+        self, tables: Sequence[_Compared], items: list[tuple[int, DigestItem]], *, again: bool
+    ) -> None:
+        """Wave by wave, in a thread of its own: this one goes on checking."""
+        items.sort(key=lambda pair: -pair[0])
+        total, done = sum(size for size, _ in items), 0
+        here = total + len(items) * _ITEM_COST <= self._options.here_bytes
+        group = f"penstock-verify-{uuid.uuid4()}"
+        with ThreadPoolExecutor(1, thread_name_prefix="verify") as pool:
+            for wave in self._waves(items, here):
+                self._progress(CompareProgress(done, total, again))
+                running = pool.submit(self._run_wave, wave, here, group)
+                try:
+                    for result in self._wait(running):
+                        _take(tables, result)
+                except BaseException:
+                    if not here:
+                        self._spark.sparkContext.cancelJobGroup(group)
+                    raise
+                done += sum(size for size, _ in wave)
+        if items:
+            self._progress(CompareProgress(total, total, again))
+
+    def _waves(
+        self, items: Sequence[tuple[int, DigestItem]], here: bool
+    ) -> Iterator[Sequence[tuple[int, DigestItem]]]:
+        size = 1 if here else self._spark.sparkContext.defaultParallelism * _ITEMS_PER_CORE
+        for start in range(0, len(items), size):
+            yield items[start : start + size]
+
+    def _run_wave(
+        self, wave: Sequence[tuple[int, DigestItem]], here: bool, group: str
+    ) -> list[Digested]:
+        if here:
+            return [result for _, item in wave for result in run_digest(item)]
+        context = self._spark.sparkContext
+        context.setJobGroup(group, "penstock: verify")
+        work = [(float(size + _ITEM_COST), item) for size, item in wave]
+        cores = min(1.0, self._options.connections / context.defaultParallelism)
+        return run_job(self._spark, work, run_digest, "penstock: verify", cores=cores)
+
+    def _wait(self, running: Future[list[Digested]]) -> list[Digested]:
+        while True:
+            try:
+                return running.result(_CHECK_INTERVAL_S)
+            except NotYet:
+                self._check()
+
+
+def compared_columns(source: CopySource) -> tuple[Column, ...]:
+    """The columns of the node's table that are published, in its order."""
+    published = {attribute.name for attribute in published_columns(source)}
+    return tuple(c for c in source.table.schema.columns if c.source in published)
+
+
+def _key(source: CopySource) -> frozenset[str]:
+    """What names a row: the primary key, or else what the subscription knows rows by."""
+    compared = {column.source for column in compared_columns(source)}
+    for key in (source.info.primary_key, source.table.schema.source_key):
+        if key and compared.issuperset(key):
+            return frozenset(key)
+    return frozenset()
+
+
+def _stored(source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]:
+    compared = compared_columns(source)
+    for part in source.parts:
+        columns = _scanned(part.table, compared)
+        for file in part.table.files.values():
+            rows = StoredRows(part.table.storage, part.table.uri, ScanFile.of(file), columns)
+            yield file.size, DigestItem(number, rows, ())
+
+
+def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn, ...]:
+    here = table.schema.by_source
+    return tuple(ScanColumn(c.source, here[c.source].name, c.type) for c in compared)
+
+
+def _take(tables: Sequence[_Compared], result: Digested) -> None:
+    if isinstance(result, Failed):
+        table = tables[result.work]
+        table.error = table.error or result.error
+    elif isinstance(result, Digests):
+        table = tables[result.table]
+        side = table.node if result.here else table.publisher
+        side.count[result.bucket] += result.count
+        side.total[result.bucket] += result.total  # modulo 2^64
+    else:
+        assert isinstance(result, ToldRows)
+        told = tables[result.table].held if result.here else tables[result.table].published
+        for row in result.rows:
+            told[replace(row, count=1)] += row.count
+
+
+def _difference(table: _Compared, examples: int) -> TableDifference:
+    kinds: Counter[str] = Counter()
+    shown: dict[str, list[RowDifference]] = {}
+    for each in _row_differences(table):
+        kinds[each.kind] += each.count
+        some = shown.setdefault(each.kind, [])
+        if len(some) < examples:
+            some.append(each)
+    return TableDifference(
+        int(table.publisher.count.sum()),
+        int(table.node.count.sum()),
+        dict(sorted(kinds.items())),
+        len(table.told_buckets()) == len(table.differing()),
+        tuple(each for kind in sorted(shown) for each in shown[kind]),
+    )
+
+
+def _row_differences(table: _Compared) -> Iterator[RowDifference]:
+    """Rows with the same key are paired; what is left on a side is missing, extra or doubled."""
+    keys = [c.name for c in table.columns if c.key] or [c.name for c in table.columns]
+    known = {row.key_hash for row in table.published}
+    by_key: dict[int, tuple[Counter[ToldRow], Counter[ToldRow]]] = {}
+    sides = (table.published - table.held, table.held - table.published)
+    for number, rows in enumerate(sides):
+        for row, count in rows.items():
+            by_key.setdefault(row.key_hash, (Counter(), Counter()))[number][row] += count
+    for key_hash, (theirs, ours) in sorted(by_key.items(), key=lambda pair: _order(pair[1])):
+        if theirs and ours:
+            for one, other in zip(list(theirs.elements()), list(ours.elements()), strict=False):
+                named = tuple(zip(keys, one.key, strict=True))
+                yield RowDifference("different", named, _unequal(table.columns, one, other))
+                theirs[one] -= 1
+                ours[other] -= 1
+        surplus = "doubled" if key_hash in known else "extra"
+        for kind, rows in (("missing", theirs), (surplus, ours)):
+            for row, count in (+rows).items():
+                yield RowDifference(kind, tuple(zip(keys, row.key, strict=True)), count=count)
+
+
+def _unequal(columns: Sequence[DigestColumn], one: ToldRow, other: ToldRow) -> tuple[str, ...]:
+    pairs = zip(columns, one.hashes, other.hashes, strict=True)
+    return tuple(column.name for column, theirs, ours in pairs if theirs != ours)
+
+
+def _order(rows: tuple[Counter[ToldRow], Counter[ToldRow]]) -> tuple[tuple[float, str], ...]:
+    """By the key, numbers as such."""
+    (first, *_) = [*rows[0], *rows[1]]
+    return tuple((_number(text), text or "") for text in first.key)
+
+
+def _number(text: str | None) -> float:
+    try:
+        found = math.inf if text is None else float(text)
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(found) else found
