@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.node.verification import VerifiedTable, VerifyProgress
 from penstock.node.verify import VerifyOptions
-from penstock.pipeline.snapshot import CopyOptions
 from pgtypes.server_values import ARRAYS, OTHERS, SCALARS, TYPES_OF_OTHERS
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -93,7 +91,7 @@ def test_tables_of_all_types_are_equal_copied_and_streamed(
 def test_large_tables_are_compared_by_spark(
     local_node: LocalNodes, database: Database, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.node.running.CopyOptions", partial(CopyOptions, here_bytes=0))
+    monkeypatch.setattr("penstock.pipeline.compare_tables.HERE_BYTES", 0)
     database.execute(
         "CREATE TABLE t (a integer PRIMARY KEY, b text);"
         "INSERT INTO t SELECT i, repeat('x', 40) FROM generate_series(1, 20000) i"

@@ -116,6 +116,8 @@ def test_every_type_comes_through_two_nodes(
         )
     arrived(lake, source)
     equal(lake, follower, "the stream", "one", "many")
+    verified = follower.node.verify(subscription="types")
+    assert verified.equal, verified
     follower.node.sql("DROP SUBSCRIPTION types")
     lake.node.sql("DROP SUBSCRIPTION types")
 

@@ -2,8 +2,8 @@
 
 In: tables of both sides that should have the same rows, and the name of a snapshot that another
 session holds open. Out: for each table the rows of both sides and what differs between them, some
-of it by name. Both sides are read in parts, side by side in Spark, or one after the other in this
-process where they are small; what is compared are digests (``row_digests``), so that neither memory
+of it by name. Both sides are read in parts, in threads of this process or, where they are large, in
+Spark; what is compared are digests (``row_digests``), so that neither memory
 nor what is sent to the driver grows with the tables. Where digests differ, the rows of those
 buckets are read once more.
 """
@@ -11,11 +11,13 @@ buckets are read once more.
 from __future__ import annotations
 
 import math
+import os
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -46,11 +48,15 @@ from penstock.pipeline.snapshot_units import units_of
 from penstock.pipeline.tasks import Failed
 from penstock.walreceiver.conninfo import ConnInfo
 
+HERE_BYTES: Final = 1 << 30
+"""Of both sides: so much is compared in this process, in half a minute; a session takes ten seconds
+to start, and memory beside the node's own."""
 _TOLD_ROWS: Final = 100_000
 """Of both sides of a table, about: so many are read one by one to find what differs."""
+_DESCRIPTION: Final = "penstock: verify"
 _CHECK_INTERVAL_S: Final = 0.5
 _ITEMS_PER_CORE: Final = 4
-"""Of a wave. Between two waves progress is told."""
+"""Of a wave of Spark's. Between two of them progress is told."""
 _ITEM_COST: Final = 128 << 10
 """Bytes that are read in the time which an item takes to begin and end."""
 
@@ -125,6 +131,10 @@ class _Compared:
         return tuple(chosen)
 
 
+_Sized = tuple[int, DigestItem]
+_Running = Future[list[Digested]]
+
+
 class Comparison:
     """One round. ``check``: raises when it has to end; asked about twice a second."""
 
@@ -144,6 +154,7 @@ class Comparison:
         self._options = options
         self._progress = progress
         self._check = check
+        self._checked_at = time.monotonic()
 
     def run(
         self, sources: Sequence[CopySource], *, examples: int
@@ -197,53 +208,67 @@ class Comparison:
             )
             yield unit.size, DigestItem(number, task, ())
 
-    def _read(
-        self, tables: Sequence[_Compared], items: list[tuple[int, DigestItem]], *, again: bool
-    ) -> None:
-        """Wave by wave, in a thread of its own: this one goes on checking."""
+    def _read(self, tables: Sequence[_Compared], items: list[_Sized], *, again: bool) -> None:
         items.sort(key=lambda pair: -pair[0])
         total, done = sum(size for size, _ in items), 0
-        here = total + len(items) * _ITEM_COST <= self._options.here_bytes
+        if items:
+            self._progress(CompareProgress(0, total, again))
+        here = total + len(items) * _ITEM_COST <= HERE_BYTES
+        with closing(self._here(items) if here else self._by_spark(items)) as results:
+            for size, found in results:
+                for result in found:
+                    _take(tables, result)
+                done += size
+                self._progress(CompareProgress(done, total, again))
+
+    def _here(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
+        """Results with the sizes of their items, as they come."""
+        threads = min(self._options.connections, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
+            running = {pool.submit(_digest_all, [item]): size for size, item in items}
+            try:
+                while running:
+                    for future in self._wait(running):
+                        yield running.pop(future), future.result()
+            finally:
+                for future in running:
+                    future.cancel()
+
+    def _by_spark(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
+        """The same, in waves; each in a thread of its own, since this one goes on checking."""
+        context = self._spark.sparkContext
+        count = context.defaultParallelism * _ITEMS_PER_CORE
         group = f"penstock-verify-{uuid.uuid4()}"
         with ThreadPoolExecutor(1, thread_name_prefix="verify") as pool:
-            for wave in self._waves(items, here):
-                self._progress(CompareProgress(done, total, again))
-                running = pool.submit(self._run_wave, wave, here, group)
+            for start in range(0, len(items), count):
+                wave = items[start : start + count]
+                running = pool.submit(self._run_wave, wave, group)
                 try:
-                    for result in self._wait(running):
-                        _take(tables, result)
+                    while not self._wait([running]):
+                        pass
                 except BaseException:
-                    if not here:
-                        self._spark.sparkContext.cancelJobGroup(group)
+                    context.cancelJobGroup(group)
                     raise
-                done += sum(size for size, _ in wave)
-        if items:
-            self._progress(CompareProgress(total, total, again))
+                yield sum(size for size, _ in wave), running.result()
 
-    def _waves(
-        self, items: Sequence[tuple[int, DigestItem]], here: bool
-    ) -> Iterator[Sequence[tuple[int, DigestItem]]]:
-        size = 1 if here else self._spark.sparkContext.defaultParallelism * _ITEMS_PER_CORE
-        for start in range(0, len(items), size):
-            yield items[start : start + size]
-
-    def _run_wave(
-        self, wave: Sequence[tuple[int, DigestItem]], here: bool, group: str
-    ) -> list[Digested]:
-        if here:
-            return [result for _, item in wave for result in run_digest(item)]
+    def _run_wave(self, wave: Sequence[_Sized], group: str) -> list[Digested]:
         context = self._spark.sparkContext
-        context.setJobGroup(group, "penstock: verify")
+        context.setJobGroup(group, _DESCRIPTION)
         work = [(float(size + _ITEM_COST), item) for size, item in wave]
         cores = min(1.0, self._options.connections / context.defaultParallelism)
-        return run_job(self._spark, work, run_digest, "penstock: verify", cores=cores)
+        return run_job(self._spark, work, run_digest, _DESCRIPTION, cores=cores)
 
-    def _wait(self, running: Future[list[Digested]]) -> list[Digested]:
-        while True:
-            try:
-                return running.result(_CHECK_INTERVAL_S)
-            except NotYet:
-                self._check()
+    def _wait(self, running: Collection[_Running]) -> set[_Running]:
+        """Those that are done; checks now and then."""
+        done, _ = wait(running, timeout=_CHECK_INTERVAL_S, return_when=FIRST_COMPLETED)
+        if time.monotonic() - self._checked_at >= _CHECK_INTERVAL_S:
+            self._check()
+            self._checked_at = time.monotonic()
+        return done
+
+
+def _digest_all(items: Sequence[DigestItem]) -> list[Digested]:
+    return [result for item in items for result in run_digest(item)]
 
 
 def compared_columns(source: CopySource) -> tuple[Column, ...]:

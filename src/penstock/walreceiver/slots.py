@@ -108,7 +108,7 @@ def create_slot(
     try:
         rows = connection.query(command, prefix=prefix)
     except PenstockError as error:
-        if error.sqlstate == "55000":
+        if error.sqlstate == "55000" and connection.is_open:
             check_wal_level(connection)
         raise
     slot_name, consistent_point, snapshot_name = rows[0][:3]
