@@ -117,10 +117,20 @@ def test_what_was_damaged_is_named(local_node: LocalNodes, database: Database, s
     subscribed(node, database)
     assert verified(node, "t").equal
     damage(node, spark, "t", "DELETE FROM {} WHERE a IN (7, 4000)")
-    damage(node, spark, "t", "UPDATE {} SET v = v + 0.01, x = array('x') WHERE a = 1234")
-    damage(node, spark, "t", "UPDATE {} SET w = -0D WHERE a = 77")
-    damage(node, spark, "t", "INSERT INTO {} SELECT a + 10000, b, v, w, x FROM {} WHERE a = 5")
-    damage(node, spark, "t", "INSERT INTO {} SELECT * FROM {} WHERE a = 6")
+    other, minus_zero = "IF(a = 1234, {}, {})", "IF(a = 77, -0D, w)"
+    damage(
+        node,
+        spark,
+        "t",
+        f"UPDATE {{}} SET v = {other.format('v + 0.01', 'v')}, w = {minus_zero},"
+        f" x = IF(a = 1234, array('x'), x) WHERE a IN (77, 1234)",
+    )
+    damage(
+        node,
+        spark,
+        "t",
+        "INSERT INTO {} SELECT IF(a = 5, a + 10000, a), b, v, w, x FROM {} WHERE a IN (5, 6)",
+    )
     found = verified(node, "public.t")
     assert summary(found) == [
         ("different", "77", "b77", "w", 1),
@@ -149,9 +159,8 @@ def test_null_an_empty_list_and_a_list_of_null_differ(
     subscribed(node, database)
     assert verified(node, "t").equal
     empty, null = "CAST(array() AS array<int>)", "CAST(NULL AS array<int>)"
-    for key, value in ((1, null), (2, empty), (3, empty), (4, "array(1, CAST(NULL AS int))")):
-        damage(node, spark, "t", f"UPDATE {{}} SET x = {value} WHERE a = {key}")
-    damage(node, spark, "t", "UPDATE {} SET y = CASE WHEN y IS NULL THEN '' END")
+    lists = f"CASE a WHEN 1 THEN {null} WHEN 4 THEN array(1, CAST(NULL AS int)) ELSE {empty} END"
+    damage(node, spark, "t", f"UPDATE {{}} SET x = {lists}, y = CASE WHEN y IS NULL THEN '' END")
     assert summary(verified(node, "t")) == [
         ("different", str(key), "x", "y", 1) for key in (1, 2, 3, 4)
     ]
