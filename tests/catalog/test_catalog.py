@@ -313,6 +313,8 @@ def test_requests_for_cuts_came_with_version_8(
         assert catalog.cut_requests(5) == ()
         with catalog.write() as t:
             assert not t.cut_requests.move(one.id, Lsn(300)), "it is gone"
+            t.cut_requests.forget_all(6)
+            assert t.cut_requests.all(6) == ()
 
 
 def test_labels_are_put_between_others_for_ever(catalog: Catalog) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -154,6 +155,33 @@ def test_a_request_whose_asker_was_killed_goes_by_itself(
     node.caught_up("s", database)
     assert requests(node) == ()
     assert "is held no longer: nobody has come for it" in caplog.text
+
+
+def test_several_at_the_same_time(local_node: LocalNodes, database: Database) -> None:
+    node = local_node()
+    subscribed(node, database)
+    stop = threading.Event()
+    writer = threading.Thread(target=_insert_until, args=(database, stop))
+    writer.start()
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = [pool.submit(node.node.verify) for _ in range(3)]
+            verified = [one.result() for one in found]
+    finally:
+        stop.set()
+        writer.join()
+    assert all(one.equal for one in verified), verified
+    assert requests(node) == ()
+
+
+def test_a_dropped_subscription_leaves_no_request(
+    local_node: LocalNodes, database: Database
+) -> None:
+    node = local_node()
+    subscribed(node, database)
+    request = ask(node, Lsn(0))
+    node.node.sql("DROP SUBSCRIPTION s")
+    assert node.node._catalog.cut_requests(request.subid) == ()
 
 
 def test_a_worker_that_has_gone_on_is_noticed(local_node: LocalNodes, database: Database) -> None:

@@ -31,6 +31,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
 from penstock.subscription.copies import Copies
+from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -86,8 +87,7 @@ class World:
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
-            cut_requests=lambda: (),
-            forget_cut_request=lambda request: None,
+            requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
             record_stop=lambda error, table: None,
         )
 

@@ -60,6 +60,10 @@ class CutRequests:
         """No effect when it is gone."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.id == request_id))
 
+    def forget_all(self, subid: int) -> None:
+        """Those for a subscription that goes."""
+        self._connection.execute(_TABLE.delete().where(_TABLE.c.subid == subid))
+
 
 def _request(row: RowMapping) -> CutRequest:
     return CutRequest(row["id"], row["subid"], row["lsn"])

@@ -68,6 +68,7 @@ def drop_subscription(
     with catalog.write() as transaction:
         transaction.relations.delete_all(subscription.oid)
         transaction.subscriptions.delete(subscription.oid)
+        transaction.cut_requests.forget_all(subscription.oid)
     return CommandResult(_TAG, tuple(notices))
 
 

@@ -30,6 +30,7 @@ from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
@@ -190,8 +191,7 @@ class RunningNode:
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
-                cut_requests=lambda: self._catalog.cut_requests(oid),
-                forget_cut_request=self._catalog.forget_cut_request,
+                requested_cuts=self._requested_cuts(oid),
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table
                 ),
@@ -200,6 +200,12 @@ class RunningNode:
             stream_options=stream_options(self._parameters, self._spool),
             retry_interval=self._parameters.wal_retrieve_retry_interval,
             shown=ShownWorkers(self._sessions, self._parameters.database, oid),
+        )
+
+    def _requested_cuts(self, subid: int) -> RequestedCuts:
+        catalog = self._catalog
+        return RequestedCuts(
+            catalog.generation, lambda: catalog.cut_requests(subid), catalog.forget_cut_request
         )
 
     def _subscription_name(self, app_id: str) -> str | None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.catalog.cut_requests import CutRequest
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -76,8 +75,7 @@ class CatalogAccess:
     """A partitioned table of the node with all its partitions, root first; () for others."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
-    cut_requests: Callable[[], Sequence[CutRequest]]
-    forget_cut_request: Callable[[str], object]
+    requested_cuts: RequestedCuts
     record_stop: Callable[[BaseException, str | None], None]
     """Record that the subscription has stopped because of an error, and the sync id of the table
     that it is an error of."""
@@ -114,9 +112,6 @@ class ApplyWorker:
         self._terminated = threading.Event()
         self._failures = 0
         self._unanswered = Unanswered()
-        self._requested = RequestedCuts(
-            catalog.generation, catalog.cut_requests, catalog.forget_cut_request
-        )
         self._stopped_by: SubscriptionRel | None = None
         """The table whose error has ended the session."""
         self._copies = Copies(
@@ -276,7 +271,7 @@ class ApplyWorker:
                 last_cut=self._witness.last_cut,
                 members_hold=lambda: self._members_hold(members),
                 check_connection=self._witness.check_connection,
-                requested=self._requested,
+                requested=self._catalog.requested_cuts,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
