@@ -17,9 +17,9 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.node_process import NodeProcess
 from fix_postgres import Database
-from penstock.embedded import CommandFailed, EmbeddedPostgres, clients
+from penstock import Node
+from penstock.embedded import CommandFailed, EmbeddedPostgres, NodeProcess, clients
 from penstock.node.status import SubscriptionStatus
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -43,7 +43,7 @@ def node_process(tmp_path: Path) -> Iterator[NodeProcess]:
 def refused(node: NodeProcess, statement: str) -> str:
     """What ``penstock sql`` says about a statement that it refuses."""
     with pytest.raises(CommandFailed) as failed:
-        node.command("sql", "-D", str(node.folder), "-", text=statement)
+        node.sql(statement)
     assert "exit status 1\n" in str(failed.value)
     said = str(failed.value)
     assert said.count("ERROR:") == 1
@@ -273,11 +273,8 @@ def test_a_second_start_is_refused_and_does_no_harm(
     node_process.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
     node_process.start()
 
-    def ready() -> bool:
-        (status,) = node_process.status()
-        return [table["state"] for table in status["tables"]] == ["r"]
-
-    node_process.wait_for("the first cut", ready)
+    with Node(node_process.folder) as beside:
+        node_process.wait_until(lambda: beside.cut("s"), "the first cut")
     for command in (("start",), ("run", "--until-caught-up")):
         with pytest.raises(CommandFailed) as failed:
             node_process.command(*command, "-D", str(node_process.folder))

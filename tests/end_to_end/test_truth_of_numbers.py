@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.cli.main import app
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
 from penstock.node.status import Health, SubscriptionStatus, health
 from penstock.stats.prometheus import NodeCollector
@@ -27,6 +27,7 @@ _SETUP = (
     "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5000) i;"
     "CREATE PUBLICATION p FOR TABLE t"
 )
+_ACTIVE = "SELECT active FROM pg_replication_slots WHERE slot_name = 's'"
 _WRITE_MUCH = (
     "CREATE TABLE IF NOT EXISTS u (v text);"
     "INSERT INTO u SELECT repeat('x', 1000) FROM generate_series(1, 5000)"
@@ -152,6 +153,8 @@ def test_while_the_publisher_is_away(
 def test_while_it_is_disabled_or_stopped(node: LocalNode, publisher: Database) -> None:
     node.node.sql("ALTER SUBSCRIPTION s DISABLE")
     node.wait_for("s", "its end", lambda s: s.state == "disabled")
+    # Until its walsender has ended, what was acknowledged last may still move the slot.
+    wait_until(lambda: not publisher.value(_ACTIVE), "the end of the walsender")
     publisher.execute(_WRITE_MUCH)
     node.wait_for("s", "true numbers", told_as_there(node, publisher))
     grows(node, "lag_seconds")

@@ -324,3 +324,43 @@ class _Writers:
         for thread in self._threads:
             thread.join()
         assert all(self.done), self.done
+
+
+def test_columns_that_the_node_does_not_have_yet_and_values_that_it_never_got(
+    local_node: LocalNodes, database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (a integer PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 3)"
+    )
+    node = local_node()
+    subscribed(node, database)
+    database.execute("ALTER TABLE t ADD COLUMN n integer DEFAULT 5")
+    found = verified(node, "t")
+    assert (found.equal, found.lacking) == (True, ("n",))
+    database.execute("INSERT INTO t VALUES (4, 4)")
+    found = verified(node, "t")
+    assert found.lacking == ()
+    assert summary(found) == [("different", str(key), "n", 1) for key in (1, 2, 3)]
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE t")
+    node.caught_up("s", database)
+    assert verified(node, "t").equal
+
+
+def test_names_are_the_publisher_s(local_node: LocalNodes, database: Database, spark: Any) -> None:
+    database.execute(
+        'CREATE SCHEMA "Sales"; CREATE TABLE "Sales"."Order Items" ("Id, first" integer,'
+        ' "id; SECOND" text, "x" integer, "X" integer, PRIMARY KEY ("id; SECOND", "Id, first"));'
+        """INSERT INTO "Sales"."Order Items" SELECT i, 'b', i, -i FROM generate_series(1, 50) i"""
+    )
+    node = local_node()
+    subscribed(node, database)
+    database.execute('UPDATE "Sales"."Order Items" SET "X" = 0 WHERE "x" = 7')
+    name = '"Sales"."Order Items"'
+    assert verified(node, name).equal
+    uri = node.cut().tables["Sales", "Order Items"].uri
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE x = 9")
+    found = verified(node, name)
+    assert found.name == "Sales.Order Items"
+    assert found.difference is not None
+    (missing,) = found.difference.examples
+    assert missing.key == (("Id, first", "9"), ("id; SECOND", "b"))

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as DeltaRs
+from deltalake import write_deltalake
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
@@ -191,27 +193,50 @@ def test_a_restore_after_harm_takes_what_we_have_committed_since(followed: Delta
 
 
 def restore(table: DeltaTable, version: int, *, to: int) -> None:
-    """As a RESTORE of Spark's writes it."""
+    """As a RESTORE of Spark's, which takes seconds, writes it."""
+    entry = [{"commitInfo": {"operation": "RESTORE"}}, *restored(table, to)]
+    lines = "\n".join(map(json.dumps, entry))
+    _entry(table, version).write_text(lines, encoding="utf-8")
+
+
+def restored(table: DeltaTable, to: int) -> list[dict[str, dict[str, object]]]:
+    """Actions of a RESTORE to a version."""
     wanted, have = load_at(table.storage, table.uri, to), again(table)
     size = {path: (Path(local_path(table.uri)) / path).stat().st_size for path in wanted.files}
     file = {"dataChange": True, "partitionValues": {}, "modificationTime": 1}
-    entry = [
-        {"commitInfo": {"operation": "RESTORE"}},
+    return [
         *({"remove": {"path": p, "dataChange": True}} for p in have.files if p not in size),
         *({"add": {**file, "path": p, "size": size[p]}} for p in size if p not in have.files),
     ]
-    lines = "\n".join(map(json.dumps, entry))
-    log = Path(local_path(table.uri)) / "_delta_log"
-    (log / f"{version:020}.json").write_text(lines, encoding="utf-8")
+
+
+def _entry(table: DeltaTable, version: int) -> Path:
+    return Path(local_path(table.uri)) / "_delta_log" / f"{version:020}.json"
 
 
 @pytest.mark.spark
+def test_a_restore_as_spark_writes_it(followed: DeltaTable, spark: SparkSession) -> None:
+    for to, version in ((1, 3), (2, 4)):
+        ours = restored(followed, to)
+        spark.sql(f"RESTORE TABLE delta.`{followed.uri}` TO VERSION AS OF {to}")
+        theirs = [json.loads(line) for line in _entry(followed, version).read_text().splitlines()]
+
+        def changes(actions: list[dict[str, dict[str, object]]]) -> list[object]:
+            return [
+                (kind, action["path"], action["dataChange"], action.get("deletionVector"))
+                for each in actions
+                for kind, action in each.items()
+                if kind in ("add", "remove")
+            ]
+
+        assert changes(theirs) == changes(ours) != []
+
+
 @pytest.mark.parametrize(("version", "ids"), [(1, (7,)), (0, ())], ids=["rows", "none"])
 def test_a_copy_after_a_restore_is_right(
-    followed: DeltaTable, spark: SparkSession, version: int, ids: tuple[int, ...]
+    followed: DeltaTable, version: int, ids: tuple[int, ...]
 ) -> None:
-    where = f"delta.`{followed.uri}`"
-    spark.sql(f"RESTORE TABLE {where} TO VERSION AS OF {version}")
+    restore(followed, 3, to=version)
     with pytest.raises(StateMismatch):
         again(followed).check_restored(OURS)
     copy = again(followed)
@@ -222,7 +247,7 @@ def test_a_copy_after_a_restore_is_right(
         again(followed).check_restored(since)
     followed.reload()
     # What comes after it is looked at as before; no hint leads to before the copy.
-    spark.sql(f"RESTORE TABLE {where} TO VERSION AS OF 2")
+    restore(followed, copied + 1, to=2)
     with pytest.raises(StateMismatch, match=f"in version {copied + 1}") as caught:
         again(followed).check_restored(OURS)
     assert f"VERSION AS OF {copied}." in str(caught.value.hint)
@@ -234,20 +259,18 @@ def test_a_copy_after_a_restore_is_right(
     assert "RESTORE" not in str(caught.value.hint)
 
 
-@pytest.mark.spark
-def test_a_restore_before_our_first_commit_takes_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_restore_before_our_first_commit_takes_nothing(tmp_path: Path) -> None:
     table = accounts(tmp_path)
     for number in (1, 2, 3):
-        spark.sql(f"INSERT INTO delta.`{table.uri}` VALUES ({number}, 'theirs')")
+        rows = pa.table({"id": pa.array([number]), "owner": ["theirs"]})
+        write_deltalake(local_path(table.uri), rows, mode="append")
     table.reload()
-    spark.sql(f"RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF 1")
+    restore(table, 4, to=1)
     table.reload()
     table.stage(written=write(table, [4]))
     first = commit(table, 100)
     again(table).check_restored(2, APP)
-    spark.sql(f"RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF 2")
+    restore(table, first + 1, to=2)
     for since in (2, first):
         with pytest.raises(StateMismatch, match=f"in version {first + 1}"):
             again(table).check_restored(since, APP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,3 +74,32 @@ def test_vacuum_of_a_small_table_is_small_jobs(spark: SparkSession, tmp_path: Pa
     tasks = [stage.numTasks for stage in stages if stage]
     assert tasks
     assert max(tasks) < 100
+
+
+_BESIDE_DUCKDB = """
+import duckdb, signal, threading
+from penstock.lakehouse.session import build_session
+
+ready, over = threading.Event(), threading.Event()
+mine = threading.local()
+
+def query():
+    mine.connection = duckdb.connect()
+    mine.connection.execute("SELECT sum(range) FROM range(1000000)").fetchall()
+    ready.set()
+    over.wait()
+
+threading.Thread(target=query, daemon=True).start()
+ready.wait()
+session = build_session(master="local[1]", driver_memory="512m", conf={})
+print(session.range(3).count())
+session.stop()
+"""
+
+
+def test_a_session_starts_beside_threads_that_use_duckdb() -> None:
+    """They must not be in the child that becomes the JVM."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BESIDE_DUCKDB], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["3"], done.stderr

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.lsn import Lsn
-from penstock.subscription.inbox import BACKLOG_BYTES, XLOGDATA_HEADER, Inbox
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.subscription.inbox import BACKLOG_BYTES, Inbox
 
 HEADER = b"w" + bytes(24)
 

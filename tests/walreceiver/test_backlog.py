@@ -11,12 +11,13 @@ import pytest
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, PublisherError
 from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.walreceiver import backlog as backlog_module
 from penstock.walreceiver.backlog import Backlog, open_backlog
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import slot_state
-from penstock.walreceiver.stream import HEADER_LENGTH, ReplicationStream
+from penstock.walreceiver.stream import ReplicationStream
 
 VERSIONS = [14, 15, 16, 17, 18]
 TEXT = PgoutputOptions(proto_version=1, publication_names=("p",))
@@ -64,7 +65,7 @@ def fetched(backlog: Backlog) -> list[bytes]:
         assert time.monotonic() < deadline
         frames += backlog.receive(0.05)
     assert all(frame[:1] == b"w" for frame in frames)
-    return [frame[HEADER_LENGTH:] for frame in frames]
+    return [frame[XLOGDATA_HEADER:] for frame in frames]
 
 
 def streamed(publisher: Publisher, slot: str, options: PgoutputOptions, until: Lsn) -> list[bytes]:
@@ -76,7 +77,7 @@ def streamed(publisher: Publisher, slot: str, options: PgoutputOptions, until: L
         assert time.monotonic() < deadline
         frames += stream.receive(0.05)
     stream.close()
-    return [frame[HEADER_LENGTH:] for frame in frames]
+    return [frame[XLOGDATA_HEADER:] for frame in frames]
 
 
 def rows(messages: list[bytes]) -> int:

@@ -14,8 +14,9 @@ import pytest
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.walreceiver.publisher import Publisher
-from penstock.walreceiver.stream import HEADER_LENGTH, ReplicationStream
+from penstock.walreceiver.stream import ReplicationStream
 
 VERSIONS = [14, 15, 16, 17, 18]
 OPTIONS = "proto_version '1', publication_names 'p'"
@@ -43,7 +44,7 @@ class Subscriber:
             self.frames += self.stream.receive(0.05)
 
     def kinds(self) -> str:
-        return "".join(chr(frame[HEADER_LENGTH]) for frame in self.frames)
+        return "".join(chr(frame[XLOGDATA_HEADER]) for frame in self.frames)
 
     def confirmed(self) -> Lsn:
         return Lsn.parse(

@@ -18,6 +18,7 @@ import hashlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
+from pyspark import java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -134,7 +136,7 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _own_interrupt():
+    with _own_interrupt(), _safe_start():
         session = _started(builder)
     check_session(session, warehouse)
     return session
@@ -168,6 +170,27 @@ def _own_interrupt() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _safe_start() -> Iterator[None]:
+    """Start the JVM without Python code between fork and exec, for which PySpark has one line.
+
+    That would first free, in the child, what other threads hold: DuckDB's connections, which then
+    wait for threads that are not there, and the child crashes without a word.
+    """
+    module: Any = java_gateway
+    before, module.Popen = module.Popen, _start_jvm
+    try:
+        yield
+    finally:
+        module.Popen = before
+
+
+def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    del options["preexec_fn"]  # it ignores SIGINT: Ctrl-C in the terminal is for us
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
+    return subprocess.Popen([*ignoring, *command], **options)
 
 
 def check_session(spark: SparkSession, warehouse: str = "") -> None:

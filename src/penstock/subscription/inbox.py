@@ -20,11 +20,8 @@ from typing import Final
 
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import MessageChunk
+from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
 from penstock.subscription.spool import SpooledFrames
-
-XLOGDATA_HEADER: Final = 25
-"""Bytes before the logical replication message in a frame: 'w', start, end, send time."""
 
 BACKLOG_BYTES: Final = 8 << 20
 """So much waiting means a backlog, or a stream that is as fast as one: a steady 30,000 small

@@ -31,9 +31,6 @@ from penstock.walreceiver.copy_data import CopyReader
 from penstock.walreceiver.feedback import Feedback, Status
 from penstock.walreceiver.libpq_errors import result_failure
 
-HEADER_LENGTH: Final = 25
-"""XLogData: 'w', start of the data, end of WAL, send time; the message follows."""
-
 _DATA: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
 _HEADER: Final = struct.Struct("!xQQq")
