@@ -130,6 +130,13 @@ def test_columns_that_differ_are_named() -> None:
     assert (example.kind, example.key, example.columns) == ("different", (("a", "1"),), ("w", "x"))
 
 
+def test_memory_is_bounded_by_rows_and_by_bytes() -> None:
+    wide = [pa.record_batch({"a": ["x" * (3 << 20)]}) for _ in range(7)]
+    assert [rows.num_rows for rows in row_digests._gathered(wide)] == [3, 3, 1]
+    long = [pa.record_batch({"a": pa.nulls(40_000)}) for _ in range(5)]
+    assert [rows.num_rows for rows in row_digests._gathered(long)] == [80_000, 80_000, 40_000]
+
+
 def test_keys_are_in_the_order_of_numbers() -> None:
     found = compared([(n, 0.0, None) for n in (2, 10, 1)], [], 2, key=True)
     assert [example.key[0][1] for example in found.examples] == ["1", "2", "10"]

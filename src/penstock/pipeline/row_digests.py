@@ -147,18 +147,19 @@ def _digest(item: DigestItem) -> tuple[Integers, Integers, Hashes]:
 
 
 _GATHERED_ROWS: Final = 65536
+_GATHERED_BYTES: Final = 8 << 20
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """A question costs a millisecond: batches of few rows are asked about together."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= _GATHERED_ROWS:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _GATHERED_ROWS or size >= _GATHERED_BYTES:
             yield pa.Table.from_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -203,10 +204,10 @@ class Inbox:
                 pieces.append(self._open)
                 self._open = FrameRun()
             last = pieces[-1]
-            within = [
-                at for at in last.commits if limit is None or _end_lsn(last.frames[at]) <= limit
-            ]
-            return self._taken(pieces, within[-1], now)
+            within = len(last.commits)
+            if limit is not None:
+                within = bisect_right(last.commits, limit, key=lambda at: _end_lsn(last.frames[at]))
+            return self._taken(pieces, last.commits[within - 1], now)
 
     def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
         """The batch that ends there, whatever it takes; None when nothing has come up to there.
