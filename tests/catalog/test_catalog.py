@@ -305,16 +305,22 @@ def test_requests_for_cuts_came_with_version_8(
         connection.execute(text("DROP TABLE penstock_cut_request"))
     engine.dispose()
     with Catalog.open(sqlite_url(tmp_path)) as catalog:
-        with catalog.write() as t:
-            one, _ = t.cut_requests.ask(5, Lsn(100)), t.cut_requests.ask(6, Lsn(100))
-            assert t.cut_requests.move(one.id, Lsn(200))
-        assert catalog.cut_requests(5) == (replace(one, lsn=Lsn(200)),)
-        catalog.forget_cut_request(one.id)
         assert catalog.cut_requests(5) == ()
-        with catalog.write() as t:
-            assert not t.cut_requests.move(one.id, Lsn(300)), "it is gone"
-            t.cut_requests.forget_all(6)
-            assert t.cut_requests.all(6) == ()
+
+
+def test_a_request_for_a_cut_moves_on_until_it_is_forgotten(catalog: Catalog) -> None:
+    before = catalog.generation()
+    with catalog.write() as t:
+        one, _ = t.cut_requests.ask(5, Lsn(100)), t.cut_requests.ask(6, Lsn(100))
+        assert t.cut_requests.move(one.id, Lsn(200))
+    assert catalog.generation() > before
+    assert catalog.cut_requests(5) == (replace(one, lsn=Lsn(200)),)
+    catalog.forget_cut_request(one.id)
+    assert catalog.cut_requests(5) == ()
+    with catalog.write() as t:
+        assert not t.cut_requests.move(one.id, Lsn(300)), "it is gone"
+        t.cut_requests.forget_all(6)
+        assert t.cut_requests.all(6) == ()
 
 
 def test_labels_are_put_between_others_for_ever(catalog: Catalog) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -141,7 +143,7 @@ def test_while_a_request_stands_nothing_beyond_it_is_applied(
     assert len(node.rows("t")) == 1001
 
 
-def test_a_request_whose_asker_was_killed_goes_by_itself(
+def test_a_command_that_was_killed_holds_the_node_for_a_while_only(
     local_node: LocalNodes,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,11 +152,18 @@ def test_a_request_whose_asker_was_killed_goes_by_itself(
     monkeypatch.setattr(cut_requests, "LONGEST_HOLD_S", 1.0)
     node = local_node()
     subscribed(node, database)
-    ask(node, Lsn(0))
-    database.execute("INSERT INTO t VALUES (5000, 'beyond')")
-    node.caught_up("s", database)
+    with database.connect(autocommit=False) as writing:
+        writing.execute("INSERT INTO u VALUES (1)")  # the slot waits for it
+        command = [sys.executable, "-m", "penstock.cli.main", "verify", "-D", str(node.folder)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '%verify%'"
+            wait_until(lambda: bool(requests(node)) and database.value(slots), "the slot", 60)
+            process.kill()
+        database.execute("INSERT INTO t VALUES (5000, 'beyond')")
+        node.caught_up("s", database)
     assert requests(node) == ()
     assert "is held no longer: nobody has come for it" in caplog.text
+    assert len(node.rows("t")) == 1001
 
 
 def test_several_at_the_same_time(local_node: LocalNodes, database: Database) -> None:
