@@ -89,9 +89,13 @@ def test_tables_of_all_types_are_equal_copied_and_streamed(
 
 
 def test_large_tables_are_compared_by_spark(
-    local_node: LocalNodes, database: Database, spark: Any, monkeypatch: pytest.MonkeyPatch
+    local_node: LocalNodes,
+    database_on: Callable[..., Database],
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.pipeline.compare_tables.HERE_BYTES", 0)
+    database = database_on(17)
     database.execute(
         "CREATE TABLE t (a integer PRIMARY KEY, b text);"
         "INSERT INTO t SELECT i, repeat('x', 40) FROM generate_series(1, 20000) i"
@@ -149,8 +153,9 @@ def test_what_was_damaged_is_named(local_node: LocalNodes, database: Database, s
 
 
 def test_null_an_empty_list_and_a_list_of_null_differ(
-    local_node: LocalNodes, database: Database, spark: Any
+    local_node: LocalNodes, database_on: Callable[..., Database], spark: Any
 ) -> None:
+    database = database_on(16)
     database.execute(
         "CREATE TABLE t (a integer PRIMARY KEY, x integer[], y text);"
         "INSERT INTO t VALUES (1, '{}', ''), (2, NULL, NULL), (3, '{NULL}', ''), (4, '{1}', '')"
@@ -167,8 +172,9 @@ def test_null_an_empty_list_and_a_list_of_null_differ(
 
 
 def test_rows_of_a_table_without_key_are_counted(
-    local_node: LocalNodes, database: Database, spark: Any
+    local_node: LocalNodes, database_on: Callable[..., Database], spark: Any
 ) -> None:
+    database = database_on(14)
     database.execute(
         "CREATE TABLE t (a integer, b text); ALTER TABLE t REPLICA IDENTITY FULL;"
         "INSERT INTO t SELECT i % 3, 'x' FROM generate_series(1, 300) i;"

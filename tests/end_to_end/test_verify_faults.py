@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner
 
 from end_to_end.local_node import LocalNode
@@ -166,8 +166,14 @@ def test_a_command_that_was_killed_holds_the_node_for_a_while_only(
     assert len(node.rows("t")) == 1001
 
 
-def test_several_at_the_same_time(local_node: LocalNodes, database: Database) -> None:
-    node = local_node()
+@pytest.mark.parametrize("state", ["sqlite", "postgresql"])
+def test_several_at_the_same_time(
+    local_node: LocalNodes, database_on: Callable[..., Database], state: str
+) -> None:
+    database, store = database_on(18), database_on(18)
+    given = conninfo_to_dict(store.conninfo)
+    url = f"postgresql://{given['user']}@{given['host']}:{given['port']}/{given['dbname']}"
+    node = local_node(**({"state": url} if state == "postgresql" else {}))
     subscribed(node, database)
     stop = threading.Event()
     writer = threading.Thread(target=_insert_until, args=(database, stop))
