@@ -20,11 +20,15 @@ from penstock.guc import INT_MAX
 from penstock.lakehouse.cut_rows import SCHEMA
 from penstock.lakehouse.delta_types import delta_type
 from penstock.lakehouse.names import column_names, folder_name
+from penstock.lsn import Lsn
 from penstock.node import guc
 from penstock.node.guc_values import Integer, Real
 from penstock.node.status import SubscriptionStatus, TableStatus
+from penstock.node.verification import Verification, VerifiedTable
+from penstock.node.verification import as_json as verification_json
 from penstock.pg_catalog.definitions import catalogs
 from penstock.pgtypes import arrow_type
+from penstock.pipeline.compare_tables import RowDifference, TableDifference
 from penstock.stats.prometheus import NodeCollector
 from penstock.stats.report import (
     NodeReport,
@@ -123,6 +127,18 @@ def test_commands_and_their_options() -> None:
         if option != "--help"
     }
     assert listed == known
+
+
+def test_what_verify_prints() -> None:
+    difference = TableDifference(1, 0, {"missing": 1}, True, (RowDifference("missing", ()),))
+    found = Verification("s", Lsn(1), (VerifiedTable("t", None, difference),))
+    (table,) = verification_json(found)["tables"]
+    listed = [
+        key
+        for keys, _ in rows("docs/operations.md", "| key | meaning |")
+        for key in re.findall(r"`([^`]*)`", keys)
+    ]
+    assert listed == list(table)
 
 
 def test_subscription_options() -> None:
