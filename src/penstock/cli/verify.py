@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli import NodeDir
+from penstock.identifiers import quote_literal
 from penstock.node import Node
 from penstock.node.verification import Verification, VerifiedTable, VerifyProgress, as_json
 from penstock.node.verify import VerifyOptions
@@ -109,7 +110,7 @@ def _row(example: RowDifference) -> str:
 
 
 def _value(text: str | None) -> str:
-    return "NULL" if text is None else repr(text)
+    return "NULL" if text is None else quote_literal(text).strip()
 
 
 class _Shown:
