@@ -110,7 +110,7 @@ def _row(example: RowDifference) -> str:
 
 
 def _value(text: str | None) -> str:
-    return "NULL" if text is None else quote_literal(text).strip()
+    return "NULL" if text is None else quote_literal(text)
 
 
 class _Shown:
