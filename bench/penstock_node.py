@@ -50,11 +50,12 @@ class PenstockSubscriber:
     # The process
 
     def start(self) -> float:
-        """Start the node; seconds until a small first subscription has its cut: all is warm."""
+        """Start the node; seconds until a first subscription has its cut, large enough
+        for Spark: all is warm."""
         began = time.monotonic()
         self._process.start()
         self._publisher.execute(
-            f"CREATE TABLE {_WARM} AS SELECT i AS id, i AS n FROM generate_series(1, 20000) i"
+            f"CREATE TABLE {_WARM} AS SELECT i AS id, i AS n FROM generate_series(1, 400000) i"
         )
         self._publisher.execute(f"ALTER TABLE {_WARM} ADD PRIMARY KEY (id)")
         self._publisher.execute(f"CREATE PUBLICATION {_WARM} FOR TABLE {_WARM}")

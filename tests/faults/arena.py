@@ -31,8 +31,9 @@ SERVER: Final[Mapping[str, str | int | bool]] = {
     "checkpoint_timeout": "30s",
 }
 NODE: Final[Mapping[str, str | int | bool]] = {
-    # Small limits, so that upkeep, spilling and copies in several tasks take part.
-    "copy_unit_size": "1MB",
+    # Small limits, so that upkeep, spilling and copies in several tasks take part: tables that join
+    # are copied by Spark, those that are there at first in the node.
+    "copy_unit_size": "512kB",
     "compact_small_files": 12,
     "checkpoint_commits": 25,
     "cuts_kept": 100_000,

@@ -51,7 +51,7 @@ PUBLISHER = Range((14,), tested=((14,), (15,), (16,), (17,), (18,)))
 PACKAGES: dict[str, Range] = {
     "pyarrow": Range((24,)),
     "numpy": Range((2,), (3,)),
-    "duckdb": Range((1, 5), (3,)),
+    "duckdb": Range((2,), (3,)),
     "deltalake": Range((1, 6), (2,)),
     "pyroaring": Range((1, 0), (2,)),
     "psycopg": Range((3, 2, 13), (4,)),
