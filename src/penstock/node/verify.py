@@ -327,7 +327,7 @@ def check_follows(subscription: Subscription, *, running: bool) -> None:
             "the node does not run",
             detail="Its tables are compared at a position of the publisher, to which a running "
             "node brings them.",
-            hint="Start it: penstock start; or bring it up to date and look again: penstock run.",
+            hint="Start it: penstock start. Then run penstock verify beside it.",
         )
     if not subscription.should_run and not subscription.stopped:
         raise NotInPrerequisiteState(
