@@ -124,7 +124,7 @@ def drop_type(statement: DropType, catalog: Catalog, scope: CommandScope) -> Com
                 check_owner(scope.role, enum.owner, "type", enum_name(enum))
                 dropped[enum.oid] = enum
         for written in statement.types:
-            _check_no_array(transaction, scope, written, dropped)
+            _check_no_array(transaction, scope, written)
         check_unused(transaction, scope, tuple(dropped.values()), cascade=statement.cascade)
         for oid in dropped:
             transaction.types.delete(oid)
@@ -159,10 +159,7 @@ def _type_to_drop(
 
 
 def _check_no_array(
-    transaction: CatalogTransaction,
-    scope: CommandScope,
-    written: ColumnType,
-    dropped: dict[int, EnumType],
+    transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> None:
     """The type of an enum's arrays goes with the enum only."""
     enum = find_enum(transaction, scope, written) if written.array else None

@@ -96,7 +96,7 @@ def load(storage: Storage, table_uri: str) -> TableState | None:
     listing = list_log(storage, table_uri)
     if not listing.entries and not listing.checkpoints:
         return None
-    state = _from_checkpoint(storage, listing)
+    state = _from_checkpoint(listing)
     for version in (v for v in listing.entries if v > state.version):
         actions = read_entry(storage, table_uri, version)
         if version != state.version + 1 or actions is None:
@@ -117,7 +117,7 @@ def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
     """
     listing = list_log(storage, table_uri)
     checkpoints = {v: parts for v, parts in listing.checkpoints.items() if v <= version}
-    state = _from_checkpoint(storage, LogListing(listing.entries, checkpoints))
+    state = _from_checkpoint(LogListing(listing.entries, checkpoints))
     while state.version < version:
         actions = read_entry(storage, table_uri, state.version + 1)
         if actions is None:
@@ -159,7 +159,7 @@ def load_vectors(storage: Storage, table_uri: str, state: TableState) -> None:
         state.files[file.path] = file
 
 
-def _from_checkpoint(storage: Storage, listing: LogListing) -> TableState:
+def _from_checkpoint(listing: LogListing) -> TableState:
     """The newest checkpoint that can be read; the log goes on from there."""
     for version in sorted(listing.checkpoints, reverse=True):
         try:

@@ -44,5 +44,5 @@ _NOBODY: Final = CatalogSnapshot("")
 _KNOWN_FUNCTIONS: Final = (
     KNOWN_FUNCTIONS
     | frozenset(functions(_NOBODY, SessionFacts("", "", _NEWEST)))
-    | frozenset(table_functions(_NOBODY, _NEWEST))
+    | frozenset(table_functions(_NEWEST))
 )

@@ -132,7 +132,7 @@ class CatalogDatabase:
             **functions(snapshot, session),
             **more,
         }
-        self._table_functions = {**table_functions(snapshot, session.version), **more_in_from}
+        self._table_functions = {**table_functions(session.version), **more_in_from}
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._connection: Any = None

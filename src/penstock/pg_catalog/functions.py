@@ -151,7 +151,7 @@ def _read(line: str) -> CatalogFunction:
     return CatalogFunction(name, split, rest)
 
 
-def table_functions(snapshot: CatalogSnapshot, version: int) -> Mapping[str, TableFunction]:
+def table_functions(version: int) -> Mapping[str, TableFunction]:
     """Functions in FROM, as the reported version has them."""
     members = 'cat."penstock_publication_tables" AS m'
     columns: tuple[tuple[str, str], ...] = (("relid", "oid"),)

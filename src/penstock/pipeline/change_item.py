@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, StorageError
 from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import resolve, storage_errors
 from penstock.pgoutput.columnar_encoder import XLogDataHeader
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
@@ -93,9 +93,7 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
     return tuple(c for c in table.columns if c.name in identity or quoted(c.name) in filters)
 
 
-def read_stored(
-    storage: Storage, rows: StoredRows, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def read_stored(rows: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """A share's rows of one file. Raises StorageError."""
     with storage_errors("read file", rows.uri):
         filesystem, path = resolve(rows.uri)

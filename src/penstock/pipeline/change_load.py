@@ -71,7 +71,7 @@ def load(
         read_into(duck, name, schema, count.of(_scan(storage, item, files, columns)))
     row = ", ".join(quoted(column.name) for column in columns)
     compared = ", ".join([row, *signs((quoted(c.name), c.type) for c in columns)])
-    told = load_pairs(storage, item, duck, count.of)
+    told = load_pairs(item, duck, count.of)
     whole = told and not table.key and take_whole_rows(item, duck, row, compared)
     match = matches(table.filters.get(Operation.UPDATE))
     sides = (("went", "all_went", "all_came", OLD), ("came", "all_came", "all_went", NEW))
@@ -128,7 +128,7 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a data file, or of the staging area. Raises VersionGone, StorageError."""
     if isinstance(file, StoredRows):
-        return read_stored(storage, file, [column.name for column in columns])
+        return read_stored(file, [column.name for column in columns])
     return scan(storage, item.table_uri, file, columns)
 
 

@@ -21,7 +21,6 @@ from penstock.identifiers import quoted
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.row_pairs import NEW, OLD, PairFile
-from penstock.lakehouse.storage import Storage
 from penstock.pipeline.change_item import (
     ChangeItem,
     StoredRows,
@@ -55,9 +54,7 @@ def pair_schema(item: ChangeItem) -> pa.Schema:
     return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])
 
 
-def load_pairs(
-    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted
-) -> bool:
+def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
     """Table ``pairs``; False without it: nobody told any, or they are gone, or of other columns.
 
     ``counted``: what is read goes through it. Raises StorageError, and what ``counted`` raises.
@@ -66,17 +63,17 @@ def load_pairs(
         return False
     schema = pair_schema(item)
     try:
-        read_into(duck, "pairs", schema, counted(_rows(storage, item.pairs, schema)))
+        read_into(duck, "pairs", schema, counted(_rows(item.pairs, schema)))
     except _NotThere as error:
         log.debug("changes of %s are not paired: %s", item.table.name, error)
         return False
     return True
 
 
-def load_lone_pairs(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
+def load_lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
     """Table ``moved``: of the pairs those whose keys are in no other one, so that each of them can
     be sent whatever becomes of others. As ``load_pairs``."""
-    if not load_pairs(storage, item, duck, iter):
+    if not load_pairs(item, duck, iter):
         return False
     olds, news = _names(item, OLD), _names(item, NEW)
     chained = (
@@ -92,12 +89,10 @@ def load_lone_pairs(storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyCon
     return True
 
 
-def lone_pairs(
-    storage: Storage, item: ChangeItem, duck: duckdb.DuckDBPyConnection
-) -> Iterator[pa.RecordBatch]:
+def lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
     """The rows of ``moved``, a batch of a file at a time."""
     olds = _names(item, OLD)
-    for batch in _rows(storage, item.pairs, pair_schema(item)):
+    for batch in _rows(item.pairs, pair_schema(item)):
         duck.register("batch_of_pairs", batch)
         try:
             found = duck.sql(
@@ -113,12 +108,10 @@ class _NotThere(Exception):
     """What was told cannot be read."""
 
 
-def _rows(
-    storage: Storage, files: Sequence[PairFile | StoredRows], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _rows(files: Sequence[PairFile | StoredRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for file in files:
         if isinstance(file, StoredRows):
-            yield from read_stored(storage, file, schema.names)
+            yield from read_stored(file, schema.names)
         else:
             yield from _read(file, schema)
 

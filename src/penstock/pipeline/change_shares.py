@@ -144,7 +144,7 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
 
 
 def _divide(work: DivideItem) -> Divided:
-    told = work.side is not Side.WENT and load_lone_pairs(work.storage, work.item, connection())
+    told = work.side is not Side.WENT and load_lone_pairs(work.item, connection())
     schema = pa.schema([(column.name, column.type) for column in work.item.table.columns])
     if work.side is Side.PAIRS:
         schema = pair_schema(work.item)
@@ -169,7 +169,7 @@ def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
         for file in work.files:
             yield from scan(work.storage, work.item.table_uri, file, work.item.table.columns)
     elif told:
-        yield from lone_pairs(work.storage, work.item, connection())
+        yield from lone_pairs(work.item, connection())
 
 
 def _tables_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
