@@ -81,7 +81,6 @@ regrolein(text) regrole
 regroleout(regrole) text
 regprocin(text) regproc
 regprocout(regproc) text
-pg_get_partition_ancestors(regclass) text
 pg_lsnin(text) pg_lsn
 pg_lsnout(pg_lsn) text
 pg_current_wal_lsn() pg_lsn
@@ -93,7 +92,6 @@ pg_last_wal_replay_lsn() pg_lsn
 has_table_privilege(any,any,text) bool
 has_schema_privilege(any,any,text) bool
 has_database_privilege(any,any,text) bool
-has_column_privilege(any,any,any,text) bool
 has_any_column_privilege(any,any,text) bool
 pg_has_role(any,any,text) bool
 version() text
@@ -117,13 +115,10 @@ pg_char_to_encoding(name) int4
 pg_client_encoding() name
 getdatabaseencoding() name
 quote_ident(text) text
-txid_current() int8
-pg_postmaster_start_time() timestamptz
 now() timestamptz
 statement_timestamp() timestamptz
 transaction_timestamp() timestamptz
 clock_timestamp() timestamptz
-inet_server_port() int4
 pg_tablespace_location(oid) text
 """
 
@@ -132,15 +127,13 @@ _NOT_STRICT: Final = frozenset(("set_config", "format_type"))
 
 def functions(snapshot: CatalogSnapshot, facts: SessionFacts) -> Mapping[str, PythonFunction]:
     """All of them, by name."""
-    homes = (RelationFunctions(snapshot, facts), SessionFunctions(snapshot, facts))
+    relations, sessions = RelationFunctions(snapshot, facts), SessionFunctions(snapshot, facts)
     out: dict[str, PythonFunction] = {}
     for line in _SIGNATURES.strip().splitlines():
         signature = _read(line)
-        for home in homes:
-            method = getattr(home, signature.name, None)
-            if method is not None:
-                strict = bool(signature.arguments) and signature.name not in _NOT_STRICT
-                out[signature.name] = PythonFunction(signature, method, strict)
+        home = relations if hasattr(relations, signature.name) else sessions
+        strict = bool(signature.arguments) and signature.name not in _NOT_STRICT
+        out[signature.name] = PythonFunction(signature, getattr(home, signature.name), strict)
     return out
 
 
