@@ -88,6 +88,12 @@ class LocalNode:
         self.wait_for(name, "an error", lambda status: status.stopped, timeout, fails=False)
         return self.status(name)
 
+    def no_worker(self) -> None:
+        """Wait until the workers of disabled subscriptions have ended, which a state does not say:
+        one that is about to begin a stream begins it first."""
+        pids = "SELECT 1 FROM pg_stat_subscription WHERE pid IS NOT NULL"
+        wait_until(lambda: not self.node.sql(pids).rows, "the end of the workers")
+
     def wait_for(
         self,
         name: str,

@@ -87,7 +87,7 @@ def test_a_lost_slot(
         node = following(local_node, database)
         node.caught_up(_NAME, database)
         node.node.sql(f"{_ALTER} DISABLE")
-        node.wait_for(_NAME, "its end", lambda s: s.state == "disabled")
+        node.no_worker()
         lose(database)
         node.wait_for(_NAME, "a lost slot", lambda s: s.wal_status == "lost")
         database.execute("UPDATE t SET d = NULL WHERE id = 5")
@@ -104,7 +104,7 @@ def test_a_slot_that_was_dropped(local_node: Callable[..., LocalNode], database:
     node = following(local_node, database)
     node.caught_up(_NAME, database)
     node.node.sql(f"{_ALTER} DISABLE")
-    node.wait_for(_NAME, "its end", lambda s: s.state == "disabled")
+    node.no_worker()
     free = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = 'my_slot'"
     node.wait_for(_NAME, "the end of its stream", lambda _: database.value(free))
     database.execute(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline import compare_tables, row_digests
 from penstock.pipeline.compare_tables import TableDifference
-from penstock.pipeline.row_digests import DigestColumn, DigestItem, StoredRows
+from penstock.pipeline.row_digests import DigestColumn, DigestItem, HeldRows
 from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.snapshot_task import CopyTask
 
@@ -46,13 +46,13 @@ def batches(rows: Sequence[Row], divided: int) -> list[pa.RecordBatch]:
 
 def compared(published: Sequence[Row], held: Sequence[Row], divided: int, *, key: bool) -> Any:
     """As ``Comparison.run`` does it, with rows from here."""
-    here = StoredRows(Storage("/nowhere"), "/nowhere", ScanFile("f", 0), ())
+    here = HeldRows(Storage("/nowhere"), "/nowhere", ScanFile("f", 0), ())
     there = object.__new__(CopyTask)
     items = [DigestItem(0, rows, columns(key=key)) for rows in (there, here)]
     table = compare_tables._Compared(columns(key=key), [(0, item) for item in items])
 
     def of(item: DigestItem) -> Iterator[pa.RecordBatch]:
-        rows = held if isinstance(item.rows, StoredRows) else published
+        rows = held if isinstance(item.rows, HeldRows) else published
         return (batch for batch in batches(rows, divided))
 
     with mock.patch.object(row_digests, "_batches", of):

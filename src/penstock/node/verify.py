@@ -58,10 +58,10 @@ from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
 from penstock.walreceiver.table_info import RemoteTable
-from penstock.walreceiver.table_locks import Reader, TableLocks
+from penstock.walreceiver.table_locks import LockMessages, TableLocks
 
 _AGAIN: Final = "Run penstock verify again."
-_READER: Final = Reader(
+_MESSAGES: Final = LockMessages(
     locked='could not lock table "{table}" to compare it',
     changed='table "{table}" was changed when the comparison began',
     waited_for='the comparison of table "{table}" makes way',
@@ -140,7 +140,7 @@ class Verifier:
         slot = f"{sync_slot_prefix(subscription.app_id, 'verify')}{uuid.uuid4().hex[:12]}"
         with (
             Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
-            TableLocks(conninfo, slot, self._check, _READER) as locks,
+            TableLocks(conninfo, slot, self._check, _MESSAGES) as locks,
             SnapshotHolder(conninfo, slot, check_server=self._check_server) as holder,
         ):
             self._check_server(publisher.connection)

@@ -36,7 +36,7 @@ from penstock.pipeline.row_digests import (
     Digested,
     DigestItem,
     Digests,
-    StoredRows,
+    HeldRows,
     ToldRow,
     ToldRows,
     run_digest,
@@ -291,7 +291,7 @@ def _stored(source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]
     for part in source.parts:
         columns = _scanned(part.table, compared)
         for file in part.table.files.values():
-            rows = StoredRows(part.table.storage, part.table.uri, ScanFile.of(file), columns)
+            rows = HeldRows(part.table.storage, part.table.uri, ScanFile.of(file), columns)
             yield file.size, DigestItem(number, rows, ())
 
 

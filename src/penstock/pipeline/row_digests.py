@@ -50,7 +50,7 @@ class DigestColumn:
 
 
 @dataclass(frozen=True)
-class StoredRows:
+class HeldRows:
     """A file of the node's table, with the table's columns by their names at the publisher."""
 
     storage: Storage
@@ -65,7 +65,7 @@ class DigestItem:
     None: digests of all."""
 
     table: int
-    rows: CopyTask | StoredRows
+    rows: CopyTask | HeldRows
     columns: tuple[DigestColumn, ...]
     wanted: tuple[int, ...] | None = None
 
@@ -106,7 +106,7 @@ Digested = Digests | ToldRows | Failed
 
 def run_digest(item: DigestItem) -> Iterator[Digested]:
     """In a task; an expected error comes back as a value."""
-    here = isinstance(item.rows, StoredRows)
+    here = isinstance(item.rows, HeldRows)
     try:
         if item.wanted is None:
             yield Digests(item.table, here, *_digest(item))

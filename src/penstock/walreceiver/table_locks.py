@@ -93,9 +93,9 @@ their files and columns, and what the publications say. No rows are looked at.""
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Who reads the tables, for errors of one: it cannot be locked, was changed, or somebody waits
-    for it; and when it is read again, in the first case and in the others."""
+class LockMessages:
+    """What is said of a table that cannot be locked, was changed, or that somebody waits for; and
+    when it is read again: ``later`` in the first case, ``again`` in the others."""
 
     locked: str
     changed: str
@@ -104,7 +104,7 @@ class Reader:
     again: str
 
 
-_COPY: Final = Reader(
+_COPY: Final = LockMessages(
     locked='could not lock table "{table}" for its initial copy',
     changed='table "{table}" was changed while its initial copy began',
     waited_for='the initial copy of table "{table}" makes way',
@@ -121,10 +121,10 @@ class TableLocks:
         conninfo: ConnInfo,
         application_name: str,
         interrupt: Callable[[], None],
-        reader: Reader = _COPY,
+        messages: LockMessages = _COPY,
     ) -> None:
         """Raises as ``Connection.connect``. ``interrupt``: see ``Connection``."""
-        self._reader = reader
+        self._messages = messages
         self._conninfo = conninfo
         self._application_name = application_name
         self._interrupt = interrupt
@@ -174,7 +174,7 @@ class TableLocks:
         seen, current = _state(self._connection, locked), _state(now, locked)
         for name in locked:
             if not (self._before[name] == seen.get(name) == current.get(name)):
-                failed[name] = _change_error(name, self._reader)
+                failed[name] = _change_error(name, self._messages)
         self._held = [name for name in tables if name not in failed]
         return failed
 
@@ -200,7 +200,7 @@ class TableLocks:
             self._connection.query("BEGIN TRANSACTION READ ONLY")
             passing.update(self._lock(staying))
         self._held = [name for name in staying if name not in passing]
-        return {name: _queue_error(name, self._reader) for name in passing}
+        return {name: _queue_error(name, self._messages) for name in passing}
 
     def check(self) -> None:
         """Raises ConnectionFailure when the session is gone, and the locks with it."""
@@ -242,7 +242,7 @@ class TableLocks:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                failed[name] = _lock_error(name, error, self._reader)
+                failed[name] = _lock_error(name, error, self._messages)
         return failed
 
     def _try(self, command: str) -> bool:
@@ -298,35 +298,35 @@ def _quote_name(name: Name) -> str:
     return f"{quoted(name[0])}.{quoted(name[1])}"
 
 
-def _lock_error(name: Name, error: PenstockError, reader: Reader) -> PenstockError:
-    message = f"{reader.locked.format(table=qualified(*name))}: {error.message}"
+def _lock_error(name: Name, error: PenstockError, messages: LockMessages) -> PenstockError:
+    message = f"{messages.locked.format(table=qualified(*name))}: {error.message}"
     if error.sqlstate != _LOCK_NOT_AVAILABLE:
         return error.changed(message=message)
     return ObjectInUse(
         message,
         detail="Another session on the publisher holds an ACCESS EXCLUSIVE lock on it, or waits "
         "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
-        hint=f"{reader.later} To see who it is, on the publisher: "
+        hint=f"{messages.later} To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
         f" WHERE relation = {quote_literal(_quote_name(name))}::regclass;",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
 
-def _queue_error(name: Name, reader: Reader) -> PenstockError:
+def _queue_error(name: Name, messages: LockMessages) -> PenstockError:
     return ObjectInUse(
-        reader.waited_for.format(table=qualified(*name)),
+        messages.waited_for.format(table=qualified(*name)),
         detail="A session on the publisher waits to change the table (ALTER TABLE, TRUNCATE, "
         "CLUSTER, VACUUM FULL, DROP TABLE), and who wants to read it waits behind that session.",
-        hint=reader.again,
+        hint=messages.again,
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 
 
-def _change_error(name: Name, reader: Reader) -> PenstockError:
+def _change_error(name: Name, messages: LockMessages) -> PenstockError:
     return NotInPrerequisiteState(
-        reader.changed.format(table=qualified(*name)),
+        messages.changed.format(table=qualified(*name)),
         detail="It was rewritten, truncated, or given other columns, partitions or publications, "
         "after the snapshot had been taken.",
-        hint=reader.again,
+        hint=messages.again,
     )
