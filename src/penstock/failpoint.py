@@ -23,6 +23,8 @@ AFTER_SEQUENCE: Final = "after-sequence"
 INSIDE_TRANSACTION: Final = "inside-transaction"
 AFTER_COMMIT_SENT: Final = "after-commit-sent"
 AFTER_CONFIRM: Final = "after-confirm"
+AFTER_SLOT_DROP: Final = "after-slot-drop"
+"""The client has no answer yet."""
 BEFORE_ARRIVAL: Final = "before-arrival"
 """Rows of an UPDATE have left their partition, and have not come to another one."""
 

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 from fix_postgres import Database
 from penstock.catalog import (
     Catalog,
+    Slot,
     Subscription,
     SubscriptionRel,
     SubscriptionRelState,
@@ -306,6 +307,22 @@ def test_requests_for_cuts_came_with_version_8(
     engine.dispose()
     with Catalog.open(sqlite_url(tmp_path)) as catalog:
         assert catalog.cut_requests(5) == ()
+
+
+def test_dropped_slots_came_with_version_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = Slot("s", "pgoutput", 5, Lsn(1), Lsn(1))
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 8)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.slots.create(slot, 1)
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE penstock_replication_slot DROP COLUMN dropped"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        assert t.slots.all() == (slot,)
+        t.slots.drop("s")
+        assert t.slots.all() == ()
 
 
 def test_a_request_for_a_cut_moves_on_until_it_is_forgotten(catalog: Catalog) -> None:

@@ -129,6 +129,26 @@ def test_slots_never_go_back(catalog: Catalog) -> None:
             t.slots.get("s")
 
 
+def test_a_dropped_slot_comes_back_until_it_is_forgotten(catalog: Catalog) -> None:
+    slot = Slot("s", "pgoutput", 5, Lsn(100), Lsn(200))
+    with catalog.write() as t:
+        t.slots.create(slot, most=1)
+        t.slots.forget("s")
+        t.slots.drop("s")
+        t.slots.save(slot)
+        assert t.slots.all() == () and t.slots.find("s") is None
+        t.slots.create(replace(slot, name="other"), most=1)
+        assert t.slots.bring_back("s") == slot
+        t.slots.drop("s")
+        t.slots.delete("other")
+        t.slots.create(replace(slot, two_phase=True), most=1)
+        assert t.slots.get("s").two_phase
+        t.slots.drop("s")
+        t.slots.forget("s")
+        with pytest.raises(UndefinedObject, match='replication slot "s" does not exist'):
+            t.slots.bring_back("s")
+
+
 def test_transactions_are_in_one_order_and_positions_stay(catalog: Catalog) -> None:
     with catalog.write() as t:
         assert t.transactions.versions() == {}

@@ -22,7 +22,7 @@ import pytest
 from faults.bank import BALANCE, SCHEMA, TABLES, Bank
 from faults.node_process import NodeProcess
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.failpoint import PUBLISHING_NAMES
+from penstock.failpoint import AFTER_SLOT_DROP, PUBLISHING_NAMES
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -37,7 +37,9 @@ _PASSWORD: Final = "secret of the bank"
 class Cascade:
     """State of a run; a context manager."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, failpoint: str = "") -> None:
+        """``failpoint``: of the node's first start."""
+        self._failpoint = failpoint
         self.rng = random.Random(seed)
         self.source = EmbeddedPostgres(18, settings=_SERVER)
         self.target = EmbeddedPostgres(18, settings=_SERVER)
@@ -64,12 +66,13 @@ class Cascade:
             f"CREATE SUBSCRIPTION bank CONNECTION '{self.source.conninfo()}' PUBLICATION bank;"
             f"CREATE ROLE b LOGIN REPLICATION SUPERUSER PASSWORD '{_PASSWORD}'"
         )
-        self.node.start()
+        self.node.start(self._failpoint)
         self._wait(self._in_lake, "the first cut")
         self.node.sql("CREATE PUBLICATION bank FOR ALL TABLES")
         self.bank.start()
         stack.callback(self.bank.stop)
-        conninfo = f"host=127.0.0.1 port={port} dbname=lake user=b password=''{_PASSWORD}''"
+        self._conninfo = f"host=127.0.0.1 port={port} dbname=lake user=b password='{_PASSWORD}'"
+        conninfo = self._conninfo.replace("'", "''")
         self._wait(lambda: _listens(port), "the port")
         with psycopg.connect(self.target.conninfo(), autocommit=True) as connection:
             connection.execute(f"CREATE SUBSCRIPTION bank CONNECTION '{conninfo}' PUBLICATION bank")
@@ -134,6 +137,11 @@ class Cascade:
             assert self._difference(table) == (0, 0), table
         return {table: self._difference(table) for table in TABLES}
 
+    def slots(self) -> list[Any]:
+        """Names of the node's slots."""
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            return connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
+
     def _difference(self, table: str) -> tuple[int, int]:
         with contextlib.suppress(psycopg.OperationalError):
             wanted, found = (Counter(self._rows(s, table)) for s in (self.source, self.target))
@@ -173,6 +181,17 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
+
+
+def test_a_node_that_is_killed_before_it_says_that_a_slot_is_dropped(tmp_path: Path) -> None:
+    """B's worker drops a table's slot, then says that the table is done; it does both again."""
+    with Cascade(tmp_path, 1, AFTER_SLOT_DROP) as cascade:
+        assert cascade.node.wait_end(120) == -9, cascade.node.log_tail()
+        cascade.node.start()
+        differences = cascade.finish()
+        assert set(differences.values()) == {(0, 0)}
+        assert "is back: its client has not heard of its end" in cascade.node.log()
+        assert [name for (name,) in cascade.slots()] == ["bank"]
 
 
 def test_a_cascade_loses_nothing_and_doubles_nothing(

@@ -88,7 +88,11 @@ class ReplicationCommands:
                 yield self._alter(command)
             case c.DropReplicationSlot(name, wait):
                 self._services.slots.drop(
-                    name, pid=self._context.pid, wait=wait, cancelled=self._cancellation.requested
+                    name,
+                    pid=self._context.pid,
+                    wait=wait,
+                    cancelled=self._cancellation.requested,
+                    until_told=True,
                 )
                 yield Done("DROP_REPLICATION_SLOT")
             case c.ReadReplicationSlot(name):

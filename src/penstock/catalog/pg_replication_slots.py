@@ -2,13 +2,14 @@
 
 In: a connection inside a transaction. Out: frozen ``Slot`` rows, and moves that never go back.
 Every write is on disk when the transaction ends, so a slot survives the node. Who uses a slot at
-the moment is known to the running node alone, and temporary slots are not here.
+the moment is known to the running node alone, and temporary slots are not here. A dropped slot is
+nobody's, but can be brought back until it is forgotten: see ``drop``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -40,7 +41,10 @@ _TABLE = Table(
     Column("failover", Boolean, nullable=False),
     Column("inactive_since", Float(53)),
     Column("invalidation_reason", String(32)),
+    # NULL in stores of before there was such a thing: not dropped
+    Column("dropped", Boolean),
 )
+_THERE: Final = _TABLE.c.dropped.is_not(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,12 @@ class PgReplicationSlots:
 
     def all(self) -> tuple[Slot, ...]:
         """Every slot, sorted by name."""
-        rows = self._connection.execute(select(_TABLE).order_by(_TABLE.c.slot_name))
+        rows = self._connection.execute(select(_TABLE).where(_THERE).order_by(_TABLE.c.slot_name))
         return tuple(_slot(row) for row in rows.mappings())
 
     def find(self, name: str) -> Slot | None:
         """The slot of that name, or None."""
-        query = select(_TABLE).where(_TABLE.c.slot_name == name)
+        query = select(_TABLE).where(_TABLE.c.slot_name == name, _THERE)
         found = self._connection.execute(query).mappings().one_or_none()
         return None if found is None else _slot(found)
 
@@ -99,6 +103,7 @@ class PgReplicationSlots:
                 "all replication slots are in use",
                 hint='Free one or increase "max_replication_slots".',
             )
+        self.forget(slot.name)
         self._connection.execute(_TABLE.insert().values(**_values(slot)))
 
     def confirm(self, name: str, flush: Lsn, restart: Lsn) -> Slot:
@@ -116,10 +121,31 @@ class PgReplicationSlots:
     def save(self, slot: Slot) -> None:
         """Write a changed row back (same name); no effect when it is gone."""
         same = _TABLE.c.slot_name == slot.name
-        self._connection.execute(_TABLE.update().where(same).values(**_values(slot)))
+        self._connection.execute(_TABLE.update().where(same, _THERE).values(**_values(slot)))
+
+    def drop(self, name: str) -> None:
+        """The slot is there no more; no effect when it is gone.
+
+        A table's synchronization worker drops its slot within the transaction that says that the
+        table is done (tablesync.c). Should its answer get lost with this node, the worker comes
+        again and wants to go on, which ``bring_back`` lets it.
+        """
+        same = _TABLE.c.slot_name == name
+        self._connection.execute(_TABLE.update().where(same).values(dropped=True))
+
+    def bring_back(self, name: str) -> Slot:
+        """Undo ``drop``. Raises UndefinedObject (42704): never dropped, or forgotten."""
+        same = _TABLE.c.slot_name == name
+        self._connection.execute(_TABLE.update().where(same).values(dropped=False))
+        return self.get(name)
+
+    def forget(self, name: str) -> None:
+        """Remove what is left of a dropped slot; no effect on one that is there."""
+        gone = _TABLE.delete().where(_TABLE.c.slot_name == name, _TABLE.c.dropped.is_(True))
+        self._connection.execute(gone)
 
     def delete(self, name: str) -> None:
-        """Remove a slot; no effect when it is gone."""
+        """Remove a slot for good; no effect when it is gone."""
         self._connection.execute(_TABLE.delete().where(_TABLE.c.slot_name == name))
 
 

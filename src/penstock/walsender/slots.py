@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,7 +24,10 @@ from penstock.errors import (
     InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
+    StorageError,
+    UndefinedObject,
 )
+from penstock.failpoint import AFTER_SLOT_DROP, failpoint
 from penstock.lsn import Lsn
 from penstock.sqlstate import InvalidName, NameTooLong, UndefinedFile
 from penstock.walsender.sequencer import Position, Sequencer
@@ -69,6 +72,7 @@ class Slots:
         self._lock = threading.Condition()
         self._active: dict[str, int] = {}
         self._temporary: dict[str, tuple[int, Slot]] = {}
+        self._dropped: dict[str, int] = {}
 
     def all(self) -> tuple[SlotState, ...]:
         """Every slot, sorted by name."""
@@ -126,6 +130,7 @@ class Slots:
                 t.slots.create(slot, self._max_slots - len(self._temporary))
                 if temporary:
                     t.slots.delete(name)
+            self._dropped.pop(name, None)
             if temporary:
                 self._temporary[name] = pid, slot
             self._begin_again(name)
@@ -133,9 +138,20 @@ class Slots:
 
     @contextmanager
     def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
-        """Hold a slot for one session. Raises ObjectInUse, UndefinedObject; invalidated: 55000."""
+        """Hold a slot for one session. Raises ObjectInUse, UndefinedObject; invalidated: 55000.
+
+        One that was dropped just before the node was killed is there again: its client may not
+        know that it has dropped it.
+        """
         with self._lock:
-            slot = self._get(name)
+            try:
+                slot = self._get(name)
+            except UndefinedObject:
+                if name in self._dropped:
+                    raise
+                with self._catalog.write() as t:
+                    slot = t.slots.bring_back(name)
+                log.info('replication slot "%s" is back: its client has not heard of its end', name)
             self._acquire(name, pid)
         try:
             _check_usable(slot, version)
@@ -205,8 +221,20 @@ class Slots:
             with self._catalog.write() as t:
                 t.slots.save(change(t.slots.get(name)))
 
-    def drop(self, name: str, *, pid: int, wait: bool, cancelled: Callable[[], bool]) -> None:
-        """DROP_REPLICATION_SLOT; ``wait``: until nobody holds it. Raises ObjectInUse."""
+    def drop(
+        self,
+        name: str,
+        *,
+        pid: int,
+        wait: bool,
+        cancelled: Callable[[], bool],
+        until_told: bool = False,
+    ) -> None:
+        """DROP_REPLICATION_SLOT; ``wait``: until nobody holds it. Raises ObjectInUse.
+
+        ``until_told``: should the node be killed before the session has ended, the slot can still
+        be started.
+        """
         with self._lock:
             while True:
                 self._get(name)
@@ -215,14 +243,22 @@ class Slots:
                     break
                 self._lock.wait(_RETRY_S)
             self._acquire(name, pid)
-            self._temporary.pop(name, None)
-            with self._catalog.write() as t:
-                t.slots.delete(name)
+            if self._temporary.pop(name, None) is None:
+                with self._catalog.write() as t:
+                    (t.slots.drop if until_told else t.slots.delete)(name)
+                if until_told:
+                    self._dropped[name] = pid
+                failpoint(AFTER_SLOT_DROP)
             del self._active[name]
 
     def end_session(self, pid: int) -> None:
-        """The session's temporary slots go with it."""
+        """The session's temporary slots go with it, and what is left of those it has dropped."""
         with self._lock:
+            for name in [n for n, owner in self._dropped.items() if owner == pid]:
+                # a session ends without its store too: the rest is one row, and nobody sees it
+                with suppress(StorageError), self._catalog.write() as t:
+                    t.slots.forget(name)
+                    del self._dropped[name]
             for name in [n for n, (owner, _) in self._temporary.items() if owner == pid]:
                 del self._temporary[name]
                 self._active.pop(name, None)
