@@ -58,6 +58,7 @@ _TABLE = Table(
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
     Column("suberrorsyncid", String(36)),
+    Column("substream", String(8)),
 )
 
 _APP_ID_PREFIX: Final = "penstock-"
@@ -75,7 +76,8 @@ class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
+    never used again. ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
+    ``parallel``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
     ``publisher``: whom it follows, known since CREATE or its first connection.
@@ -91,6 +93,7 @@ class Subscription:
     publications: tuple[str, ...]
     app_id: str
     on_table_error: str = "stop"
+    streaming: str = "parallel"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
@@ -155,6 +158,7 @@ class PgSubscription:
         binary: bool = False,
         synchronous_commit: str = "off",
         on_table_error: str = "stop",
+        streaming: str = "parallel",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -170,6 +174,7 @@ class PgSubscription:
             publications=tuple(publications),
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
+            streaming=streaming,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -205,6 +210,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
+        "substream": subscription.streaming,
     }
 
 
@@ -228,4 +234,5 @@ def _subscription(row: RowMapping) -> Subscription:
         error=error_of("sub", row),
         publisher=publisher,
         stopped_by=row["suberrorsyncid"],
+        streaming=row["substream"] or "off",
     )

@@ -159,6 +159,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
+        if "streaming" in options.specified:
+            subscription = replace(subscription, streaming=options.streaming)
         _save_healed(transaction, subscription)
     return CommandResult(ALTERED, without_effect(options))
 
@@ -269,6 +271,7 @@ def _insert(
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
+            streaming=options.streaming,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
