@@ -30,13 +30,14 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
+from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import Copies
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
+from penstock.subscription.prepared import two_phase
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
 
 A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
@@ -88,6 +89,9 @@ class World:
             partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
+            two_phase=lambda: two_phase(
+                self.catalog, self.warehouse, self.subscription, Path("spool")
+            ),
             record_stop=lambda error, table: None,
         )
 

@@ -156,7 +156,7 @@ def _subscriptions(
         case AlterSubscriptionConnection():
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
-            return alter_options(statement, catalog)
+            return alter_options(statement, catalog, connect)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():
@@ -166,7 +166,7 @@ def _subscriptions(
         case RenameSubscription():
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():
-            return drop_subscription(statement, catalog, connect)
+            return drop_subscription(statement, catalog, connect, scope)
         case QueryStatement(_, kind):
             raise FeatureNotSupported(
                 f"{kind.upper()} of tables of the lake is not supported here",

@@ -30,12 +30,14 @@ from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.prepared import two_phase
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
-from penstock.subscription.worker import ApplyWorker, CatalogAccess
+from penstock.subscription.worker import ApplyWorker
 
 
 def copy_options(parameters: Parameters) -> CopyOptions:
@@ -192,6 +194,9 @@ class RunningNode:
                 partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
                 requested_cuts=self._requested_cuts(oid),
+                two_phase=lambda: two_phase(
+                    self._catalog, self._warehouse, subscription, self._spool / str(oid)
+                ),
                 record_stop=lambda error, table: self._catalog.record_error(
                     oid, error, stopped=True, table=table
                 ),
