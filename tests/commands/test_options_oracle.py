@@ -129,7 +129,10 @@ OPTIONS = [
     "password_required = x", "password_required, connect = false",
     "password_required = false, connect = false", "run_as_owner = x",
     "run_as_owner = false, connect = false", "failover = x", "failover = off, connect = false",
+    "run_as_owner, connect = false", "failover, connect = false", "failover = 2",
+    "failover, connect = false, slot_name = NONE", "failover, failover", "origin = any, origin = x",
     "origin", "origin = some", "origin = any, connect = false", "origin = 'ANY', connect = false",
+    "origin = none, connect = false", "origin = 'None', connect = false", "origin = ''",
     "lsn = '0/1'", "refresh = true", "foo", "foo = bar", '"Connect" = false', "CONNECT = false",
     "connect = false, foo", "connect = 3, foo", "foo, connect = 3", "enabled = 2, slot_name = A",
 ]  # fmt: skip
@@ -197,6 +200,27 @@ def test_combinations(both: Both, pieces: list[str]) -> None:
                 ["ALTER SUBSCRIPTION s SET (copy_data = false)"],
                 ["ALTER SUBSCRIPTION s SET (binary = on, origin = any)"],
                 ["ALTER SUBSCRIPTION s SET (binary = x)"],
+                ["ALTER SUBSCRIPTION s SET (origin = none, password_required = false)"],
+                ["ALTER SUBSCRIPTION s SET (origin = some)"],
+                ["ALTER SUBSCRIPTION s SET (run_as_owner, run_as_owner)"],
+                ["ALTER SUBSCRIPTION s SET (run_as_owner)"],
+                ["ALTER SUBSCRIPTION s SET (failover = 2)"],
+                ["ALTER SUBSCRIPTION s SET (failover)"],
+                ["ALTER SUBSCRIPTION s SET (failover = false)"],
+                ["ALTER SUBSCRIPTION s SET (failover, two_phase = false)"],
+                ["ALTER SUBSCRIPTION s ENABLE", "ALTER SUBSCRIPTION s SET (failover)"],
+                ["ALTER SUBSCRIPTION s ENABLE", "ALTER SUBSCRIPTION s SET (failover = false)"],
+                [
+                    "ALTER SUBSCRIPTION s ENABLE",
+                    "ALTER SUBSCRIPTION s SET (slot_name = NONE, failover)",
+                ],
+                [
+                    "ALTER SUBSCRIPTION s SET (slot_name = NONE)",
+                    "ALTER SUBSCRIPTION s SET (failover)",
+                    "ALTER SUBSCRIPTION s SET (failover = false)",
+                    "ALTER SUBSCRIPTION s SET (slot_name = t, failover)",
+                    "ALTER SUBSCRIPTION s SET (slot_name = t, two_phase, failover)",
+                ],
                 [
                     "ALTER SUBSCRIPTION s SET (two_phase)",
                     "ALTER SUBSCRIPTION s SET (two_phase = 2)",
@@ -259,9 +283,6 @@ _HINTS = {
     ("option", "refused"),
     [
         ("disable_on_error = 1", "disable_on_error = true"),
-        ("run_as_owner = on", "run_as_owner = true"),
-        ("failover = true", "failover = true"),
-        ("origin = none", "origin = none"),
     ],
 )
 def test_what_we_have_not_is_refused_by_name(option: str, refused: str, tmp_path: Path) -> None:

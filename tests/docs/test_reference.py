@@ -163,6 +163,10 @@ def test_subscription_options() -> None:
         "two_phase",
         "on_table_error",
         "synchronous_commit",
+        "origin",
+        "failover",
+        "password_required",
+        "run_as_owner",
     }
     assert changed == subscription_options.SET - set(refused)
 

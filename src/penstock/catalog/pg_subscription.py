@@ -61,6 +61,10 @@ _TABLE = Table(
     Column("suberrorsyncid", String(36)),
     Column("substream", String(8)),
     Column("subtwophasestate", String(1)),
+    Column("suborigin", Text),
+    Column("subfailover", Boolean),
+    Column("subpasswordrequired", Boolean),
+    Column("subrunasowner", Boolean),
 )
 
 
@@ -95,7 +99,9 @@ class Subscription:
     ``parallel``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
-    ``publisher``: whom it follows, known since CREATE or its first connection.
+    ``publisher``: whom it follows, known since CREATE or its first connection. ``origin``: ``any``
+    or ``none``, as it was written. ``failover``: of its slot. ``password_required`` and
+    ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
     oid: int
@@ -109,12 +115,21 @@ class Subscription:
     app_id: str
     on_table_error: str = "stop"
     streaming: str = "parallel"
+    origin: str = "any"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
     stopped_by: str | None = field(default=None, compare=False)
     two_phase_state: TwoPhaseState = field(default=TwoPhaseState.DISABLED, compare=False)
+    failover: bool = field(default=False, compare=False)
+    password_required: bool = field(default=True, compare=False)
+    run_as_owner: bool = field(default=False, compare=False)
+
+    @property
+    def own_changes_only(self) -> bool:
+        """Whether it wants no changes that its publisher has from elsewhere."""
+        return self.origin.lower() == "none"
 
     def healed(self) -> Subscription:
         """Without the recorded error, so that a node tries again."""
@@ -176,6 +191,10 @@ class PgSubscription:
         on_table_error: str = "stop",
         streaming: str = "parallel",
         two_phase_state: TwoPhaseState = TwoPhaseState.DISABLED,
+        origin: str = "any",
+        failover: bool = False,
+        password_required: bool = True,
+        run_as_owner: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -193,6 +212,10 @@ class PgSubscription:
             on_table_error=on_table_error,
             streaming=streaming,
             two_phase_state=two_phase_state,
+            origin=origin,
+            failover=failover,
+            password_required=password_required,
+            run_as_owner=run_as_owner,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -230,6 +253,10 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
         "subtwophasestate": subscription.two_phase_state.value,
+        "suborigin": subscription.origin,
+        "subfailover": subscription.failover,
+        "subpasswordrequired": subscription.password_required,
+        "subrunasowner": subscription.run_as_owner,
     }
 
 
@@ -255,4 +282,8 @@ def _subscription(row: RowMapping) -> Subscription:
         stopped_by=row["suberrorsyncid"],
         streaming=row["substream"] or "off",
         two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),
+        origin=row["suborigin"] or "any",
+        failover=bool(row["subfailover"]),
+        password_required=row["subpasswordrequired"] is not False,
+        run_as_owner=bool(row["subrunasowner"]),
     )

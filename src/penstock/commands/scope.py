@@ -7,7 +7,7 @@ catalog. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -54,6 +54,10 @@ class CommandScope:
 class PublisherSession(Protocol):
     """An open session on the publisher."""
 
+    @property
+    def server_version(self) -> int:
+        """As PQserverVersion: 150018 for 15.18."""
+
     def identify_system(self) -> SystemIdentity:
         """IDENTIFY_SYSTEM."""
 
@@ -69,11 +73,18 @@ class PublisherSession(Protocol):
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """(schema, table) of those whose updates and deletes the publisher refuses."""
 
-    def create_slot(self, name: str, *, two_phase: bool = False) -> object:
+    def publications_of_different_origin(
+        self, names: Sequence[str], besides: Iterable[TableName] = ()
+    ) -> list[str]:
+        """Those with tables that the publisher subscribes to itself."""
+
+    def create_slot(self, name: str, *, two_phase: bool = False, failover: bool = False) -> object:
         """Create a persistent logical slot for pgoutput."""
 
-    def alter_slot(self, name: str, *, two_phase: bool) -> None:
-        """ALTER_REPLICATION_SLOT."""
+    def alter_slot(
+        self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
+    ) -> None:
+        """ALTER_REPLICATION_SLOT: what is not None."""
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """Drop a slot; waits while somebody streams from it. False: there was none."""

@@ -18,7 +18,7 @@ from penstock.commands.define import (
     def_get_streaming_mode,
     def_get_string,
 )
-from penstock.commands.scope import notice
+from penstock.commands.scope import notice, warning
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
@@ -43,6 +43,10 @@ class SubscriptionOptions:
     on_table_error: str = "stop"
     streaming: str = "parallel"
     two_phase: bool = False
+    origin: str = "any"
+    failover: bool = False
+    password_required: bool = True
+    run_as_owner: bool = False
     specified: set[str] = field(default_factory=set)
     other: dict[str, Any] = field(default_factory=dict)
     """Values of options that Penstock has not yet."""
@@ -53,18 +57,13 @@ _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
     "disable_on_error": (False,),
-    "password_required": (True, False),
-    "run_as_owner": (False,),
-    "failover": (False,),
-    "origin": ("any",),
 }
-"""Options that Penstock has not yet, with the values that name what it does, or that are without
-effect (``subscription_options``). As for PostgreSQL's superusers, password_required changes
-nothing."""
+"""Options that Penstock has not yet, with the values that name what it does."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
     | {"on_table_error", "streaming", "two_phase"}
+    | {"origin", "failover", "password_required", "run_as_owner"}
     | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
@@ -154,10 +153,11 @@ def _synchronous_commit(option: DefElem) -> str:
 
 
 def _origin(option: DefElem) -> str:
+    """Kept, shown and sent as it was written."""
     value = def_get_string(option)
     if value.lower() not in ("any", "none"):
         raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
-    return value.lower()
+    return value
 
 
 def _on_table_error(option: DefElem) -> str:
@@ -203,3 +203,23 @@ def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
             detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
         ),
     )
+
+
+def different_origin(subscription: str, publications: Sequence[str]) -> list[Notice]:
+    """check_publications_origin's warning: those have tables that the publisher subscribes to."""
+    if not publications:
+        return []
+    names = ", ".join(f'"{name}"' for name in publications)
+    one = len(publications) == 1
+    to = f"a publication ({names}) that contains" if one else f"publications ({names}) that contain"
+    return [
+        warning(
+            f'subscription "{subscription}" requested copy_data with origin = NONE but might copy '
+            "data that had a different origin",
+            detail=f"The subscription being created subscribes to {to} tables that are written to "
+            "by other subscriptions.",
+            hint="Verify that initial data copied from the publisher tables did not come from "
+            "other origins.",
+            sqlstate="55000",
+        )
+    ]

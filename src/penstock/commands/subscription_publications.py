@@ -21,6 +21,7 @@ from penstock.commands.subscription_targets import between_batches, check_whole_
 from penstock.commands.subscriptioncmds import (
     ALTERED,
     ask_published,
+    besides,
     check_publications_once,
     check_unchanged,
     get_subscription,
@@ -67,7 +68,7 @@ def alter_publications(
         )
     check_copy(subscription, options, statement.verb)
     checked = () if statement.verb == "DROP" else statement.publications
-    found = ask_published(wanted, connect, checked)
+    found = ask_published(wanted, connect, checked, besides(catalog, subscription, options))
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))

@@ -1,4 +1,5 @@
-"""CREATE and ALTER SUBSCRIPTION (subscriptioncmds.c); DROP is in ``drop_subscription``.
+"""CREATE and ALTER SUBSCRIPTION (subscriptioncmds.c); SET is in ``subscription_set``, DROP in
+``drop_subscription``.
 
 In: a parsed statement, the catalog, a way to the publisher. Out: rows in the catalog and notices. A
 running node sees the change by the catalog's generation; nothing here waits for it. The publisher
@@ -34,8 +35,8 @@ from penstock.commands.scope import (
 from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
-    SET,
     SubscriptionOptions,
+    different_origin,
     parse_subscription_options,
     without_effect,
 )
@@ -44,7 +45,7 @@ from penstock.commands.subscription_targets import (
     check_targets,
     check_whole_batches,
 )
-from penstock.commands.two_phase import alter_slot, check_alter, check_copy, first_state
+from penstock.commands.two_phase import check_copy, first_state
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
@@ -59,7 +60,6 @@ from penstock.sql import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
-    AlterSubscriptionSet,
     CreateSubscription,
 )
 from penstock.sql.text.quoting import quote_identifier
@@ -73,6 +73,8 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
+FAILOVER_SINCE: Final = 170000
+"""Publishers whose slots have the property."""
 _ENABLE: Final = "ENABLE"
 _REFRESH: Final = "REFRESH PUBLICATION"
 
@@ -104,11 +106,14 @@ def create_subscription(
             )
         )
         return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
-    with _session(connect, statement.name, statement.conninfo) as publisher:
+    with open_session(connect, statement.name, statement.conninfo) as publisher:
         identity = _identity(publisher)
         missing = publisher.missing_publications(statement.publications)
         if missing:
             notices.append(warning(missing_publications_message(missing), sqlstate="42704"))
+        if options.copy_data and options.origin.lower() == "none":
+            mixed = publisher.publications_of_different_origin(statement.publications)
+            notices += different_origin(statement.name, mixed)
         tables = publisher.tables(statement.publications)
         with catalog.read() as transaction:
             check_targets(transaction, tables)
@@ -131,7 +136,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
                 "cannot enable subscription that does not have a slot name",
                 hint=f"Give it one: {alter(subscription.name)} SET (slot_name = '...').",
             )
-        _save_healed(transaction, replace(subscription, enabled=statement.enabled))
+        save_healed(transaction, replace(subscription, enabled=statement.enabled))
     return CommandResult(ALTERED)
 
 
@@ -140,44 +145,8 @@ def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         ConnInfo.parse(statement.conninfo)
-        _save_healed(transaction, replace(subscription, conninfo=statement.conninfo))
+        save_healed(transaction, replace(subscription, conninfo=statement.conninfo))
     return CommandResult(ALTERED)
-
-
-def alter_options(
-    statement: AlterSubscriptionSet, catalog: Catalog, connect: PublisherFactory
-) -> CommandResult:
-    """SET (...)."""
-    with catalog.read() as transaction:
-        subscription = get_subscription(transaction, statement.name)
-        options = parse_subscription_options(statement.options, SET)
-        two_phase = "two_phase" in options.specified
-        if two_phase:
-            check_alter(transaction, subscription, options)
-    if two_phase and not options.two_phase:
-        alter_slot(subscription, connect)
-    with catalog.write() as transaction:
-        subscription = get_subscription(transaction, statement.name)
-        if two_phase:
-            state = check_alter(transaction, subscription, options)
-            subscription = replace(subscription, two_phase_state=state)
-        if "slot_name" in options.specified:
-            if subscription.enabled and options.slot_name is None:
-                raise NotInPrerequisiteState(
-                    "cannot set slot_name = NONE for enabled subscription",
-                    hint=f"Disable it first: {alter(subscription.name)} DISABLE.",
-                )
-            subscription = replace(subscription, slot_name=options.slot_name)
-        if "binary" in options.specified:
-            subscription = replace(subscription, binary=options.binary)
-        if "synchronous_commit" in options.specified:
-            subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
-        if "on_table_error" in options.specified:
-            subscription = replace(subscription, on_table_error=options.on_table_error)
-        if "streaming" in options.specified:
-            subscription = replace(subscription, streaming=options.streaming)
-        _save_healed(transaction, subscription)
-    return CommandResult(ALTERED, without_effect(options))
 
 
 def alter_refresh(
@@ -195,7 +164,7 @@ def alter_refresh(
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
     check_copy(subscription, options, "REFRESH")
-    found = ask_published(subscription, connect)
+    found = ask_published(subscription, connect, besides=besides(catalog, subscription, options))
 
     def refreshed() -> list[Notice]:
         with catalog.write() as transaction:
@@ -223,7 +192,19 @@ def take_in(
     notices = notices_of_returned(added)
     notices += take_in_again(transaction, subscription, kept, options)
     unwarned = [table for table in found.without_identity if table in new]
+    notices += different_origin(subscription.name, found.different_origin)
     return [*notices, *_without_identity(unwarned)]
+
+
+def besides(
+    catalog: Catalog, subscription: Subscription, options: SubscriptionOptions
+) -> Sequence[TableName] | None:
+    """Tables of the subscription, which are not copied by a refresh; None where it matters not
+    what has another origin."""
+    if not (options.copy_data and subscription.own_changes_only):
+        return None
+    with catalog.read() as transaction:
+        return [rel.table_name for rel in transaction.relations.all(subscription.oid)]
 
 
 def check_enabled(subscription: Subscription, form: str) -> None:
@@ -245,21 +226,31 @@ class PublisherTables:
     without_identity: Sequence[TableName]
     missing: Sequence[str] = ()
     """Publications that were looked for and are not there."""
+    different_origin: Sequence[str] = ()
+    """Publications with new tables that the publisher subscribes to."""
 
 
 def ask_published(
-    subscription: Subscription, connect: PublisherFactory, look_for: Sequence[str] = ()
+    subscription: Subscription,
+    connect: PublisherFactory,
+    look_for: Sequence[str] = (),
+    besides: Sequence[TableName] | None = None,
 ) -> PublisherTables:
-    """Ask the publisher that a subscription follows. Raises StateMismatch for another one."""
+    """Ask the publisher that a subscription follows; for different origins unless ``besides`` is
+    None. Raises StateMismatch for another one."""
     try:
-        with _session(connect, subscription.name, subscription.conninfo) as publisher:
+        with open_session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
             check_identity(subscription.name, subscription.publisher, identity)
+            names = subscription.publications
             return PublisherTables(
                 identity,
-                publisher.tables(subscription.publications),
-                publisher.tables_without_replica_identity(subscription.publications),
+                publisher.tables(names),
+                publisher.tables_without_replica_identity(names),
                 publisher.missing_publications(look_for) if look_for else (),
+                ()
+                if besides is None
+                else publisher.publications_of_different_origin(names, besides),
             )
     except PenstockError as error:
         if error.alter == _ENABLE:  # what makes a worker try again does not say this again
@@ -289,6 +280,10 @@ def _insert(
             on_table_error=options.on_table_error,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
+            origin=options.origin,
+            failover=options.failover,
+            password_required=options.password_required,
+            run_as_owner=options.run_as_owner,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
@@ -304,7 +299,7 @@ def _first_state(options: SubscriptionOptions) -> SubscriptionRelState:
 
 
 @contextmanager
-def _session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[PublisherSession]:
+def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[PublisherSession]:
     """A session on the publisher under the subscription's name."""
     try:
         publisher = connect(conninfo, name)
@@ -324,12 +319,15 @@ def _identity(publisher: PublisherSession) -> PublisherIdentity:
 def _new_slot(
     publisher: PublisherSession, options: SubscriptionOptions, *, two_phase: bool
 ) -> Iterator[list[Notice]]:
-    """Create the slot where it is wanted; drop it again when what follows fails."""
+    """Create the slot where it is wanted; drop it again when what follows fails. One that is there
+    becomes as ``failover`` says."""
     name = options.slot_name
     if name is None or not options.create_slot:
+        if name is not None and (options.failover or publisher.server_version >= FAILOVER_SINCE):
+            publisher.alter_slot(name, failover=options.failover)
         yield []
         return
-    publisher.create_slot(name, two_phase=two_phase)
+    publisher.create_slot(name, two_phase=two_phase, failover=options.failover)
     try:
         yield [notice(f'created replication slot "{name}" on publisher')]
     except BaseException:
@@ -366,7 +364,7 @@ def check_unchanged(
     return now
 
 
-def _save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
+def save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
     """Write it back without the recorded error, so that a node tries again."""
     transaction.subscriptions.save(subscription.healed())
 

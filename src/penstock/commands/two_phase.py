@@ -1,18 +1,16 @@
 """Two-phase commit in the statements of subscriptions (subscriptioncmds.c).
 
-In: options as parsed, the subscription. Out: the state to store, PostgreSQL's errors, the slot
-changed on the publisher. When a pending state becomes an enabled one is the worker's business.
+In: options as parsed, the subscription. Out: the state to store, PostgreSQL's errors. When a
+pending state becomes an enabled one is the worker's business.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Final
 
 from penstock.catalog import CatalogTransaction, Subscription, TwoPhaseState
-from penstock.commands.scope import PublisherFactory
 from penstock.commands.subscription_options import SubscriptionOptions
-from penstock.errors import NotInPrerequisiteState, PenstockError, SqlSyntaxError
+from penstock.errors import NotInPrerequisiteState, SqlSyntaxError
 
 _OPTION: Final = "two_phase"
 
@@ -55,18 +53,23 @@ def check_copy_of_table(subscription: Subscription) -> None:
         )
 
 
+def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot: bool) -> None:
+    """CheckAlterSubOption: options that are the slot's, too. Raises NotInPrerequisiteState."""
+    if subscription.enabled:
+        raise NotInPrerequisiteState(f'cannot set option "{name}" for enabled subscription')
+    if alters_slot and subscription.slot_name is None:
+        raise NotInPrerequisiteState(
+            f'cannot set option "{name}" for a subscription that does not have a slot name'
+        )
+
+
 def check_alter(
     transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
 ) -> TwoPhaseState:
     """SET (two_phase = ...): the new state. Raises SqlSyntaxError, NotInPrerequisiteState."""
     if "slot_name" in options.specified and not options.two_phase:
         raise SqlSyntaxError('"slot_name" and "two_phase" cannot be altered at the same time')
-    if subscription.enabled:  # CheckAlterSubOption
-        raise NotInPrerequisiteState(f'cannot set option "{_OPTION}" for enabled subscription')
-    if subscription.slot_name is None and not options.two_phase:
-        raise NotInPrerequisiteState(
-            f'cannot set option "{_OPTION}" for a subscription that does not have a slot name'
-        )
+    check_alter_sub_option(subscription, _OPTION, alters_slot=not options.two_phase)
     if options.two_phase:
         already = subscription.two_phase_state is not TwoPhaseState.DISABLED
         return subscription.two_phase_state if already else TwoPhaseState.PENDING
@@ -78,18 +81,15 @@ def check_alter(
     return TwoPhaseState.DISABLED
 
 
-def alter_slot(subscription: Subscription, connect: PublisherFactory) -> None:
-    """Tell the publisher that the slot has two-phase commit no more. Raises PublisherError: a
-    worker still uses it (55006), or the publisher is older than 18."""
-    if subscription.two_phase_state is TwoPhaseState.DISABLED or subscription.slot_name is None:
-        return
-    with closing(connect(subscription.conninfo, subscription.name)) as publisher:
-        try:
-            publisher.alter_slot(subscription.slot_name, two_phase=False)
-        except PenstockError as error:
-            if error.sqlstate != "55006":
-                raise
-            raise NotInPrerequisiteState(
-                'cannot alter "two_phase" when logical replication worker is still running',
-                hint="Try again after some time.",
-            ) from None
+def ends(subscription: Subscription, options: SubscriptionOptions) -> bool:
+    """Whether the publisher is to be told that the slot has two-phase commit no more."""
+    had = subscription.two_phase_state is not TwoPhaseState.DISABLED
+    return had and _OPTION in options.specified and not options.two_phase
+
+
+def still_running() -> NotInPrerequisiteState:
+    """The worker of a disabled subscription still uses the slot (55006)."""
+    return NotInPrerequisiteState(
+        'cannot alter "two_phase" when logical replication worker is still running',
+        hint="Try again after some time.",
+    )

@@ -17,10 +17,10 @@ from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
 from penstock.commands.subscription_publications import alter_publications
+from penstock.commands.subscription_set import alter_options
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
-    alter_options,
     alter_refresh,
     create_subscription,
 )

@@ -102,12 +102,14 @@ def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
             "subbinary": subscription.binary,
             "substream": _stream(subscription, version),
             "subtwophasestate": subscription.two_phase_state.value,
-            "subpasswordrequired": True,
+            "subpasswordrequired": subscription.password_required,
+            "subrunasowner": subscription.run_as_owner,
+            "subfailover": subscription.failover,
             "subconninfo": _without_secrets(subscription.conninfo),
             "subslotname": subscription.slot_name,
             "subsynccommit": subscription.synchronous_commit,
             "subpublications": list(subscription.publications),
-            "suborigin": "any",
+            "suborigin": subscription.origin,
         }
 
 

@@ -49,6 +49,7 @@ _TICK: Final = 0.02
 _PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
 """By the publisher's version, as PostgreSQL's subscriber asks (ApplyWorkerMain)."""
 _TWO_PHASE_SINCE: Final = 150000
+_ORIGIN_SINCE: Final = 160000
 _BACKLOG_PROTO_VERSION: Final = 1
 """All of a backlog has committed, so nothing of it need be streamed."""
 
@@ -180,11 +181,12 @@ class ApplyStream:
         # The copy of a slot does not know what the slot has sent as prepared.
         if self._options.backlog_threshold < 0 or self._two_phase.state is TwoPhaseState.ENABLED:
             return None
+        connection = self._connect()
         return open_backlog(
-            self._connect(),
+            connection,
             self._subscription.slot_name or "",
             self._start_lsn(),
-            self._plugin_options(_BACKLOG_PROTO_VERSION),
+            self._plugin_options(_BACKLOG_PROTO_VERSION, connection.server_version),
             threshold=self._options.backlog_threshold,
         )
 
@@ -202,20 +204,29 @@ class ApplyStream:
         return origin.start_lsn(self._applier.last_cut, self._targets.progress())
 
     def _plugin_options(
-        self, proto_version: int, *, streaming: bool = False, two_phase: bool = False
+        self,
+        proto_version: int,
+        publisher_version: int,
+        *,
+        streaming: bool = False,
+        two_phase: bool = False,
     ) -> PgoutputOptions:
+        # Older publishers send everything: PostgreSQL's subscriber leaves it out for them, too.
+        origins = publisher_version >= _ORIGIN_SINCE
         return PgoutputOptions(
             proto_version=proto_version,
             publication_names=tuple(self._subscription.publications),
             binary=self._binary,
             streaming="on" if streaming else None,
             two_phase=two_phase,
+            origin=self._subscription.origin if origins else None,
         )
 
     def _options_for(self, publisher_version: int) -> PgoutputOptions:
         known = (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since)
         return self._plugin_options(
             next(known, 1),
+            publisher_version,
             streaming=self._subscription.streaming != "off",
             two_phase=self._enables_two_phase(publisher_version),
         )

@@ -10,10 +10,11 @@ PostgreSQL: check_publications, fetch_table_list (fetch_relation_list)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.identifiers import quote_literal
 from penstock.relation import TableName
 from penstock.sqlstate import UndefinedTable
 from penstock.walreceiver.connection import Connection, literal_list
@@ -60,6 +61,17 @@ WHERE p.pubname IN ( {names} ) AND (p.pubupdate OR p.pubdelete)
 ORDER BY 1, 2
 """
 
+_DIFFERENT_ORIGIN: Final = """\
+SELECT DISTINCT P.pubname AS pubname
+FROM pg_publication P,
+     LATERAL pg_get_publication_tables(P.pubname) GPT
+     JOIN pg_subscription_rel PS ON (GPT.relid = PS.srrelid OR
+     GPT.relid IN (SELECT relid FROM pg_partition_ancestors(PS.srrelid) UNION
+                   SELECT relid FROM pg_partition_tree(PS.srrelid))),
+     pg_class C JOIN pg_namespace N ON (N.oid = C.relnamespace)
+WHERE C.oid = GPT.relid AND P.pubname IN ({names})
+"""
+
 
 def missing_publications(connection: Connection, names: Sequence[str]) -> list[str]:
     """Names that do not exist on the publisher, in the order given (check_publications)."""
@@ -78,6 +90,21 @@ def missing_publications_message(missing: Sequence[str]) -> str:
     if len(missing) == 1:
         return f"publication {quoted} does not exist on the publisher"
     return f"publications {quoted} do not exist on the publisher"
+
+
+def publications_of_different_origin(
+    connection: Connection, publications: Sequence[str], besides: Iterable[TableName] = ()
+) -> list[str]:
+    """Those with tables that the publisher subscribes to itself (check_publications_origin).
+    ``besides``: tables that count for nothing."""
+    query = _DIFFERENT_ORIGIN.format(names=literal_list(publications))
+    for schema, table in besides:
+        place = f"N.nspname = {quote_literal(schema)} AND C.relname = {quote_literal(table)}"
+        query += f"AND NOT ({place})\n"
+    rows = connection.query(
+        query, prefix="could not receive list of replicated tables from the publisher: "
+    )
+    return [str(name) for (name,) in rows]
 
 
 def fetch_table_list(connection: Connection, publications: Sequence[str]) -> dict[TableName, int]:

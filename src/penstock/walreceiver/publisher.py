@@ -6,7 +6,7 @@ one function of ``publications``, ``table_info`` or ``slots`` on this session's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -131,6 +131,12 @@ class Publisher:
     def missing_publications(self, names: Sequence[str]) -> list[str]:
         return publications.missing_publications(self.connection, names)
 
+    def publications_of_different_origin(
+        self, names: Sequence[str], besides: Iterable[TableName] = ()
+    ) -> list[str]:
+        """Those with tables that the publisher subscribes to itself."""
+        return publications.publications_of_different_origin(self.connection, names, besides)
+
     def tables(self, names: Sequence[str]) -> dict[TableName, int]:
         """Every table in the publications with its OID."""
         return publications.fetch_table_list(self.connection, names)
@@ -155,18 +161,26 @@ class Publisher:
         snapshot: Snapshot = "nothing",
         temporary: bool = False,
         two_phase: bool = False,
+        failover: bool = False,
     ) -> CreatedSlot:
         # It waits for transactions, as PostgreSQL's does, and the server does so by their locks.
         self._wait_for_locks("0")
         created = slots.create_slot(
-            self.connection, name, snapshot=snapshot, temporary=temporary, two_phase=two_phase
+            self.connection,
+            name,
+            snapshot=snapshot,
+            temporary=temporary,
+            two_phase=two_phase,
+            failover=failover,
         )
         if snapshot == "nothing":  # another one is lost with the next command
             self._wait_for_locks(self._lock_timeout)
         return created
 
-    def alter_slot(self, name: str, *, two_phase: bool) -> None:
-        slots.alter_slot(self.connection, name, two_phase=two_phase)
+    def alter_slot(
+        self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
+    ) -> None:
+        slots.alter_slot(self.connection, name, failover=failover, two_phase=two_phase)
 
     def drop_slot(
         self, name: str, *, missing_ok: bool = False, timeout_s: float | None = None

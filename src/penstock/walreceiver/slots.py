@@ -120,10 +120,18 @@ def create_slot(
     return CreatedSlot(str(slot_name), point, snapshot_name)
 
 
-def alter_slot(connection: Connection, name: str, *, two_phase: bool) -> None:
-    """ALTER_REPLICATION_SLOT, of servers from version 18 on. Raises PublisherError; ObjectInUse
-    while somebody streams from it."""
-    command = f"ALTER_REPLICATION_SLOT {quoted(name)} (TWO_PHASE {str(two_phase).lower()})"
+def alter_slot(
+    connection: Connection,
+    name: str,
+    *,
+    failover: bool | None = None,
+    two_phase: bool | None = None,
+) -> None:
+    """ALTER_REPLICATION_SLOT: what is not None. Servers know ``failover`` from version 17 on, and
+    ``two_phase`` from 18 on. Raises PublisherError; ObjectInUse while somebody streams from it."""
+    given = (("FAILOVER", failover), ("TWO_PHASE", two_phase))
+    options = ", ".join(f"{word} {str(on).lower()}" for word, on in given if on is not None)
+    command = f"ALTER_REPLICATION_SLOT {quoted(name)} ({options})"
     connection.execute(command, prefix=f'could not alter replication slot "{name}": ')
 
 

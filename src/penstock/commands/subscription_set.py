@@ -1,0 +1,98 @@
+"""ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
+
+In: a parsed statement, the catalog, a way to the publisher. Out: the subscription's row, and the
+slot changed where an option is the slot's, too: the publisher first, as PostgreSQL does it, so that
+the row never promises what the slot has not. A running node sees the change by the catalog's
+generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from penstock.catalog import Catalog, CatalogTransaction, Subscription
+from penstock.catalog.publisher_identity import alter
+from penstock.commands import two_phase
+from penstock.commands.scope import CommandResult, PublisherFactory
+from penstock.commands.subscription_options import (
+    SET,
+    SubscriptionOptions,
+    parse_subscription_options,
+    without_effect,
+)
+from penstock.commands.subscriptioncmds import (
+    ALTERED,
+    get_subscription,
+    open_session,
+    save_healed,
+)
+from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError
+from penstock.sql import AlterSubscriptionSet
+
+_KEPT: Final = (
+    *("binary", "synchronous_commit", "on_table_error", "streaming", "origin", "failover"),
+    *("password_required", "run_as_owner"),
+)
+"""Options that are written into the row as they are, under their own names."""
+
+
+def alter_options(
+    statement: AlterSubscriptionSet, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
+    """SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, and what the publisher
+    says of its slot."""
+    with catalog.read() as transaction:
+        asked = get_subscription(transaction, statement.name)
+        options = parse_subscription_options(statement.options, SET)
+        _altered(transaction, asked, options)
+    told = _alter_slot(asked, options, connect)
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        if told and (subscription.oid, subscription.slot_name) != (asked.oid, asked.slot_name):
+            raise ObjectInUse(
+                f'subscription "{asked.name}" was changed while its publisher was asked',
+                hint="Run the statement again.",
+            )
+        save_healed(transaction, _altered(transaction, subscription, options))
+    return CommandResult(ALTERED, without_effect(options))
+
+
+def _altered(
+    transaction: CatalogTransaction, subscription: Subscription, options: SubscriptionOptions
+) -> Subscription:
+    """With the options that were written, after PostgreSQL's checks in its order."""
+    altered = subscription
+    if "slot_name" in options.specified:
+        if subscription.enabled and options.slot_name is None:
+            raise NotInPrerequisiteState(
+                "cannot set slot_name = NONE for enabled subscription",
+                hint=f"Disable it first: {alter(subscription.name)} DISABLE.",
+            )
+        altered = replace(altered, slot_name=options.slot_name)
+    if "two_phase" in options.specified:
+        state = two_phase.check_alter(transaction, subscription, options)
+        altered = replace(altered, two_phase_state=state)
+    if "failover" in options.specified:
+        two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
+    kept = {name: getattr(options, name) for name in _KEPT if name in options.specified}
+    return replace(altered, **kept)
+
+
+def _alter_slot(
+    subscription: Subscription, options: SubscriptionOptions, connect: PublisherFactory
+) -> bool:
+    """Whether the publisher had to be told; PostgreSQL tells it whatever the slot has."""
+    failover = options.failover if "failover" in options.specified else None
+    ends = False if two_phase.ends(subscription, options) else None
+    slot = subscription.slot_name
+    if slot is None or (failover is None and ends is None):
+        return False
+    with open_session(connect, subscription.name, subscription.conninfo) as publisher:
+        try:
+            publisher.alter_slot(slot, failover=failover, two_phase=ends)
+        except PenstockError as error:
+            if error.sqlstate == "55006" and ends is not None:
+                raise two_phase.still_running() from None
+            raise
+    return True

@@ -1,0 +1,149 @@
+"""Option failover: the publisher's standby takes over, as docs/failover.md says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database
+from penstock.embedded import EmbeddedPostgres, wait_until
+from penstock.embedded.account import server_account
+from penstock.embedded.installation import clients
+from penstock.errors import NotInPrerequisiteState, PublisherError
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_PHYSICAL = "standby1"
+_TABLE = """
+CREATE TABLE t (id integer PRIMARY KEY, v text);
+INSERT INTO t SELECT i, 'first' FROM generate_series(1, 100) i;
+CREATE PUBLICATION p FOR TABLE t
+"""
+
+
+@contextmanager
+def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """A primary, and a standby that keeps its slots in step; streams wait for the standby."""
+    with EmbeddedPostgres(version, settings={"synchronized_standby_slots": _PHYSICAL}) as primary:
+        primary.psql(f"SELECT pg_create_physical_replication_slot('{_PHYSICAL}', true)")
+        folder = _base_backup(primary)
+        settings = {
+            "primary_conninfo": primary.conninfo(),
+            "primary_slot_name": _PHYSICAL,
+            "hot_standby_feedback": True,
+            "sync_replication_slots": True,
+        }
+        with EmbeddedPostgres(version, data_dir=folder, settings=settings) as standby:
+            yield primary, standby
+
+
+def _base_backup(primary: EmbeddedPostgres) -> Path:
+    """A data folder for a standby, where the servers' account can reach it."""
+    folder = primary.socket_dir.parent / "standby"
+    program = [clients().program("pg_basebackup"), "-D", folder, "-d", primary.conninfo()]
+    subprocess.run([*program, "-c", "fast", "--no-sync"], check=True, capture_output=True)
+    (folder / "standby.signal").touch()
+    if (account := server_account()) is not None:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, account.uid, account.gid)
+    return folder
+
+
+def _synchronised(standby: EmbeddedPostgres) -> None:
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 's'"
+    query += " AND synced AND NOT temporary AND invalidation_reason IS NULL"
+    wait_until(lambda: standby.psql(query) == "1", "the slot on the standby", 90)
+
+
+def _same(node: LocalNode, database: Database) -> None:
+    node.caught_up("s", database)
+    rows = sorted(map(tuple, node.node.read("t", subscription="s").collect()))
+    assert rows == database.rows("SELECT id, v FROM t ORDER BY id")
+
+
+@pytest.mark.parametrize("version", [17, 18])
+def test_a_promoted_standby_goes_on(version: int, tmp_path: Path, spark: Any) -> None:
+    with (
+        primary_and_standby(version) as (first, second),
+        LocalNode(tmp_path / "node", spark) as node,
+    ):
+        primary, standby = Database(first, "postgres"), Database(second, "postgres")
+        primary.execute(_TABLE)
+        node.subscribe("s", primary, "p", "failover = true")
+        _same(node, primary)
+        _synchronised(second)
+        primary.execute("UPDATE t SET v = 'before' WHERE id <= 50; DELETE FROM t WHERE id = 100")
+        _same(node, primary)
+        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+        node.no_worker()
+        # Not yet with the node when the primary ends, and on the standby only by its WAL.
+        primary.execute("INSERT INTO t SELECT i, 'between' FROM generate_series(101, 200) i")
+        end = primary.value("SELECT pg_current_wal_flush_lsn()")
+        reached = f"SELECT pg_last_wal_replay_lsn() >= '{end}'"
+        wait_until(lambda: bool(standby.value(reached)), "the standby's replay")
+        first.kill9()
+        second.psql("SELECT pg_promote()")
+        standby.execute("INSERT INTO t SELECT i, 'after' FROM generate_series(201, 300) i")
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{standby.conninfo}'")
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        _same(node, standby)
+        standby.execute("UPDATE t SET v = 'new' WHERE id = 150")
+        _same(node, standby)
+        numbers = node.node.sql(
+            "SELECT confl_insert_exists, confl_update_missing, confl_delete_missing"
+            " FROM pg_stat_subscription_stats"
+        )
+        assert numbers.rows == ((0, 0, 0),)
+
+
+@pytest.mark.parametrize("version", [17, 18])
+def test_slot_and_row_say_the_same(version: int, database_on: Any, tmp_path: Path) -> None:
+    database = database_on(version)
+    database.execute(_TABLE)
+    with LocalNode(tmp_path / "node", None) as node:
+
+        def both() -> tuple[bool, bool]:
+            ((row,),) = node.node.sql("SELECT subfailover FROM pg_subscription").rows
+            slot = "SELECT failover FROM pg_replication_slots WHERE slot_name = 's_failover'"
+            return row, database.value(slot)
+
+        node.subscribe("s", database, "p", "failover, enabled = false, slot_name = s_failover")
+        assert both() == (True, True)
+        node.node.sql("ALTER SUBSCRIPTION s SET (failover = false)")
+        assert both() == (False, False)
+        node.node.sql("ALTER SUBSCRIPTION s SET (failover)")
+        assert both() == (True, True)
+        node.node.sql("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+        node.node.sql("DROP SUBSCRIPTION s")
+        # As PostgreSQL's: a slot that is there becomes what the statement says.
+        existing = "create_slot = false, enabled = false, slot_name = s_failover"
+        node.subscribe("s", database, "p", existing)
+        assert both() == (False, False)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        with pytest.raises(NotInPrerequisiteState, match='"failover" for enabled subscription'):
+            node.node.sql("ALTER SUBSCRIPTION s SET (failover)")
+        assert both() == (False, False)
+        node.node.sql("DROP SUBSCRIPTION s")
+
+
+@pytest.mark.parametrize("version", [14, 16])
+def test_an_older_publisher_has_no_failover(version: int, database_on: Any, tmp_path: Path) -> None:
+    """What the server says, as to PostgreSQL's own subscriber; nothing stays behind."""
+    database = database_on(version)
+    database.execute(_TABLE)
+    with LocalNode(tmp_path / "node", None) as node:
+        with pytest.raises(PublisherError, match="could not create replication slot"):
+            node.subscribe("s", database, "p", "failover")
+        assert node.node.sql("SELECT 1 FROM pg_subscription").rows == ()
+        node.subscribe("s", database, "p", "enabled = false, slot_name = s_old")
+        with pytest.raises(PublisherError, match='could not alter replication slot "s_old"'):
+            node.node.sql("ALTER SUBSCRIPTION s SET (failover)")
+        assert node.node.sql("SELECT subfailover FROM pg_subscription").rows == ((False,),)
+        node.node.sql("DROP SUBSCRIPTION s")
