@@ -325,6 +325,34 @@ def test_dropped_slots_came_with_version_9(tmp_path: Path, monkeypatch: pytest.M
         assert t.slots.all() == ()
 
 
+def test_options_of_postgresql_16_came_with_version_11(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made before has PostgreSQL's defaults."""
+    names = ("suborigin", "subfailover", "subpasswordrequired", "subrunasowner")
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 10)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            made = t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for name in names:
+            connection.execute(text(f"ALTER TABLE penstock_subscription DROP COLUMN {name}"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        found = t.subscriptions.get("s")
+        assert found == made
+        assert (found.origin, found.failover) == ("any", False)
+        assert (found.password_required, found.run_as_owner) == (True, False)
+        changed = replace(
+            found, origin="None", failover=True, password_required=False, run_as_owner=True
+        )
+        t.subscriptions.save(changed)
+        kept = t.subscriptions.get("s")
+        assert (kept.origin, kept.own_changes_only, kept.failover) == ("None", True, True)
+        assert (kept.password_required, kept.run_as_owner) == (False, True)
+
+
 def test_streaming_came_with_version_10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made before goes on as it did."""
     with monkeypatch.context() as before:

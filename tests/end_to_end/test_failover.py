@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from end_to_end.local_node import LocalNode
@@ -34,7 +38,7 @@ def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, Embedd
     with EmbeddedPostgres(version, settings={"synchronized_standby_slots": _PHYSICAL}) as primary:
         primary.psql(f"SELECT pg_create_physical_replication_slot('{_PHYSICAL}', true)")
         folder = _base_backup(primary)
-        settings = {
+        settings: dict[str, str | int | bool] = {
             "primary_conninfo": primary.conninfo(),
             "primary_slot_name": _PHYSICAL,
             "hot_standby_feedback": True,
@@ -47,8 +51,9 @@ def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, Embedd
 def _base_backup(primary: EmbeddedPostgres) -> Path:
     """A data folder for a standby, where the servers' account can reach it."""
     folder = primary.socket_dir.parent / "standby"
-    program = [clients().program("pg_basebackup"), "-D", folder, "-d", primary.conninfo()]
-    subprocess.run([*program, "-c", "fast", "--no-sync"], check=True, capture_output=True)
+    command: list[str | Path] = [clients().program("pg_basebackup"), "-D", folder]
+    command += ["-d", primary.conninfo(), "-c", "fast", "--no-sync"]
+    subprocess.run(command, check=True, capture_output=True)
     (folder / "standby.signal").touch()
     if (account := server_account()) is not None:
         for path in (folder, *folder.rglob("*")):
@@ -103,6 +108,37 @@ def test_a_promoted_standby_goes_on(version: int, tmp_path: Path, spark: Any) ->
         assert numbers.rows == ((0, 0, 0),)
 
 
+def test_the_primary_is_killed_under_load(tmp_path: Path, spark: Any) -> None:
+    """What the standby has not is not with the node either, so it needs no statement to go on."""
+    with primary_and_standby(18) as (first, second), LocalNode(tmp_path / "node", spark) as node:
+        primary, standby = Database(first, "postgres"), Database(second, "postgres")
+        primary.execute(_TABLE)
+        hosts = f"host=127.0.0.1,127.0.0.1 port={first.port},{second.port} dbname=postgres"
+        node.node.sql(
+            f"CREATE SUBSCRIPTION s CONNECTION '{hosts} user=postgres "
+            "target_session_attrs=primary' PUBLICATION p WITH (failover)"
+        )
+        _same(node, primary)
+        _synchronised(second)
+        writer = threading.Thread(target=_write_until_it_ends, args=(primary,))
+        writer.start()
+        for _ in range(5):
+            node.new_cut("s")
+        first.kill9()
+        writer.join()
+        second.psql("SELECT pg_promote()")
+        standby.execute("INSERT INTO t SELECT i, 'after' FROM generate_series(-100, -1) i")
+        _same(node, standby)
+        assert standby.value("SELECT max(id) FROM t") > 1000
+
+
+def _write_until_it_ends(database: Database) -> None:
+    with contextlib.suppress(psycopg.OperationalError), database.connect() as connection:
+        for number in itertools.count(1001):
+            connection.execute("INSERT INTO t VALUES (%s, 'load')", (number,))
+            connection.execute("UPDATE t SET v = %s WHERE id = 1", (str(number),))
+
+
 @pytest.mark.parametrize("version", [17, 18])
 def test_slot_and_row_say_the_same(version: int, database_on: Any, tmp_path: Path) -> None:
     database = database_on(version)
@@ -122,9 +158,11 @@ def test_slot_and_row_say_the_same(version: int, database_on: Any, tmp_path: Pat
         assert both() == (True, True)
         node.node.sql("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
         node.node.sql("DROP SUBSCRIPTION s")
-        # As PostgreSQL's: a slot that is there becomes what the statement says.
+        # As with PostgreSQL: a slot that is there stays as it is.
         existing = "create_slot = false, enabled = false, slot_name = s_failover"
         node.subscribe("s", database, "p", existing)
+        assert both() == (False, True)
+        node.node.sql("ALTER SUBSCRIPTION s SET (failover = false)")
         assert both() == (False, False)
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         with pytest.raises(NotInPrerequisiteState, match='"failover" for enabled subscription'):

@@ -54,10 +54,6 @@ class CommandScope:
 class PublisherSession(Protocol):
     """An open session on the publisher."""
 
-    @property
-    def server_version(self) -> int:
-        """As PQserverVersion: 150018 for 15.18."""
-
     def identify_system(self) -> SystemIdentity:
         """IDENTIFY_SYSTEM."""
 

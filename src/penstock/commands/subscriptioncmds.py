@@ -73,8 +73,6 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
-FAILOVER_SINCE: Final = 170000
-"""Publishers whose slots have the property."""
 _ENABLE: Final = "ENABLE"
 _REFRESH: Final = "REFRESH PUBLICATION"
 
@@ -320,11 +318,9 @@ def _new_slot(
     publisher: PublisherSession, options: SubscriptionOptions, *, two_phase: bool
 ) -> Iterator[list[Notice]]:
     """Create the slot where it is wanted; drop it again when what follows fails. One that is there
-    becomes as ``failover`` says."""
+    stays as it is, as with PostgreSQL."""
     name = options.slot_name
     if name is None or not options.create_slot:
-        if name is not None and (options.failover or publisher.server_version >= FAILOVER_SINCE):
-            publisher.alter_slot(name, failover=options.failover)
         yield []
         return
     publisher.create_slot(name, two_phase=two_phase, failover=options.failover)
