@@ -75,7 +75,11 @@ def test_own_changes_or_all(
     parameters = {"backlog_copy_threshold": backlog}
     with LocalNode(tmp_path / "node", spark, parameters) as node:
         node.subscribe("s", second, "p", "copy_data = false, origin = none")
+        node.caught_up("s", second)
+        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+        node.no_worker()
         _change_both(cascade, second)
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         node.caught_up("s", second)
         assert _rows(node) == [(3, "here0")]
         node.node.sql("ALTER SUBSCRIPTION s SET (origin = 'Any')")
