@@ -132,6 +132,32 @@ def test_the_primary_is_killed_under_load(tmp_path: Path, spark: Any) -> None:
         assert standby.value("SELECT max(id) FROM t") > 1000
 
 
+def test_a_standby_that_lacks_what_the_node_has_is_refused(tmp_path: Path, spark: Any) -> None:
+    """Without synchronized_standby_slots the node may be ahead of the standby."""
+    with primary_and_standby(18) as (first, second), LocalNode(tmp_path / "node", spark) as node:
+        primary, standby = Database(first, "postgres"), Database(second, "postgres")
+        primary.execute(_TABLE)
+        node.subscribe("s", primary, "p", "failover")
+        _same(node, primary)
+        _synchronised(second)
+        primary.execute("ALTER SYSTEM SET synchronized_standby_slots = ''")
+        primary.execute("SELECT pg_reload_conf()")
+        standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        standby.execute("SELECT pg_reload_conf()")
+        alone = "SELECT count(*) FROM pg_stat_replication WHERE application_name = 'walreceiver'"
+        wait_until(lambda: primary.value(alone) == 0, "the end of the standby's walreceiver")
+        primary.execute("INSERT INTO t SELECT i, 'lost' FROM generate_series(101, 200) i")
+        _same(node, primary)
+        first.kill9()
+        second.psql("SELECT pg_promote()")
+        standby.execute("INSERT INTO t SELECT i, 'other' FROM generate_series(101, 2000) i")
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{standby.conninfo}'")
+        status = node.stopped("s")
+        assert "has another history since" in str(status.error), status
+        rows = node.node.read("t", subscription="s").collect()
+        assert {row.v for row in rows} == {"first", "lost"}
+
+
 def _write_until_it_ends(database: Database) -> None:
     with contextlib.suppress(psycopg.OperationalError), database.connect() as connection:
         for number in itertools.count(1001):
