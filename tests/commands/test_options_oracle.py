@@ -126,12 +126,21 @@ OPTIONS = [
     "streaming = maybe", "streaming = 2", "streaming = off, connect = false",
     "streaming = 0, connect = false", "two_phase = x", "two_phase = false, connect = false",
     "disable_on_error = x", "disable_on_error = 0, connect = false",
+    "disable_on_error, connect = false", "disable_on_error = on, connect = false",
     "password_required = x", "password_required, connect = false",
     "password_required = false, connect = false", "run_as_owner = x",
     "run_as_owner = false, connect = false", "failover = x", "failover = off, connect = false",
     "origin", "origin = some", "origin = any, connect = false", "origin = 'ANY', connect = false",
     "lsn = '0/1'", "refresh = true", "foo", "foo = bar", '"Connect" = false', "CONNECT = false",
     "connect = false, foo", "connect = 3, foo", "foo, connect = 3", "enabled = 2, slot_name = A",
+]  # fmt: skip
+
+
+SKIPS = [
+    "(lsn = '0/12345')", "(lsn = NONE)", "(lsn = 'none')", "(lsn = none)", "(lsn = 'NONE')",
+    "(lsn = '0/0')", "(lsn = '00/0')", "(lsn = 'x')", "(lsn = '')", "(lsn = 1)", "(lsn = ' 0/1')",
+    "(lsn)", "(lsn = '0/1', lsn = '0/1')", "(foo = 1)", "(lsn = '0/1', foo = 1)", "()", "",
+    "(lsn = '1/100000000')", "(enabled = false)", "(disable_on_error = true)",
 ]  # fmt: skip
 
 
@@ -179,6 +188,7 @@ def test_combinations(both: Both, pieces: list[str]) -> None:
         ["ALTER SUBSCRIPTION s ENABLE"],
         ["ALTER SUBSCRIPTION s CONNECTION 'foo'"],
         ["ALTER SUBSCRIPTION s SET (foo = 1)"],
+        ["ALTER SUBSCRIPTION s SKIP (lsn = 'x')"],
         ["ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (foo = 1)"],
         ["DROP SUBSCRIPTION s"],
         ["DROP SUBSCRIPTION IF EXISTS s"],
@@ -197,6 +207,10 @@ def test_combinations(both: Both, pieces: list[str]) -> None:
                 ["ALTER SUBSCRIPTION s SET (copy_data = false)"],
                 ["ALTER SUBSCRIPTION s SET (binary = on, origin = any)"],
                 ["ALTER SUBSCRIPTION s SET (binary = x)"],
+                ["ALTER SUBSCRIPTION s SET (disable_on_error)"],
+                ["ALTER SUBSCRIPTION s SET (disable_on_error = 2)"],
+                ["ALTER SUBSCRIPTION s SET (lsn = '0/1')"],
+                *([f"ALTER SUBSCRIPTION s SKIP {options}"] for options in SKIPS),
                 ["ALTER SUBSCRIPTION s CONNECTION 'foo'"],
                 ["ALTER SUBSCRIPTION s CONNECTION 'dbname=y'"],
                 ["ALTER SUBSCRIPTION s REFRESH PUBLICATION"],
@@ -246,7 +260,6 @@ _HINTS = {
 @pytest.mark.parametrize(
     ("option", "refused"),
     [
-        ("disable_on_error = 1", "disable_on_error = true"),
         ("run_as_owner = on", "run_as_owner = true"),
         ("failover = true", "failover = true"),
         ("origin = none", "origin = none"),

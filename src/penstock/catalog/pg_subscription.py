@@ -30,6 +30,7 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import (
     METADATA,
+    LsnColumn,
     RecordedError,
     error_columns,
     error_of,
@@ -37,6 +38,7 @@ from penstock.catalog.metadata import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.lsn import INVALID, Lsn
 
 _TABLE = Table(
     "penstock_subscription",
@@ -58,6 +60,9 @@ _TABLE = Table(
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
     Column("suberrorsyncid", String(36)),
+    Column("subdisableonerr", Boolean),
+    Column("subskiplsn", LsnColumn),
+    Column("subskippinglsn", LsnColumn),
 )
 
 _APP_ID_PREFIX: Final = "penstock-"
@@ -78,7 +83,10 @@ class Subscription:
     never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
-    ``publisher``: whom it follows, known since CREATE or its first connection.
+    ``publisher``: whom it follows, known since CREATE or its first connection. An error that
+    ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
+    ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
+    it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     """
 
     oid: int
@@ -91,11 +99,14 @@ class Subscription:
     publications: tuple[str, ...]
     app_id: str
     on_table_error: str = "stop"
+    disable_on_error: bool = False
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
     stopped_by: str | None = field(default=None, compare=False)
+    skip_lsn: Lsn = field(default=INVALID, compare=False)
+    skipping_lsn: Lsn = field(default=INVALID, compare=False)
 
     def healed(self) -> Subscription:
         """Without the recorded error, so that a node tries again."""
@@ -155,6 +166,7 @@ class PgSubscription:
         binary: bool = False,
         synchronous_commit: str = "off",
         on_table_error: str = "stop",
+        disable_on_error: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -170,6 +182,7 @@ class PgSubscription:
             publications=tuple(publications),
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
+            disable_on_error=disable_on_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -205,6 +218,9 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
+        "subdisableonerr": subscription.disable_on_error,
+        "subskiplsn": subscription.skip_lsn,
+        "subskippinglsn": subscription.skipping_lsn,
     }
 
 
@@ -228,4 +244,7 @@ def _subscription(row: RowMapping) -> Subscription:
         error=error_of("sub", row),
         publisher=publisher,
         stopped_by=row["suberrorsyncid"],
+        disable_on_error=bool(row["subdisableonerr"]),
+        skip_lsn=row["subskiplsn"] or INVALID,
+        skipping_lsn=row["subskippinglsn"] or INVALID,
     )

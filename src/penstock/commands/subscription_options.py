@@ -24,6 +24,7 @@ from penstock.commands.define import (
 )
 from penstock.commands.scope import notice, warning
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
+from penstock.lsn import INVALID, Lsn
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
 from penstock.sqlstate import InvalidName, NameTooLong
@@ -45,6 +46,9 @@ class SubscriptionOptions:
     binary: bool = False
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
+    disable_on_error: bool = False
+    lsn: Lsn = INVALID
+    """INVALID is NONE."""
     specified: set[str] = field(default_factory=set)
     other: dict[str, Any] = field(default_factory=dict)
     """Values of options that Penstock has not yet."""
@@ -56,7 +60,6 @@ _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
     "streaming": ("off", "on", "parallel"),
     "two_phase": (False, True),
-    "disable_on_error": (False,),
     "password_required": (True, False),
     "run_as_owner": (False,),
     "failover": (False,),
@@ -68,11 +71,12 @@ nothing."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error"}
+    | {"on_table_error", "disable_on_error"}
     | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
+SKIP: Final = frozenset({"lsn"})
 SET_PUBLICATION: Final = frozenset({"copy_data", "refresh"})
 
 
@@ -174,12 +178,23 @@ def _on_table_error(option: DefElem) -> str:
     return value
 
 
+def _lsn(option: DefElem) -> Lsn:
+    text = def_get_string(option)
+    if text == "none":
+        return INVALID
+    lsn = Lsn.parse(text)
+    if lsn == INVALID:
+        raise InvalidParameterValue(f"invalid WAL location (LSN): {text}")
+    return lsn
+
+
 _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "slot_name": _slot_name,
     "synchronous_commit": _synchronous_commit,
     "streaming": def_get_streaming_mode,
     "origin": _origin,
     "on_table_error": _on_table_error,
+    "lsn": _lsn,
 }
 
 

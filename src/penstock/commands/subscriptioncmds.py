@@ -34,6 +34,7 @@ from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
     SET,
+    SKIP,
     SubscriptionOptions,
     parse_subscription_options,
     without_effect,
@@ -46,11 +47,13 @@ from penstock.commands.subscription_targets import (
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
+    InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
 )
 from penstock.lakehouse.cuts import CutOwner, Cuts
+from penstock.lsn import INVALID
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
@@ -58,6 +61,7 @@ from penstock.sql import (
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
     AlterSubscriptionSet,
+    AlterSubscriptionSkip,
     CreateSubscription,
 )
 from penstock.sql.text.quoting import quote_identifier
@@ -159,8 +163,29 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
+        if "disable_on_error" in options.specified:
+            subscription = replace(subscription, disable_on_error=options.disable_on_error)
         _save_healed(transaction, subscription)
     return CommandResult(ALTERED, without_effect(options))
+
+
+def alter_skip(
+    statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
+) -> CommandResult:
+    """SKIP (...); one that an error has stopped goes on."""
+    with catalog.read() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+    lsn = parse_subscription_options(statement.options, SKIP).lsn
+    if lsn != INVALID and scope.warehouse is not None:
+        cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
+        if cut is not None and lsn < cut.lsn:
+            raise InvalidParameterValue(
+                f"skip WAL location (LSN {lsn}) must be greater than origin LSN {cut.lsn}"
+            )
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        _save_healed(transaction, replace(subscription, skip_lsn=lsn))
+    return CommandResult(ALTERED)
 
 
 def alter_refresh(
@@ -269,6 +294,7 @@ def _insert(
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
+            disable_on_error=options.disable_on_error,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))

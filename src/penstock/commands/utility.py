@@ -22,6 +22,7 @@ from penstock.commands.subscriptioncmds import (
     alter_enabled,
     alter_options,
     alter_refresh,
+    alter_skip,
     create_subscription,
 )
 from penstock.errors import FeatureNotSupported, InsufficientPrivilege
@@ -37,6 +38,7 @@ from penstock.sql import (
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
+    AlterSubscriptionSkip,
     AlterTable,
     CreateEnum,
     CreateIndex,
@@ -122,6 +124,7 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionEnabled
         | AlterSubscriptionConnection
         | AlterSubscriptionSet
+        | AlterSubscriptionSkip
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
         | AlterSubscriptionPublications
@@ -157,6 +160,8 @@ def _subscriptions(
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
             return alter_options(statement, catalog)
+        case AlterSubscriptionSkip():
+            return alter_skip(statement, catalog, scope)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():
