@@ -20,7 +20,7 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.node.shown_workers import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
@@ -35,6 +35,7 @@ from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
+from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
@@ -88,7 +89,13 @@ class World:
             partition_tree=self.catalog.partition_tree,
             subscription_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
-            record_stop=lambda error, table: None,
+            skip_lsns=SkipLsns(
+                self.catalog.generation,
+                lambda: (INVALID, INVALID),
+                lambda lsn: False,
+                lambda lsn: None,
+            ),
+            record_stop=lambda error, table, disable: None,
         )
 
 

@@ -253,6 +253,12 @@ class Catalog:
                 )
                 transaction.subscriptions.save(changed)
 
+    def skip_lsns(self, subid: int) -> tuple[Lsn, Lsn]:
+        """``skip_lsn`` and ``skipping_lsn``. Gone: INVALID."""
+        with self.read() as transaction:
+            found = transaction.subscriptions.find_oid(subid)
+        return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
+
     def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
         """From now on the transaction is skipped, whatever SKIP says later. False: it is not to be
         skipped any more."""

@@ -32,6 +32,7 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
@@ -192,8 +193,9 @@ class RunningNode:
                 partition_tree=self._catalog.partition_tree,
                 subscription_name=self._subscription_name,
                 requested_cuts=self._requested_cuts(oid),
-                record_stop=lambda error, table: self._catalog.record_error(
-                    oid, error, stopped=True, table=table
+                skip_lsns=self._skip_lsns(oid),
+                record_stop=lambda error, table, disable: self._catalog.record_error(
+                    oid, error, stopped=True, table=table, disable=disable
                 ),
             ),
             copy_options=copy_options(self._parameters),
@@ -206,6 +208,15 @@ class RunningNode:
         catalog = self._catalog
         return RequestedCuts(
             catalog.generation, lambda: catalog.cut_requests(subid), catalog.forget_cut_request
+        )
+
+    def _skip_lsns(self, subid: int) -> SkipLsns:
+        catalog = self._catalog
+        return SkipLsns(
+            catalog.generation,
+            lambda: catalog.skip_lsns(subid),
+            lambda lsn: catalog.begin_skipping(subid, lsn),
+            lambda lsn: catalog.clear_skip_lsn(subid, lsn),
         )
 
     def _subscription_name(self, app_id: str) -> str | None:

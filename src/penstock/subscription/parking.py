@@ -79,6 +79,8 @@ class Parking:
         self._warehouse = warehouse
         self._record = record
         self._stops_by = stops_by
+        self.refused: SubscriptionRel | None = None
+        """The table whose error was raised last."""
 
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Park a table, or raise the error. The caller closes the table when this returns.
@@ -91,6 +93,7 @@ class Parking:
         begun = alter(self._subscription.name)
         if self._subscription.on_table_error != "park":
             self._stops_by(rel)
+            self.refused = rel
             raise _with_ways_on(rel, error, begun)
         found = _parking_error(error, begun)
         self._record(rel, found)

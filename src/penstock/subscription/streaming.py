@@ -24,10 +24,13 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
+from penstock.subscription.apply_error import with_context
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import FrameSource, Receiver
+from penstock.subscription.retry import max_tries
+from penstock.subscription.skipping import SkipLsns, Skipping
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
@@ -88,12 +91,17 @@ class ApplyStream:
         members_hold: Callable[[], bool],
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
+        skip_lsns: SkipLsns,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
         ``check_connection``: raises StateMismatch where it has led to another server.
-        ``requested``: where batches have to end."""
+        ``requested``: where batches have to end. ``skip_lsns``: which transaction to skip."""
         self._requested = requested
+        self._parking = parking
+        self._skipping = Skipping(
+            subscription.name, skip_lsns, None if last_cut is None else last_cut.lsn
+        )
         self._check_connection = check_connection
         self._subscription = subscription
         self._targets = targets
@@ -250,7 +258,7 @@ class ApplyStream:
         if batch is None:
             self._targets.nothing_upto(upto)
         else:
-            self._apply_batch(batch, stream)
+            self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
         """Whether a cut is wanted and all up to there is in it: nothing else may follow yet.
@@ -270,13 +278,45 @@ class ApplyStream:
         if batch is not None:
             self._apply_batch(batch, stream)
 
-    def _apply_batch(self, batch: Batch, stream: FrameSource) -> None:
+    def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
+        """``whole``: not in parts."""
         try:
-            applied = self._applier.apply(batch)
+            self._apply_parts(batch, stream, whole=whole)
         finally:
             batch.forget()
+
+    def _apply_parts(self, batch: Batch, stream: FrameSource, *, whole: bool) -> bool:
+        """Of several transactions one may have an error of its own: those before it are applied,
+        as by a server, and the error names it. False: the session ends."""
+        try:
+            return self._apply_at_once(batch, stream)
+        except Exception as error:
+            if self._applier.committing or max_tries(error) is None:
+                raise
+            subscription = self._subscription
+            if batch.transactions == 1:
+                name, oid = subscription.name, subscription.oid
+                raise with_context(error, batch, name, oid, self._parking.refused) from error
+            if whole:
+                raise
+            log.info(
+                'subscription "%s": looking for the transaction of an error among %d: %s',
+                subscription.name,
+                batch.transactions,
+                error,
+            )
+        first, second = batch.halves()
+        return self._apply_parts(first, stream, whole=False) and self._apply_parts(
+            second, stream, whole=False
+        )
+
+    def _apply_at_once(self, batch: Batch, stream: FrameSource) -> bool:
+        self._parking.refused = None
+        last_cut = self._applier.last_cut
+        skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
+        applied = self._applier.apply(batch, skip)
         if applied is None:
-            return  # and the session ends
+            return False
         self._frames += batch.frames
         if applied.joined:
             self._joined(applied.joined, batch.end_lsn)
@@ -284,8 +324,12 @@ class ApplyStream:
         self._status.applied(
             batch.end_lsn, batch.commit_time / 1e6, batch.transactions, applied, self._targets
         )
+        if applied.cut is not None:
+            news = last_cut is None or applied.cut > last_cut
+            self._skipping.after_cut(applied.cut, batch, news and bool(applied.outcomes))
         # last: neither readers nor the publisher wait for it
         self._upkeep.after_cut()
+        return True
 
     def _idle_cut(self, position: Lsn, stream: FrameSource) -> None:
         """Move the cut to ``position``, as nothing lies between.
@@ -307,6 +351,7 @@ class ApplyStream:
         if joined:
             self._joined(joined, position)
         self._acknowledge(stream)
+        self._skipping.passed(position)
         self._status.cut(position, self._targets)
 
     def _first_cut(self) -> None:

@@ -27,12 +27,14 @@ from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import TableName
+from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
+from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.streaming import ApplyStream, StreamOptions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
@@ -76,9 +78,10 @@ class CatalogAccess:
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     requested_cuts: RequestedCuts
-    record_stop: Callable[[BaseException, str | None], None]
-    """Record that the subscription has stopped because of an error, and the sync id of the table
-    that it is an error of."""
+    skip_lsns: SkipLsns
+    record_stop: Callable[[BaseException, str | None, bool], None]
+    """Record that the subscription has stopped because of an error, the sync id of the table that
+    it is an error of, and whether it is disabled."""
 
 
 class ApplyWorker:
@@ -204,28 +207,25 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
+        if error is not self._copies.disabling:  # that one was counted as the copy's
+            self.status.failed(error)
         if isinstance(error, PenstockError):
             error = error.with_statement(alter(self.subscription.name))
-        decision = decide(error, self._failures, self._retry_interval)
-        self.status.failed(error)
-        unknown = None if isinstance(error, PenstockError) else error
-        text = error.report() if isinstance(error, PenstockError) else f"ERROR:  {error}"
+        # A server connects before it looks after its option.
+        disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
+        decision = decide(error, self._failures, self._retry_interval, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
-            log.error("%s", text, exc_info=unknown)
-            log.error(
-                'subscription "%s" has stopped because of this error; after the remedy: %s ENABLE',
-                self.subscription.name,
-                alter(self.subscription.name),
-            )
+            log_stop(error, self.subscription.name, disables)
             try:
                 rel = self._stopped_by
-                self._catalog.record_stop(error, None if rel is None else rel.sync_id)
+                self._catalog.record_stop(error, None if rel is None else rel.sync_id, disables)
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
                 self._stopping.wait(self._retry_interval)
                 return True
-        log.warning("%s", text, exc_info=unknown)
+        unknown = None if isinstance(error, PenstockError) else error
+        log.warning("%s", text_of(error), exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
         self._stopping.wait(decision.pause)
@@ -272,6 +272,7 @@ class ApplyWorker:
                 members_hold=lambda: self._members_hold(members),
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
+                skip_lsns=self._catalog.skip_lsns,
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
