@@ -110,7 +110,8 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
     assert sorted(node.rows("t")) == [(1,), (50,)]
     assert node.rows("u") == [(1, None)]
     skip = f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}')"
-    assert str(status.error_hint).endswith(f"To skip the transaction: {skip}.")
+    ways_on = f"To skip the transaction: {skip}, and then ALTER SUBSCRIPTION s ENABLE."
+    assert str(status.error_hint).endswith(ways_on)
 
     node.node.sql(f"{skip}; ALTER SUBSCRIPTION s ENABLE")
     stock.execute(f"ALTER SUBSCRIPTION stock SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION stock ENABLE")

@@ -87,8 +87,10 @@ class World:
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
+            primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
+            count=lambda more: None,
             skip_lsns=SkipLsns(
                 self.catalog.generation,
                 lambda: (INVALID, INVALID),

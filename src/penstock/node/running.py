@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
@@ -29,6 +30,7 @@ from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
@@ -191,8 +193,10 @@ class RunningNode:
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
+                primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
                 requested_cuts=self._requested_cuts(oid),
+                count=lambda more: self._count(oid, more),
                 skip_lsns=self._skip_lsns(oid),
                 record_stop=lambda error, table, disable: self._catalog.record_error(
                     oid, error, stopped=True, table=table, disable=disable
@@ -210,6 +214,12 @@ class RunningNode:
             catalog.generation, lambda: catalog.cut_requests(subid), catalog.forget_cut_request
         )
 
+    def _count(self, subid: int, more: SubscriptionCounts) -> None:
+        try:
+            self._catalog.statistics.count(subid, more)
+        except Exception as error:
+            log.warning("could not write statistics: %s", error)
+
     def _skip_lsns(self, subid: int) -> SkipLsns:
         catalog = self._catalog
         return SkipLsns(
@@ -222,6 +232,11 @@ class RunningNode:
     def _subscription_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
+
+    def _primary_key_name(self, table: TableName) -> str | None:
+        with self._catalog.read() as transaction:
+            found = transaction.tables.find(*table)
+        return found.primary_key_name if found is not None and found.primary_key else None
 
     def _set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None

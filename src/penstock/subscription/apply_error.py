@@ -54,7 +54,10 @@ def with_context(
         return error
     hint = error.hint
     if isinstance(error, _PASSED_BY):
-        skip = f"To skip the transaction: {alter(subscription)} SKIP (lsn = '{finished}')."
+        begun = alter(subscription)
+        skip = (
+            f"To skip the transaction: {begun} SKIP (lsn = '{finished}'), and then {begun} ENABLE."
+        )
         hint = skip if hint is None else f"{hint} {skip}"
     return error.changed(context=context, hint=hint)
 

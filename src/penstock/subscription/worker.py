@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.catalog import LakeTable
+from penstock.catalog import LakeTable, SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -75,9 +75,13 @@ class CatalogAccess:
     sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """A partitioned table of the node with all its partitions, root first; () for others."""
+    primary_key_name: Callable[[TableName], str | None]
+    """Of the constraint; None: the catalogs do not have it, or the table."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     requested_cuts: RequestedCuts
+    count: Callable[[SubscriptionCounts], object]
+    """Count errors and conflicts; never raises."""
     skip_lsns: SkipLsns
     record_stop: Callable[[BaseException, str | None, bool], None]
     """Record that the subscription has stopped because of an error, the sync id of the table that
@@ -100,7 +104,7 @@ class ApplyWorker:
         shown: Shown,
     ) -> None:
         self.subscription = subscription
-        self.status = WorkerStatus(subscription.name)
+        self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
         """While sessions follow one another without an error."""
         self._shown = shown
@@ -115,8 +119,8 @@ class ApplyWorker:
         self._terminated = threading.Event()
         self._failures = 0
         self._unanswered = Unanswered()
-        self._stopped_by: SubscriptionRel | None = None
-        """The table whose error has ended the session."""
+        self._parking: Parking | None = None
+        """The session's; it knows the table whose error has ended it."""
         self._copies = Copies(
             subscription,
             spark=spark,
@@ -217,7 +221,7 @@ class ApplyWorker:
         if decision.verdict is Verdict.STOP:
             log_stop(error, self.subscription.name, disables)
             try:
-                rel = self._stopped_by
+                rel = None if self._parking is None else self._parking.refused
                 self._catalog.record_stop(error, None if rel is None else rel.sync_id, disables)
                 return False
             except Exception:
@@ -235,15 +239,18 @@ class ApplyWorker:
         """Connect, bring the tables in, stream until something about them changes."""
         # Before the tables are read: what changes from now on ends the session.
         self._changed.clear()
-        self._stopped_by = None
+        self._parking = None
         self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = Parking(
-                self.subscription, self._warehouse, self._catalog.park, self._stops_by
+            parking = self._parking = Parking(
+                self.subscription,
+                self._warehouse,
+                self._catalog.park,
+                self._catalog.primary_key_name,
             )
             members = Membership(
                 self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
@@ -279,9 +286,6 @@ class ApplyWorker:
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
-
-    def _stops_by(self, rel: SubscriptionRel) -> None:
-        self._stopped_by = rel
 
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""
