@@ -17,6 +17,7 @@ from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue
 from penstock.lsn import Lsn
+from penstock.node.status import Health, health
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -100,7 +101,11 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
     wait_until(lambda: not stock.value(_ENABLED.format(name="stock")), "the disabling", 60)
 
     assert not status.enabled
+    assert health([status], running=True) is Health.NEEDS_A_PERSON
     assert not _sql(node, _ENABLED.format(name="s"))
+    counts = "SELECT apply_error_count, sync_error_count, confl_insert_exists"
+    counts += " FROM pg_stat_subscription_stats"
+    assert node.node.sql(counts).rows == ((1, 0, 1),)
     said = "\n".join(caplog.messages)
     assert 'subscription "s" has been disabled because of an error' in said
     found = re.findall(_CONTEXT, said)
@@ -178,6 +183,8 @@ def test_an_error_of_a_copy_disables(
     assert not status.enabled
     assert "is not empty" in str(status.error)
     node.no_worker()
+    counts = "SELECT apply_error_count, sync_error_count FROM pg_stat_subscription_stats"
+    assert node.node.sql(counts).rows == ((0, 1),)
     # The remedy, and what was asked for: without a copy of that table.
     node.node.sql(
         "ALTER SUBSCRIPTION s SET (disable_on_error = false); ALTER SUBSCRIPTION s ENABLE"

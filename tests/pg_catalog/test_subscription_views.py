@@ -158,6 +158,14 @@ def test_a_subscription_without_a_worker_is_shown_as_on_a_server(
         "SELECT count(*) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid"
         " WHERE subname = 'alone'",
     ]
+    have = "SELECT pg_stat_have_stats({}) FROM pg_subscription WHERE subname = 'alone'"
+    asked = ["'subscription', 0, oid", "'Subscription', 0, oid", "'subscription', 0, 77"]
+    asked += ["'subscription', 1, 77", "'x', 0, 1", "NULL, 0, 1", "'subscription', NULL, 1", "'io'"]
+    asked += ["'subscription', 0, NULL", "'function', 0, 1"]
+    have = "SELECT pg_stat_have_stats({}) FROM pg_subscription WHERE subname = 'alone'"
+    asked = ["'subscription', 0, oid", "'Subscription', 0, oid", "'subscription', 0, 77"]
+    asked += ["'subscription', 1, 77", "'x', 0, 1", "NULL, 0, 1", "'subscription', NULL, 1", "'io'"]
+    asked += ["'subscription', 0, NULL", "'function', 0, 1"]
     reset = "SELECT pg_stat_reset_subscription_stats"
     was_reset = "SELECT stats_reset IS NULL FROM pg_stat_subscription_stats WHERE subname = 'alone'"
     resets = ["(0)", "(NULL)", "(1)", "('x')", "()", "('1')", "(NULL::oid)"]
@@ -169,6 +177,7 @@ def test_a_subscription_without_a_worker_is_shown_as_on_a_server(
                     answers = [session.execute(query).fetchall() for query in queries]
                     answers += [answer(session, reset + each) for each in resets]
                     answers.append(session.execute(was_reset).fetchall())
+                    answers += [answer(session, have.format(each)) for each in asked]
                     seen.append(answers)
             assert seen[1] == seen[0]
         finally:

@@ -1,4 +1,4 @@
-"""Statistics by SQL functions (pgstatfuncs.c): pg_stat_reset_subscription_stats.
+"""Statistics by SQL functions (pgstatfuncs.c): of subscriptions, which are all that the node has.
 
 In: the catalog, the session that asks. Out: functions for ``pg_catalog``; their effects last,
 whatever becomes of the query.
@@ -18,7 +18,16 @@ from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 
 _RESET: Final = "pg_stat_reset_subscription_stats"
 
-STATISTICS_FUNCTIONS: Final = frozenset({_RESET})
+_HAVE: Final = "pg_stat_have_stats"
+_SUBSCRIPTION: Final = "subscription"
+_KINDS: Final = frozenset(
+    {"database", "relation", "function", "replslot", _SUBSCRIPTION}
+    | {"archiver", "bgwriter", "checkpointer", "slru", "wal"}
+)
+"""Of every version since 15; ``io`` came with 16, ``backend`` with 18."""
+_KINDS_SINCE: Final = {"io": 16, "backend": 18}
+
+STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _HAVE})
 
 
 class StatisticsFunctions:
@@ -31,7 +40,23 @@ class StatisticsFunctions:
     def functions(self) -> Mapping[str, PythonFunction]:
         """By name."""
         signature = CatalogFunction(_RESET, ("oid",), "void")
-        return {_RESET: PythonFunction(signature, self._reset, strict=False)}
+        have = CatalogFunction(_HAVE, ("text", "oid", "int8"), "bool")
+        return {
+            _RESET: PythonFunction(signature, self._reset, strict=False),
+            _HAVE: PythonFunction(have, self._have),
+        }
+
+    def _have(self, kind: str, database: int | None, subid: int | None) -> bool | None:
+        """Whether there are statistics of an object; of other kinds a node has none."""
+        if database is None or subid is None:
+            return None
+        name = kind.lower()
+        if name not in _KINDS and self._facts.version < _KINDS_SINCE.get(
+            name, self._facts.version + 1
+        ):
+            raise InvalidParameterValue(f'invalid statistics kind: "{kind}"')
+        known = {subscription.oid for subscription in self._catalog.subscriptions()}
+        return name == _SUBSCRIPTION and database == 0 and subid in known
 
     def _reset(self, subid: int | None) -> str:
         """NULL: of all subscriptions."""
