@@ -325,11 +325,29 @@ def test_dropped_slots_came_with_version_9(tmp_path: Path, monkeypatch: pytest.M
         assert t.slots.all() == ()
 
 
-def test_what_an_error_does_came_with_version_10(
+def test_streaming_came_with_version_10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made before goes on as it did."""
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 9)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE penstock_subscription DROP COLUMN substream"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        assert t.subscriptions.get("s").streaming == "off"
+        assert (
+            t.subscriptions.create("new", conninfo="", publications=["p"], slot_name="s").streaming
+            == "parallel"
+        )
+
+
+def test_what_an_error_does_came_with_version_11(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(store, "SCHEMA_VERSION", 9)
+        before.setattr(store, "SCHEMA_VERSION", 10)
         with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
             t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
     engine = create_engine(sqlite_url(tmp_path))

@@ -285,7 +285,7 @@ def test_all_postgresqls_hints_are_compared(both: Both) -> None:
 
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("streaming = parallel", "streaming = parallel has no"), ("two_phase", "two_phase has no")],
+    [("two_phase", "two_phase has no"), ("synchronous_commit = on", "synchronous_commit has no")],
 )
 def test_what_changes_nothing_is_taken_and_told(option: str, told: str, tmp_path: Path) -> None:
     with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:

@@ -29,6 +29,8 @@ SERVER: Final[Mapping[str, str | int | bool]] = {
     "deadlock_timeout": "100ms",
     "wal_sender_timeout": "10s",
     "checkpoint_timeout": "30s",
+    # the bank's larger transactions are streamed
+    "logical_decoding_work_mem": "64kB",
 }
 NODE: Final[Mapping[str, str | int | bool]] = {
     # Small limits, so that upkeep, spilling and copies in several tasks take part: tables that join

@@ -60,6 +60,7 @@ _TABLE = Table(
     Column("subdbid", BigInteger),
     Column("subontableerror", String(5)),
     Column("suberrorsyncid", String(36)),
+    Column("substream", String(8)),
     Column("subdisableonerr", Boolean),
     Column("subskiplsn", LsnColumn),
     Column("subskippinglsn", LsnColumn),
@@ -80,7 +81,8 @@ class Subscription:
     """One subscription. Two are equal when a worker would do the same for both.
 
     ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta logs,
-    never used again. ``on_table_error``: ``stop`` or ``park``. ``stopped``: an error that a retry
+    never used again. ``on_table_error``: ``stop`` or ``park``. ``streaming``: ``off``, ``on`` or
+    ``parallel``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
     ``publisher``: whom it follows, known since CREATE or its first connection. An error that
@@ -99,6 +101,7 @@ class Subscription:
     publications: tuple[str, ...]
     app_id: str
     on_table_error: str = "stop"
+    streaming: str = "parallel"
     disable_on_error: bool = False
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
@@ -166,6 +169,7 @@ class PgSubscription:
         binary: bool = False,
         synchronous_commit: str = "off",
         on_table_error: str = "stop",
+        streaming: str = "parallel",
         disable_on_error: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
@@ -182,6 +186,7 @@ class PgSubscription:
             publications=tuple(publications),
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
+            streaming=streaming,
             disable_on_error=disable_on_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
@@ -218,6 +223,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subdbid": publisher and publisher.database_oid,
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
+        "substream": subscription.streaming,
         "subdisableonerr": subscription.disable_on_error,
         "subskiplsn": subscription.skip_lsn,
         "subskippinglsn": subscription.skipping_lsn,
@@ -244,6 +250,7 @@ def _subscription(row: RowMapping) -> Subscription:
         error=error_of("sub", row),
         publisher=publisher,
         stopped_by=row["suberrorsyncid"],
+        streaming=row["substream"] or "off",
         disable_on_error=bool(row["subdisableonerr"]),
         skip_lsn=row["subskiplsn"] or INVALID,
         skipping_lsn=row["subskippinglsn"] or INVALID,

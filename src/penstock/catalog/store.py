@@ -41,7 +41,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -73,8 +73,10 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     7: METADATA.create_all,
     # Slots that were dropped, and may be asked for again.
     8: _add_what_is_missing,
-    # Whether an error disables a subscription, and what it is to skip.
+    # More options of subscriptions.
     9: _add_what_is_missing,
+    # Whether an error disables a subscription, and what it is to skip.
+    10: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

@@ -4,9 +4,9 @@ In: options as written, and the form of statement they stand in. Out: ``Subscrip
 PostgreSQL's error. Options of PostgreSQL 18 that Penstock has not yet may name what it does anyway;
 any other value is refused by name, after PostgreSQL's own checks.
 
-Some options are accepted and change nothing. PostgreSQL leaves ``streaming`` and ``two_phase``
-without effect where the other end does not have them; a subscription's definition that comes from a
-server is accepted here too, with notices of what happens instead.
+Some options are accepted and change nothing. PostgreSQL leaves ``two_phase`` without effect where
+the other end does not have it; a subscription's definition that comes from a server is accepted
+here too, with a warning of what happens instead.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class SubscriptionOptions:
     binary: bool = False
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
+    streaming: str = "parallel"
     disable_on_error: bool = False
     lsn: Lsn = INVALID
     """INVALID is NONE."""
@@ -58,7 +59,6 @@ _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "of
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
-    "streaming": ("off", "on", "parallel"),
     "two_phase": (False, True),
     "password_required": (True, False),
     "run_as_owner": (False,),
@@ -71,7 +71,7 @@ nothing."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error", "disable_on_error"}
+    | {"on_table_error", "streaming", "disable_on_error"}
     | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
@@ -212,16 +212,6 @@ def validate_slot_name(name: str) -> None:
         )
 
 
-def _streaming_notice(value: Any) -> Notice | None:
-    if value == "off":
-        return None
-    return notice(
-        f"streaming = {value} has no effect on this node",
-        detail="Transactions are sent when they have committed. Large ones wait on the publisher, "
-        "and are staged here in pieces.",
-    )
-
-
 def _two_phase_notice(value: Any) -> Notice | None:
     if not value:
         return None
@@ -232,7 +222,6 @@ def _two_phase_notice(value: Any) -> Notice | None:
 
 
 _NOTICES: Final[dict[str, Callable[[Any], Notice | None]]] = {
-    "streaming": _streaming_notice,
     "two_phase": _two_phase_notice,
 }
 

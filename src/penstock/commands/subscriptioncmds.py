@@ -163,6 +163,8 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
             subscription = replace(subscription, synchronous_commit=options.synchronous_commit)
         if "on_table_error" in options.specified:
             subscription = replace(subscription, on_table_error=options.on_table_error)
+        if "streaming" in options.specified:
+            subscription = replace(subscription, streaming=options.streaming)
         if "disable_on_error" in options.specified:
             subscription = replace(subscription, disable_on_error=options.disable_on_error)
         _save_healed(transaction, subscription)
@@ -294,6 +296,7 @@ def _insert(
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
+            streaming=options.streaming,
             disable_on_error=options.disable_on_error,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.

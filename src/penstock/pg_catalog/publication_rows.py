@@ -6,6 +6,7 @@ In: a snapshot. Out: rows by column name; what is left out is 0, false, '' or NU
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
@@ -14,6 +15,8 @@ from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.relations import relation_oids, schema_oids
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot
 from penstock.walreceiver.conninfo import ConnInfo
+
+_STREAM: Final = {"off": "f", "on": "t", "parallel": "p"}
 
 
 def pg_publication(snapshot: CatalogSnapshot) -> Iterator[Row]:
@@ -117,9 +120,10 @@ def _without_secrets(conninfo: str) -> str:
         return "********"
 
 
-def _stream(_: Subscription, version: int) -> object:
-    """A node asks for whole transactions."""
-    return "f" if version >= 16 else False
+def _stream(subscription: Subscription, version: int) -> object:
+    """A flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and so on)."""
+    streaming = subscription.streaming
+    return _STREAM[streaming] if version >= 16 else streaming != "off"
 
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:

@@ -65,6 +65,29 @@ class FrameRun:
         self.commits += [base + commit for commit in follower.commits]
         self.size += follower.size
 
+    @property
+    def count(self) -> int:
+        """How many frames it has."""
+        return len(self.frames) if self.spooled is None else self.spooled.count
+
+    def spill(self, folder: Path) -> None:
+        """Move the frames to disk."""
+        self.spooled = SpooledFrames.write(folder, self.frames)
+        self.frames = []
+
+    def unspilled(self) -> FrameRun:
+        """The same run in memory, and not on disk."""
+        if self.spooled is None:
+            return self
+        frames = self.spooled.load()
+        self.spooled.remove()
+        return FrameRun(frames, size=self.size)
+
+    def keep(self, count: int) -> None:
+        """Forget all frames of a run without commits but the first ones."""
+        del self.frames[count:]
+        self.size = sum(map(len, self.frames))
+
     def forget(self) -> None:
         """Free what a spilled piece holds on disk."""
         if self.spooled is not None:
@@ -133,6 +156,22 @@ class Inbox:
                 self._first_at = now
             self._quiet = False
             self._changed.notify_all()
+
+    def add_transaction(
+        self, begin: bytes, spilled: Sequence[FrameRun], rest: Sequence[bytes], now: float
+    ) -> None:
+        """A whole transaction: its first frame, runs that are on disk, the other frames, of which
+        the last one is the Commit."""
+        with self._changed:
+            if spilled:
+                self._seal()
+                self._append([begin])
+                self._seal()
+                self._sealed.extend(spilled)
+                begins = []
+            else:
+                begins = [begin]
+            self.add([*begins, *rest], now)
 
     def quiet(self) -> None:
         """The stream has nothing more to give now: what is here need not wait for others."""
@@ -272,9 +311,13 @@ class Inbox:
         self._in_memory += size
         self._transactions += len(commits)
         if piece.size >= self._piece_bytes or len(piece.frames) >= self._piece_frames:
-            self._sealed.append(piece)
-            self._open = FrameRun()
+            self._seal()
             self._spill()
+
+    def _seal(self) -> None:
+        if self._open.frames:
+            self._sealed.append(self._open)
+            self._open = FrameRun()
 
     def _spill(self) -> None:
         """Move sealed pieces of the transaction that is still arriving to disk."""
@@ -285,8 +328,7 @@ class Inbox:
             if piece.commits:
                 break
             if piece.spooled is None:
-                piece.spooled = SpooledFrames.write(self._spool_folder, piece.frames)
-                piece.frames = []
+                piece.spill(self._spool_folder)
                 self._in_memory -= piece.size
 
     def _put_back(self, rest: FrameRun) -> None:
@@ -320,5 +362,5 @@ def _batch_of(pieces: tuple[FrameRun, ...]) -> Batch:
         end_lsn=_end_lsn(last_commit),
         commit_time=_INT64.unpack_from(last_commit, _COMMIT_TIME_AT)[0] + EPOCH_MICROSECONDS,
         transactions=sum(len(p.commits) for p in pieces),
-        frames=sum(len(p.frames) if p.spooled is None else p.spooled.count for p in pieces),
+        frames=sum(piece.count for piece in pieces),
     )

@@ -1,9 +1,10 @@
 """The receiving thread: reads the stream into the inbox.
 
-In: a started replication stream. Out: frames in the inbox, and ``position``: every transaction that
-ended at or below it is in the inbox or was. What is told to the publisher goes through the stream's
-``confirm`` and ``hold``, which the applier calls. When the inbox is full the thread stops reading
-and goes on sending status updates, so that the walsender waits instead of timing out.
+In: a started replication stream. Out: whole transactions in the inbox, and ``position``: every
+transaction that ended at or below it is in the inbox or was. What is told to the publisher goes
+through the stream's ``confirm`` and ``hold``, which the applier calls. When the inbox is full the
+thread stops reading and goes on sending status updates, so that the walsender waits instead of
+timing out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final, Protocol
 from penstock.failpoint import AFTER_RECEIVE, failpoint
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.inbox import Inbox
+from penstock.subscription.streamed import StreamedTransactions
 
 _POLL: Final = 0.1
 """Seconds that one wait for frames takes at most: how long a stop may take."""
@@ -50,9 +52,13 @@ class FrameSource(Protocol):
 class Receiver:
     """Owns the reading side of the stream from start() to stop()."""
 
-    def __init__(self, stream: FrameSource, inbox: Inbox, idle: float) -> None:
-        """``idle``: seconds without a frame after which the stream counts as quiet."""
+    def __init__(
+        self, stream: FrameSource, streamed: StreamedTransactions, inbox: Inbox, idle: float
+    ) -> None:
+        """``streamed`` takes the frames, for the inbox. ``idle``: seconds without a frame after
+        which the stream counts as quiet."""
         self._stream = stream
+        self._streamed = streamed
         self._inbox = inbox
         self._idle = idle
         self._stopping = threading.Event()
@@ -91,7 +97,7 @@ class Receiver:
         # transaction below it in the inbox.
         received = self._stream.received_lsn
         if frames:
-            self._inbox.add(frames, time.monotonic())
+            self._streamed.add(frames, time.monotonic())
             failpoint(AFTER_RECEIVE)
         else:
             self._inbox.quiet()

@@ -31,6 +31,7 @@ from penstock.subscription.parking import Parking
 from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.retry import max_tries
 from penstock.subscription.skipping import SkipLsns, Skipping
+from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
@@ -47,9 +48,10 @@ _IDLE_CUT_INTERVAL: Final = 1.0
 _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox at most: a bound of the latency."""
 
-_PROTO_VERSION: Final = 1
-"""The lowest: what later ones add is streaming of transactions that have not committed, and
-two-phase commit, and neither has an effect here."""
+_PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
+"""By the publisher's version, as PostgreSQL's subscriber asks (ApplyWorkerMain)."""
+_BACKLOG_PROTO_VERSION: Final = 1
+"""All of a backlog has committed, so nothing of it need be streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,6 @@ class ApplyStream:
         ``requested``: where batches have to end. ``skip_lsns``: which transaction to skip."""
         self._requested = requested
         self._parking = parking
-        self._skipping = Skipping(
-            subscription.name, skip_lsns, None if last_cut is None else last_cut.lsn
-        )
         self._check_connection = check_connection
         self._subscription = subscription
         self._targets = targets
@@ -121,12 +120,20 @@ class ApplyStream:
             last_cut=last_cut,
             members_hold=members_hold,
         )
+        self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
+        spool_folder = options.spool_folder / str(subscription.oid)
         self._inbox = Inbox(
-            options.spool_folder / str(subscription.oid),
+            spool_folder,
             piece_bytes=options.piece_bytes,
             piece_frames=options.piece_frames,
             memory_bytes=options.queue_bytes,
+        )
+        self._streamed = StreamedTransactions(
+            self._inbox,
+            spool_folder,
+            piece_bytes=options.piece_bytes,
+            piece_frames=options.piece_frames,
         )
         self._frames = 0
 
@@ -139,12 +146,14 @@ class ApplyStream:
                 self._follow(self._start(), told_to_end)
         finally:
             self._applier.close()
+            self._streamed.clear()
             self._inbox.clear()
 
     def _follow(self, source: FrameSource, until: Callable[[], bool]) -> None:
         """Receive and apply; ends the source."""
         self._frames = 0
-        receiver = Receiver(source, self._inbox, self._options.batch_idle)
+        self._streamed.clear()
+        receiver = Receiver(source, self._streamed, self._inbox, self._options.batch_idle)
         receiver.start()
         try:
             self._apply_until(until, receiver, source)
@@ -174,7 +183,7 @@ class ApplyStream:
             self._connect(),
             self._subscription.slot_name or "",
             self._start_lsn(),
-            self._plugin_options(),
+            self._plugin_options(_BACKLOG_PROTO_VERSION, streaming=False),
             threshold=self._options.backlog_threshold,
         )
 
@@ -191,12 +200,17 @@ class ApplyStream:
     def _start_lsn(self) -> Lsn:
         return origin.start_lsn(self._applier.last_cut, self._targets.progress())
 
-    def _plugin_options(self) -> PgoutputOptions:
+    def _plugin_options(self, proto_version: int, *, streaming: bool) -> PgoutputOptions:
         return PgoutputOptions(
-            proto_version=_PROTO_VERSION,
+            proto_version=proto_version,
             publication_names=tuple(self._subscription.publications),
             binary=self._binary,
+            streaming="on" if streaming else None,
         )
+
+    def _options_for(self, publisher_version: int) -> PgoutputOptions:
+        known = (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since)
+        return self._plugin_options(next(known, 1), streaming=self._subscription.streaming != "off")
 
     def _start(self) -> ReplicationStream:
         subscription, start = self._subscription, self._start_lsn()
@@ -207,7 +221,8 @@ class ApplyStream:
                 status_interval_s=self._options.status_interval,
                 timeout_s=self._options.receiver_timeout,
             )
-            stream.start(subscription.slot_name or "", start, self._plugin_options().text())
+            plugin = self._options_for(connection.server_version)
+            stream.start(subscription.slot_name or "", start, plugin.text())
             self._acknowledge(stream)
         except BaseException:
             connection.close()
@@ -221,7 +236,7 @@ class ApplyStream:
             self._applier.last_cut, self._targets.progress(), self._copy_began_at()
         )
         stream.hold(flush)
-        stream.confirm(flush, self._frames)
+        stream.confirm(flush, self._frames - self._streamed.surplus)
 
     def _apply_until(
         self, told_to_end: Callable[[], bool], receiver: Receiver, stream: FrameSource

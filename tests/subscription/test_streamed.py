@@ -1,0 +1,352 @@
+"""Streamed transactions come out whole, in the order of their commits, without what was aborted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import ProtocolViolation
+from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.decoder import Decoder
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import (
+    Begin,
+    Commit,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    RelationMessage,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+)
+from penstock.pgoutput.tuple_data import Text
+from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.subscription.inbox import Inbox
+from penstock.subscription.streamed import StreamedTransactions
+from subscription.test_inbox import frames_of
+
+HEADER = b"w" + bytes(24)
+FIRST_XID = 700
+
+
+def insert(number: int, size: int = 1) -> Insert:
+    return Insert(16384, (Text(f"{number}".encode() * size),))
+
+
+@dataclass
+class Transaction:
+    """One at the publisher. ``open``: subtransactions that are open, the innermost last, each with
+    those inside it that were released."""
+
+    xid: int
+    changes: list[tuple[int, Message]] = field(default_factory=list)
+    sent: int = 0
+    streamed: bool = False
+    open: list[list[int]] = field(default_factory=list)
+    with_changes_sent: set[int] = field(default_factory=set)
+
+
+class Server:
+    """What reorderbuffer.c and pgoutput.c make of transactions that are open at the same time."""
+
+    def __init__(self) -> None:
+        self.out: list[Message] = []
+        self.committed: list[list[Message]] = []
+        self.open: dict[int, Transaction] = {}
+        self.lsn = 1000
+        self.xid = FIRST_XID
+        self.number = 0
+
+    def begin(self) -> None:
+        self.xid += 1
+        self.open[self.xid] = Transaction(self.xid)
+
+    def change(self, transaction: Transaction, kind: int) -> None:
+        self.number += 1
+        xid = transaction.open[-1][0] if transaction.open else transaction.xid
+        message: Message = insert(self.number, 1 + self.number % 5)
+        if kind == 1:
+            message = Truncate((16384, self.number))
+        elif kind == 2:
+            message = LogicalMessage(True, Lsn(5), "p", b"x" * self.number)
+        transaction.changes.append((xid, message))
+
+    def savepoint(self, transaction: Transaction) -> None:
+        self.xid += 1
+        transaction.open.append([self.xid])
+
+    def release(self, transaction: Transaction) -> None:
+        if transaction.open:
+            released = transaction.open.pop()
+            if transaction.open:
+                transaction.open[-1] += released
+
+    def rollback_to(self, transaction: Transaction) -> None:
+        if not transaction.open:
+            return
+        parent, *children = transaction.open.pop()
+        for subxid in [*children, parent]:
+            if subxid in transaction.with_changes_sent:
+                self.out.append(StreamAbort(transaction.xid, subxid))
+        gone = {parent, *children}
+        before = [each for each in transaction.changes[: transaction.sent] if each[0] not in gone]
+        after = [each for each in transaction.changes[transaction.sent :] if each[0] not in gone]
+        transaction.changes, transaction.sent = before + after, len(before)
+
+    def stream(self, transaction: Transaction) -> None:
+        waiting = transaction.changes[transaction.sent :]
+        self.out.append(StreamStart(transaction.xid, not transaction.streamed))
+        for xid, message in waiting:
+            self.out.append(replace(message, xid=xid))  # type: ignore[arg-type]
+            transaction.with_changes_sent.add(xid)
+        self.out.append(StreamStop())
+        transaction.streamed, transaction.sent = True, len(transaction.changes)
+
+    def commit(self, transaction: Transaction) -> None:
+        self.lsn += 100
+        at, end = Lsn(self.lsn), Lsn(self.lsn + 10)
+        begin, commit = Begin(at, 7, transaction.xid), Commit(at, end, 7)
+        changes = [message for _, message in transaction.changes]
+        if transaction.streamed:
+            self.stream(transaction)
+            self.out.append(StreamCommit(transaction.xid, at, end, 7))
+        else:
+            self.out += [begin, *changes, commit]
+        self.committed.append([begin, *changes, commit])
+        del self.open[transaction.xid]
+
+    def abort(self, transaction: Transaction) -> None:
+        if transaction.streamed:
+            self.out.append(StreamAbort(transaction.xid, transaction.xid))
+        del self.open[transaction.xid]
+
+
+Steps = list[tuple[str, int, int]]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "begin",
+                "change",
+                "change",
+                "change",
+                "stream",
+                "stream",
+                "savepoint",
+                "release",
+                "rollback",
+                "commit",
+                "abort",
+            ]
+        ),
+        st.integers(0, 2),
+        st.integers(0, 3),
+    ),
+    max_size=80,
+)
+
+
+def story(steps: Steps) -> Server:
+    """Carry out steps on at most three open transactions."""
+    server = Server()
+    for step, which, kind in steps:
+        if step == "begin" and len(server.open) < 3:
+            server.begin()
+        if not server.open:
+            continue
+        transaction = list(server.open.values())[which % len(server.open)]
+        match step:
+            case "change":
+                server.change(transaction, kind)
+            case "stream":
+                server.stream(transaction)
+            case "savepoint":
+                server.savepoint(transaction)
+            case "release":
+                server.release(transaction)
+            case "rollback":
+                server.rollback_to(transaction)
+            case "commit":
+                server.commit(transaction)
+            case "abort":
+                server.abort(transaction)
+    return server
+
+
+def frame(message: Message) -> bytes:
+    return HEADER + encode(message)
+
+
+def made(
+    folder: Path, piece_bytes: int = 10_000, piece_frames: int = 1000
+) -> tuple[Inbox, StreamedTransactions]:
+    inbox = Inbox(folder, piece_bytes=piece_bytes, piece_frames=piece_frames, memory_bytes=10_000)
+    return inbox, StreamedTransactions(
+        inbox, folder, piece_bytes=piece_bytes, piece_frames=piece_frames
+    )
+
+
+def taken(inbox: Inbox) -> list[Message]:
+    """Everything that has committed, decoded as version 1."""
+    found: list[Message] = []
+    while (batch := inbox.take(0.0)) is not None:
+        decoder = Decoder(1)
+        found += [decoder.decode(each[XLOGDATA_HEADER:]) for each in frames_of(batch)]
+        batch.forget()
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    steps=STEPS,
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    piece_bytes=st.integers(100, 1500),
+    piece_frames=st.integers(2, 20),
+)
+def test_what_has_committed_comes_out_as_if_nothing_were_streamed(
+    tmp_path: Path, steps: Steps, sizes: list[int], piece_bytes: int, piece_frames: int
+) -> None:
+    server = story(steps)
+    inbox, streamed = made(tmp_path, piece_bytes, piece_frames)
+    frames = [frame(message) for message in server.out]
+    out: list[Message] = []
+    at = number = 0
+    while at < len(frames):
+        size = sizes[number % len(sizes)]
+        streamed.add(frames[at : at + size], 0.0)
+        at, number = at + size, number + 1
+        if number % 3 == 0:
+            out += taken(inbox)
+    out += taken(inbox)
+    wanted = [message for transaction in server.committed for message in transaction]
+    assert out == wanted
+    assert streamed.surplus == len(wanted) - len(frames)
+    streamed.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_open_transactions_share_one_bound_of_memory(tmp_path: Path) -> None:
+    inbox, streamed = made(tmp_path, piece_bytes=4000, piece_frames=100_000)
+    server = Server()
+    for _ in range(3):
+        server.begin()
+    for number in range(300):
+        transaction = server.open[FIRST_XID + 1 + number % 3]
+        server.change(transaction, 0)
+        server.stream(transaction)
+    for message in server.out:
+        streamed.add([frame(message)], 0.0)
+        assert sum(each.tail.size for each in streamed._open.values()) < 4000
+    assert len(list(tmp_path.glob("spill-*"))) > 3
+    for transaction in list(server.open.values())[:2]:
+        server.commit(transaction)
+    (last,) = server.open.values()
+    server.abort(last)
+    streamed.add([frame(each) for each in server.out[900:]], 0.0)
+    assert taken(inbox) == [each for transaction in server.committed for each in transaction]
+    assert not list(tmp_path.iterdir())
+
+
+def relation(oid: int, *names: str) -> RelationMessage:
+    attributes = tuple(Attribute(name, 25, -1) for name in names)
+    return RelationMessage(Relation(oid, "public", "t", ReplicaIdentity.DEFAULT, attributes))
+
+
+def test_the_newest_definition_that_came_holds_after_a_commit(tmp_path: Path) -> None:
+    """As it does for the publisher, which sends it no more: it is no matter when the transaction
+    commits in which it came."""
+    inbox, streamed = made(tmp_path)
+    old, new = relation(1, "a", "b"), relation(1, "a", "c")
+    other = relation(2, "x")
+    messages: list[Message] = [
+        StreamStart(5, True), replace(old, xid=5), replace(other, xid=5), replace(insert(1), xid=5),
+        StreamStop(),
+        Begin(Lsn(10), 7, 6), new, insert(2), Commit(Lsn(10), Lsn(11), 7),
+        StreamCommit(5, Lsn(20), Lsn(21), 7),
+    ]  # fmt: skip
+    streamed.add([frame(message) for message in messages], 0.0)
+    assert taken(inbox) == [
+        Begin(Lsn(10), 7, 6), new, insert(2), Commit(Lsn(10), Lsn(11), 7),
+        Begin(Lsn(20), 7, 5), old, other, insert(1), new, Commit(Lsn(20), Lsn(21), 7),
+    ]  # fmt: skip
+    assert streamed.surplus == 0
+
+
+def test_a_definition_goes_with_the_subtransaction_that_it_came_in(tmp_path: Path) -> None:
+    inbox, streamed = made(tmp_path)
+    first, second = relation(1, "a"), relation(1, "b")
+    messages: list[Message] = [
+        Begin(Lsn(10), 7, 6), first, insert(1), Commit(Lsn(10), Lsn(11), 7),
+        StreamStart(5, True), Origin(Lsn(3), "elsewhere"), replace(second, xid=8),
+        replace(insert(2), xid=8), StreamStop(),
+        StreamAbort(5, 8),
+        Begin(Lsn(12), 7, 9), second, insert(3), Commit(Lsn(12), Lsn(13), 7),
+        StreamCommit(5, Lsn(20), Lsn(21), 7),
+    ]  # fmt: skip
+    streamed.add([frame(message) for message in messages], 0.0)
+    assert taken(inbox)[8:] == [
+        Begin(Lsn(20), 7, 5), Origin(Lsn(3), "elsewhere"), Commit(Lsn(20), Lsn(21), 7)
+    ]  # fmt: skip
+
+
+START, STOP = StreamStart(5, True), StreamStop()
+COMMIT = StreamCommit(5, Lsn(20), Lsn(21), 7)
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        ([START, START], "duplicate STREAM START message"),
+        ([STOP], "STREAM STOP message without STREAM START"),
+        ([START, STOP, STOP], "STREAM STOP message without STREAM START"),
+        ([START, COMMIT], "STREAM COMMIT message without STREAM STOP"),
+        ([START, StreamAbort(5, 5)], "STREAM ABORT message without STREAM STOP"),
+        ([StreamStart(0, True)], "invalid transaction ID in streamed replication transaction"),
+        ([COMMIT], "STREAM COMMIT of unknown transaction 5"),
+        ([StreamStart(5, False)], "transaction 5 is not in its place"),
+        ([START, STOP, START], "transaction 5 is not in its place"),
+        ([START, Begin(Lsn(1), 7, 6)], 'message type "B" inside of a streamed block'),
+        ([START, Commit(Lsn(1), Lsn(2), 7)], 'message type "C" inside of a streamed block'),
+    ],
+)
+def test_violations_of_the_protocol(tmp_path: Path, messages: list[Message], error: str) -> None:
+    _, streamed = made(tmp_path)
+    with pytest.raises(ProtocolViolation, match=error):
+        streamed.add([frame(message) for message in messages], 0.0)
+
+
+@pytest.mark.parametrize("message", [START, STOP, COMMIT, StreamAbort(5, 6), relation(1, "a")])
+def test_a_truncated_message_is_a_violation(tmp_path: Path, message: Message) -> None:
+    whole = frame(message)
+    for length in range(XLOGDATA_HEADER, len(whole)):
+        _, streamed = made(tmp_path)
+        before: list[Message] = (
+            [START, STOP] if message is COMMIT else [START] if message is STOP else []
+        )
+        if isinstance(message, RelationMessage) and length >= XLOGDATA_HEADER + 5:
+            break  # what follows its OID is read when its transaction is applied
+        with pytest.raises(ProtocolViolation):
+            streamed.add([*map(frame, before), whole[:length]], 0.0)
+
+
+def test_an_abort_of_what_never_came_changes_nothing(tmp_path: Path) -> None:
+    inbox, streamed = made(tmp_path)
+    messages: list[Message] = [
+        StreamAbort(9, 9),
+        StreamAbort(9, 10),
+        START,
+        STOP,
+        StreamAbort(5, 77),
+        COMMIT,
+    ]
+    streamed.add([frame(message) for message in messages], 0.0)
+    assert taken(inbox) == [Begin(Lsn(20), 7, 5), Commit(Lsn(20), Lsn(21), 7)]
