@@ -211,6 +211,18 @@ def test_combinations(both: Both, pieces: list[str]) -> None:
                 ["ALTER SUBSCRIPTION s SET (disable_on_error = 2)"],
                 ["ALTER SUBSCRIPTION s SET (lsn = '0/1')"],
                 *([f"ALTER SUBSCRIPTION s SKIP {options}"] for options in SKIPS),
+                [
+                    "ALTER SUBSCRIPTION s SET (two_phase)",
+                    "ALTER SUBSCRIPTION s SET (two_phase = 2)",
+                ],
+                ["ALTER SUBSCRIPTION s SET (slot_name = 'x', two_phase = true)"],
+                ["ALTER SUBSCRIPTION s SET (slot_name = 'x', two_phase = false)"],
+                ["ALTER SUBSCRIPTION s ENABLE", "ALTER SUBSCRIPTION s SET (two_phase)"],
+                [
+                    "ALTER SUBSCRIPTION s SET (slot_name = NONE)",
+                    "ALTER SUBSCRIPTION s SET (two_phase = true)",
+                    "ALTER SUBSCRIPTION s SET (two_phase = false)",
+                ],
                 ["ALTER SUBSCRIPTION s CONNECTION 'foo'"],
                 ["ALTER SUBSCRIPTION s CONNECTION 'dbname=y'"],
                 ["ALTER SUBSCRIPTION s REFRESH PUBLICATION"],
@@ -285,7 +297,7 @@ def test_all_postgresqls_hints_are_compared(both: Both) -> None:
 
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("two_phase", "two_phase has no"), ("synchronous_commit = on", "synchronous_commit has no")],
+    [("synchronous_commit = on", "synchronous_commit has no")],
 )
 def test_what_changes_nothing_is_taken_and_told(option: str, told: str, tmp_path: Path) -> None:
     with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:

@@ -156,8 +156,15 @@ def test_subscription_options() -> None:
         name: tuple(str(value).lower() for value in values)
         for name, values in subscription_options._NOT_YET.items()
     }
-    changed = {"slot_name", "binary", "streaming", "on_table_error", "disable_on_error"}
-    changed |= {"synchronous_commit"}
+    changed = {
+        "slot_name",
+        "binary",
+        "streaming",
+        "two_phase",
+        "on_table_error",
+        "disable_on_error",
+        "synchronous_commit",
+    }
     assert changed == subscription_options.SET - set(refused)
 
 

@@ -30,14 +30,15 @@ from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
+from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import Copies
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
+from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker import CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
 
 A = Relation(1, "public", "a", ReplicaIdentity.DEFAULT, (Attribute("id", 23, key=True),))
@@ -90,6 +91,9 @@ class World:
             primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
+            two_phase=lambda: two_phase(
+                self.catalog, self.warehouse, self.subscription, Path("spool")
+            ),
             count=lambda more: None,
             skip_lsns=SkipLsns(
                 self.catalog.generation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,21 +10,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ProtocolViolation
+from penstock.catalog import Catalog
+from penstock.errors import ProtocolViolation, UndefinedObject
+from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
     Begin,
+    BeginPrepare,
     Commit,
+    CommitPrepared,
     Insert,
     LogicalMessage,
     Message,
     Origin,
+    Prepare,
     RelationMessage,
+    RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     StreamStop,
     Truncate,
@@ -31,6 +39,7 @@ from penstock.pgoutput.messages import (
 from penstock.pgoutput.tuple_data import Text
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.inbox import Inbox
+from penstock.subscription.prepared import PreparedStore, PreparedTransactions
 from penstock.subscription.streamed import StreamedTransactions
 from subscription.test_inbox import frames_of
 
@@ -62,6 +71,7 @@ class Server:
         self.out: list[Message] = []
         self.committed: list[list[Message]] = []
         self.open: dict[int, Transaction] = {}
+        self.prepared: list[tuple[Transaction, Lsn, str]] = []
         self.lsn = 1000
         self.xid = FIRST_XID
         self.number = 0
@@ -124,6 +134,29 @@ class Server:
         self.committed.append([begin, *changes, commit])
         del self.open[transaction.xid]
 
+    def prepare(self, transaction: Transaction) -> None:
+        self.lsn += 100
+        fields = (Lsn(self.lsn), Lsn(self.lsn + 10), 7, transaction.xid, f"gid {self.xid}")
+        if transaction.streamed:
+            self.stream(transaction)
+            self.out.append(StreamPrepare(*fields))
+        else:
+            changes = [message for _, message in transaction.changes]
+            self.out += [BeginPrepare(*fields), *changes, Prepare(*fields)]
+        del self.open[transaction.xid]
+        self.prepared.append((transaction, fields[1], fields[4]))
+
+    def finish_prepared(self, which: int, *, commit: bool) -> None:
+        transaction, prepare_end, gid = self.prepared.pop(which % len(self.prepared))
+        self.lsn += 100
+        at, end, xid = Lsn(self.lsn), Lsn(self.lsn + 10), transaction.xid
+        if commit:
+            self.out.append(CommitPrepared(at, end, 7, xid, gid))
+            changes = [message for _, message in transaction.changes]
+            self.committed.append([Begin(at, 7, xid), *changes, Commit(at, end, 7)])
+        else:
+            self.out.append(RollbackPrepared(prepare_end, end, 7, 7, xid, gid))
+
     def abort(self, transaction: Transaction) -> None:
         if transaction.streamed:
             self.out.append(StreamAbort(transaction.xid, transaction.xid))
@@ -146,6 +179,9 @@ STEPS = st.lists(
                 "rollback",
                 "commit",
                 "abort",
+                "prepare",
+                "commit prepared",
+                "rollback prepared",
             ]
         ),
         st.integers(0, 2),
@@ -161,6 +197,8 @@ def story(steps: Steps) -> Server:
     for step, which, kind in steps:
         if step == "begin" and len(server.open) < 3:
             server.begin()
+        if step.endswith(" prepared") and server.prepared:
+            server.finish_prepared(which, commit=step == "commit prepared")
         if not server.open:
             continue
         transaction = list(server.open.values())[which % len(server.open)]
@@ -179,6 +217,8 @@ def story(steps: Steps) -> Server:
                 server.commit(transaction)
             case "abort":
                 server.abort(transaction)
+            case "prepare":
+                server.prepare(transaction)
     return server
 
 
@@ -186,13 +226,38 @@ def frame(message: Message) -> bytes:
     return HEADER + encode(message)
 
 
-def made(
-    folder: Path, piece_bytes: int = 10_000, piece_frames: int = 1000
-) -> tuple[Inbox, StreamedTransactions]:
-    inbox = Inbox(folder, piece_bytes=piece_bytes, piece_frames=piece_frames, memory_bytes=10_000)
-    return inbox, StreamedTransactions(
-        inbox, folder, piece_bytes=piece_bytes, piece_frames=piece_frames
-    )
+class Receiving:
+    """What a node has between its stream and its tables; ``again``: after a restart."""
+
+    def __init__(self, folder: Path, piece_bytes: int = 10_000, piece_frames: int = 1000) -> None:
+        self.spool = folder / "spool"
+        self.kept = folder / "prepared"
+        self.catalog = Catalog.create(f"sqlite:///{folder / f'{uuid.uuid4()}.db'}")
+        self._pieces = {"piece_bytes": piece_bytes, "piece_frames": piece_frames}
+        self.again(None)
+
+    def again(self, last_cut: Lsn | None) -> None:
+        storage = Storage(str(self.kept), fsync=False)
+        store = PreparedStore(self.catalog, 5, storage, str(self.kept), self.spool)
+        self.prepared = PreparedTransactions(store)
+        self.prepared.begin(last_cut)
+        self.inbox = Inbox(self.spool, **self._pieces, memory_bytes=10_000)
+        self.streamed = StreamedTransactions(self.inbox, self.spool, self.prepared, **self._pieces)
+
+    def add(self, *messages: Message) -> None:
+        self.streamed.add([frame(message) for message in messages], 0.0)
+
+    def xids(self) -> list[int]:
+        with self.catalog.read() as t:
+            return sorted(xact.xid for xact in t.prepared_xacts.all(5))
+
+    def litter(self) -> list[Path]:
+        return [path for path in (*self.spool.rglob("*"), *self.kept.rglob("*")) if path.is_file()]
+
+
+@pytest.fixture
+def receiving(tmp_path: Path) -> Receiving:
+    return Receiving(tmp_path)
 
 
 def taken(inbox: Inbox) -> list[Message]:
@@ -216,7 +281,8 @@ def test_what_has_committed_comes_out_as_if_nothing_were_streamed(
     tmp_path: Path, steps: Steps, sizes: list[int], piece_bytes: int, piece_frames: int
 ) -> None:
     server = story(steps)
-    inbox, streamed = made(tmp_path, piece_bytes, piece_frames)
+    node = Receiving(tmp_path, piece_bytes, piece_frames)
+    inbox, streamed = node.inbox, node.streamed
     frames = [frame(message) for message in server.out]
     out: list[Message] = []
     at = number = 0
@@ -231,11 +297,25 @@ def test_what_has_committed_comes_out_as_if_nothing_were_streamed(
     assert out == wanted
     assert streamed.surplus == len(wanted) - len(frames)
     streamed.clear()
-    assert not list(tmp_path.iterdir())
+    assert node.xids() == sorted(
+        [each.xid for each, _, _ in server.prepared]
+        + [message.xid for message in server.out if isinstance(message, CommitPrepared)]
+    )
+    node.prepared.forget(Lsn(server.lsn + 10))
+    assert node.xids() == sorted(each.xid for each, _, _ in server.prepared)
+    assert len(node.litter()) >= len([each for each, _, _ in server.prepared if each.changes])
+    for which in range(len(server.prepared)):
+        node.prepared.roll_back(
+            RollbackPrepared(
+                server.prepared[which][1], Lsn(1), 7, 7, server.prepared[which][0].xid, ""
+            )
+        )
+    assert not node.litter()
 
 
 def test_open_transactions_share_one_bound_of_memory(tmp_path: Path) -> None:
-    inbox, streamed = made(tmp_path, piece_bytes=4000, piece_frames=100_000)
+    node = Receiving(tmp_path, piece_bytes=4000, piece_frames=100_000)
+    inbox, streamed = node.inbox, node.streamed
     server = Server()
     for _ in range(3):
         server.begin()
@@ -246,14 +326,14 @@ def test_open_transactions_share_one_bound_of_memory(tmp_path: Path) -> None:
     for message in server.out:
         streamed.add([frame(message)], 0.0)
         assert sum(each.tail.size for each in streamed._open.values()) < 4000
-    assert len(list(tmp_path.glob("spill-*"))) > 3
+    assert len(list(tmp_path.rglob("spill-*"))) > 3
     for transaction in list(server.open.values())[:2]:
         server.commit(transaction)
     (last,) = server.open.values()
     server.abort(last)
     streamed.add([frame(each) for each in server.out[900:]], 0.0)
     assert taken(inbox) == [each for transaction in server.committed for each in transaction]
-    assert not list(tmp_path.iterdir())
+    assert not node.litter()
 
 
 def relation(oid: int, *names: str) -> RelationMessage:
@@ -264,7 +344,8 @@ def relation(oid: int, *names: str) -> RelationMessage:
 def test_the_newest_definition_that_came_holds_after_a_commit(tmp_path: Path) -> None:
     """As it does for the publisher, which sends it no more: it is no matter when the transaction
     commits in which it came."""
-    inbox, streamed = made(tmp_path)
+    node = Receiving(tmp_path)
+    inbox, streamed = node.inbox, node.streamed
     old, new = relation(1, "a", "b"), relation(1, "a", "c")
     other = relation(2, "x")
     messages: list[Message] = [
@@ -282,7 +363,8 @@ def test_the_newest_definition_that_came_holds_after_a_commit(tmp_path: Path) ->
 
 
 def test_a_definition_goes_with_the_subtransaction_that_it_came_in(tmp_path: Path) -> None:
-    inbox, streamed = made(tmp_path)
+    node = Receiving(tmp_path)
+    inbox, streamed = node.inbox, node.streamed
     first, second = relation(1, "a"), relation(1, "b")
     messages: list[Message] = [
         Begin(Lsn(10), 7, 6), first, insert(1), Commit(Lsn(10), Lsn(11), 7),
@@ -319,7 +401,7 @@ COMMIT = StreamCommit(5, Lsn(20), Lsn(21), 7)
     ],
 )
 def test_violations_of_the_protocol(tmp_path: Path, messages: list[Message], error: str) -> None:
-    _, streamed = made(tmp_path)
+    streamed = Receiving(tmp_path).streamed
     with pytest.raises(ProtocolViolation, match=error):
         streamed.add([frame(message) for message in messages], 0.0)
 
@@ -328,7 +410,7 @@ def test_violations_of_the_protocol(tmp_path: Path, messages: list[Message], err
 def test_a_truncated_message_is_a_violation(tmp_path: Path, message: Message) -> None:
     whole = frame(message)
     for length in range(XLOGDATA_HEADER, len(whole)):
-        _, streamed = made(tmp_path)
+        streamed = Receiving(tmp_path).streamed
         before: list[Message] = (
             [START, STOP] if message is COMMIT else [START] if message is STOP else []
         )
@@ -339,7 +421,8 @@ def test_a_truncated_message_is_a_violation(tmp_path: Path, message: Message) ->
 
 
 def test_an_abort_of_what_never_came_changes_nothing(tmp_path: Path) -> None:
-    inbox, streamed = made(tmp_path)
+    node = Receiving(tmp_path)
+    inbox, streamed = node.inbox, node.streamed
     messages: list[Message] = [
         StreamAbort(9, 9),
         StreamAbort(9, 10),
@@ -350,3 +433,69 @@ def test_an_abort_of_what_never_came_changes_nothing(tmp_path: Path) -> None:
     ]
     streamed.add([frame(message) for message in messages], 0.0)
     assert taken(inbox) == [Begin(Lsn(20), 7, 5), Commit(Lsn(20), Lsn(21), 7)]
+
+
+PREPARED = (Lsn(30), Lsn(31), 7, 5, "two")
+BEGIN_PREPARE, PREPARE = BeginPrepare(*PREPARED), Prepare(*PREPARED)
+COMMIT_PREPARED = CommitPrepared(Lsn(40), Lsn(41), 7, 5, "two")
+
+
+def test_a_prepared_transaction_outlives_restarts(receiving: Receiving) -> None:
+    receiving.add(BEGIN_PREPARE, insert(1), PREPARE)
+    receiving.again(Lsn(20))
+    receiving.add(BEGIN_PREPARE, insert(1), PREPARE)  # it was not in a cut: it comes again
+    receiving.again(Lsn(31))
+    assert receiving.xids() == [5] and len(receiving.litter()) == 1
+    receiving.add(COMMIT_PREPARED)
+    receiving.again(Lsn(31))  # nor was its commit
+    receiving.add(COMMIT_PREPARED)
+    wanted = [Begin(Lsn(40), 7, 5), insert(1), Commit(Lsn(40), Lsn(41), 7)]
+    assert taken(receiving.inbox) == wanted
+    receiving.again(Lsn(41))
+    assert receiving.xids() == [] and not receiving.litter()
+
+
+def test_a_prepared_transaction_that_is_not_there(receiving: Receiving) -> None:
+    with pytest.raises(UndefinedObject, match='with identifier "pg_gid_5_5" does not exist'):
+        receiving.add(COMMIT_PREPARED)
+    receiving.add(RollbackPrepared(Lsn(31), Lsn(41), 7, 7, 5, "two"))
+
+
+def test_a_rollback_of_another_one_of_the_same_xid_changes_nothing(receiving: Receiving) -> None:
+    receiving.add(BEGIN_PREPARE, PREPARE)
+    receiving.add(RollbackPrepared(Lsn(21), Lsn(41), 7, 7, 5, "two"))
+    assert receiving.xids() == [5]
+
+
+def test_definitions_of_a_prepared_transaction_hold_at_once(receiving: Receiving) -> None:
+    """The publisher does not send them again, though nothing of it has committed."""
+    first, second = relation(1, "a"), relation(1, "b")
+    receiving.add(BEGIN_PREPARE, first, insert(1), PREPARE)
+    receiving.add(Begin(Lsn(32), 7, 6), insert(2), Commit(Lsn(32), Lsn(33), 7))
+    receiving.add(Begin(Lsn(34), 7, 7), second, insert(3), Commit(Lsn(34), Lsn(35), 7))
+    receiving.add(COMMIT_PREPARED)
+    assert taken(receiving.inbox) == [
+        first, Begin(Lsn(32), 7, 6), insert(2), Commit(Lsn(32), Lsn(33), 7),
+        Begin(Lsn(34), 7, 7), second, insert(3), Commit(Lsn(34), Lsn(35), 7),
+        Begin(Lsn(40), 7, 5), first, insert(1), second, Commit(Lsn(40), Lsn(41), 7),
+    ]  # fmt: skip
+    assert receiving.streamed.surplus == 13 - 12
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        ([PREPARE], "PREPARE message without BEGIN PREPARE"),
+        ([BEGIN_PREPARE, COMMIT_PREPARED], 'message type "K" inside of a block'),
+        ([BEGIN_PREPARE, START], 'message type "S" inside of a block'),
+        ([START, BEGIN_PREPARE], 'message type "b" inside of a block'),
+        ([START, StreamPrepare(*PREPARED)], "STREAM PREPARE message without STREAM STOP"),
+        ([StreamPrepare(*PREPARED)], "STREAM PREPARE of unknown transaction 5"),
+        ([BEGIN_PREPARE, replace(PREPARE, prepare_lsn=Lsn(29))], "incorrect prepare LSN 0/1D in"),
+    ],
+)
+def test_violations_of_the_protocol_by_prepared_transactions(
+    receiving: Receiving, messages: list[Message], error: str
+) -> None:
+    with pytest.raises(ProtocolViolation, match=error):
+        receiving.add(*messages)

@@ -11,11 +11,12 @@ from penstock.catalog.pg_authid import Role
 from penstock.catalog.pg_class import LakeTable, UniqueIndex
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import Namespace
+from penstock.catalog.pg_prepared_xacts import PreparedXact
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
 
@@ -27,6 +28,7 @@ __all__ = [
     "Member",
     "Namespace",
     "NodeInfo",
+    "PreparedXact",
     "Publication",
     "PublicationNamespace",
     "PublicationRel",
@@ -40,5 +42,6 @@ __all__ = [
     "SubscriptionRelState",
     "SubscriptionStatistics",
     "TableStatistics",
+    "TwoPhaseState",
     "UniqueIndex",
 ]

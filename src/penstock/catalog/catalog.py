@@ -26,10 +26,11 @@ from penstock.catalog.pg_authid import PgAuthid
 from penstock.catalog.pg_class import LakeTable, PgClass
 from penstock.catalog.pg_control import NodeInfo
 from penstock.catalog.pg_namespace import PgNamespace
+from penstock.catalog.pg_prepared_xacts import PgPreparedXacts
 from penstock.catalog.pg_publication import PgPublication, Publication
 from penstock.catalog.pg_replication_slots import PgReplicationSlots
 from penstock.catalog.pg_stat_subscription import StatisticsStore
-from penstock.catalog.pg_subscription import PgSubscription, Subscription
+from penstock.catalog.pg_subscription import PgSubscription, Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import (
     PgSubscriptionRel,
     SubscriptionRel,
@@ -59,6 +60,7 @@ class CatalogTransaction:
     namespaces: PgNamespace
     types: PgType
     cut_requests: CutRequests
+    prepared_xacts: PgPreparedXacts
 
     def members(
         self,
@@ -281,6 +283,14 @@ class Catalog:
                 subscription = replace(subscription, skipping_lsn=INVALID)
             transaction.subscriptions.save(subscription)
 
+    def enable_two_phase(self, subid: int) -> None:
+        """The publisher's slot has two-phase commit now (UpdateTwoPhaseState). Gone: no effect."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None:
+                enabled = replace(subscription, two_phase_state=TwoPhaseState.ENABLED)
+                transaction.subscriptions.save(enabled)
+
     def record_publisher(self, subid: int, publisher: PublisherIdentity) -> None:
         """Keep whom a subscription follows. Gone: no effect."""
         with self.write() as transaction:
@@ -310,6 +320,7 @@ def _transaction(connection: Connection) -> CatalogTransaction:
         PgNamespace(connection),
         PgType(connection),
         CutRequests(connection),
+        PgPreparedXacts(connection),
     )
 
 

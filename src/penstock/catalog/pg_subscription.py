@@ -7,6 +7,7 @@ PostgreSQL's; ``subappid`` and what comes after it is ours. Checks of options an
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 import uuid
@@ -61,10 +62,24 @@ _TABLE = Table(
     Column("subontableerror", String(5)),
     Column("suberrorsyncid", String(36)),
     Column("substream", String(8)),
+    Column("subtwophasestate", String(1)),
     Column("subdisableonerr", Boolean),
     Column("subskiplsn", LsnColumn),
     Column("subskippinglsn", LsnColumn),
 )
+
+
+class TwoPhaseState(enum.Enum):
+    """subtwophasestate: whether prepared transactions are received as such (LOGICALREP_TWOPHASE_*).
+
+    PENDING until every table is ready, as what was prepared before a table was copied is not in the
+    copy.
+    """
+
+    DISABLED = "d"
+    PENDING = "p"
+    ENABLED = "e"
+
 
 _APP_ID_PREFIX: Final = "penstock-"
 _APP_ID: Final = re.compile(rf"{_APP_ID_PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
@@ -108,6 +123,7 @@ class Subscription:
     error: RecordedError | None = field(default=None, compare=False)
     publisher: PublisherIdentity | None = field(default=None, compare=False)
     stopped_by: str | None = field(default=None, compare=False)
+    two_phase_state: TwoPhaseState = field(default=TwoPhaseState.DISABLED, compare=False)
     skip_lsn: Lsn = field(default=INVALID, compare=False)
     skipping_lsn: Lsn = field(default=INVALID, compare=False)
 
@@ -170,6 +186,7 @@ class PgSubscription:
         synchronous_commit: str = "off",
         on_table_error: str = "stop",
         streaming: str = "parallel",
+        two_phase_state: TwoPhaseState = TwoPhaseState.DISABLED,
         disable_on_error: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
@@ -187,6 +204,7 @@ class PgSubscription:
             app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             on_table_error=on_table_error,
             streaming=streaming,
+            two_phase_state=two_phase_state,
             disable_on_error=disable_on_error,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
@@ -224,6 +242,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subontableerror": subscription.on_table_error,
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
+        "subtwophasestate": subscription.two_phase_state.value,
         "subdisableonerr": subscription.disable_on_error,
         "subskiplsn": subscription.skip_lsn,
         "subskippinglsn": subscription.skipping_lsn,
@@ -251,6 +270,7 @@ def _subscription(row: RowMapping) -> Subscription:
         publisher=publisher,
         stopped_by=row["suberrorsyncid"],
         streaming=row["substream"] or "off",
+        two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),
         disable_on_error=bool(row["subdisableonerr"]),
         skip_lsn=row["subskiplsn"] or INVALID,
         skipping_lsn=row["subskippinglsn"] or INVALID,

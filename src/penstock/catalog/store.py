@@ -22,6 +22,7 @@ from penstock.catalog import (
     pg_class,
     pg_control,
     pg_namespace,
+    pg_prepared_xacts,
     pg_publication,
     pg_replication_slots,
     pg_subscription,
@@ -73,7 +74,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     7: METADATA.create_all,
     # Slots that were dropped, and may be asked for again.
     8: _add_what_is_missing,
-    # More options of subscriptions.
+    # More options of subscriptions, prepared transactions.
     9: _add_what_is_missing,
     # Whether an error disables a subscription, and what it is to skip.
     10: _add_what_is_missing,
@@ -86,6 +87,7 @@ _TABLES: Final = (
     pg_class,
     pg_control,
     pg_namespace,
+    pg_prepared_xacts,
     pg_publication,
     pg_replication_slots,
     pg_subscription,

@@ -7,7 +7,7 @@ and cuts stay. A node that runs lets go of the slot first:
    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
 2. When the temporary slots of its copies are gone, no copy runs.
 3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
-4. The rows go.
+4. The rows go, with transactions that are prepared and not committed.
 
 When step 3 fails the mark goes and the subscription is as before. When the process dies the mark
 stays, and DROP may be said again; then a slot that is gone already is no error.
@@ -22,6 +22,7 @@ from dataclasses import replace
 from penstock.catalog import Catalog, Subscription
 from penstock.commands.scope import (
     CommandResult,
+    CommandScope,
     PublisherFactory,
     PublisherSession,
     notice,
@@ -46,7 +47,7 @@ _LOOK_S = 0.1
 
 
 def drop_subscription(
-    statement: DropSubscription, catalog: Catalog, connect: PublisherFactory
+    statement: DropSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
     """Raises UndefinedObject, ConnectionFailure, PublisherError."""
     with catalog.write() as transaction:
@@ -69,6 +70,9 @@ def drop_subscription(
         transaction.relations.delete_all(subscription.oid)
         transaction.subscriptions.delete(subscription.oid)
         transaction.cut_requests.forget_all(subscription.oid)
+        transaction.prepared_xacts.delete_all(subscription.oid)
+    if scope.warehouse is not None:
+        scope.warehouse.storage.discard_folder(scope.warehouse.prepared_uri(subscription.app_id))
     return CommandResult(_TAG, tuple(notices))
 
 

@@ -26,6 +26,7 @@ from penstock.commands.subscriptioncmds import (
     check_unchanged,
     get_subscription,
 )
+from penstock.commands.two_phase import check_copy_of_table
 from penstock.errors import FeatureNotSupported, NotInPrerequisiteState
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName, qualified
@@ -50,6 +51,7 @@ def refresh_tables(
         subscription = get_subscription(transaction, statement.name)
         _members(transaction, subscription, names)
     check_enabled(subscription, "REFRESH TABLE")
+    check_copy_of_table(subscription)
     found = ask_published(subscription, connect)
     for name in names:
         _check_published(subscription, name, found.tables)

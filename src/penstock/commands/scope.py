@@ -69,8 +69,11 @@ class PublisherSession(Protocol):
     def tables_without_replica_identity(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """(schema, table) of those whose updates and deletes the publisher refuses."""
 
-    def create_slot(self, name: str) -> object:
+    def create_slot(self, name: str, *, two_phase: bool = False) -> object:
         """Create a persistent logical slot for pgoutput."""
+
+    def alter_slot(self, name: str, *, two_phase: bool) -> None:
+        """ALTER_REPLICATION_SLOT."""
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """Drop a slot; waits while somebody streams from it. False: there was none."""

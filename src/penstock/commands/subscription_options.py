@@ -3,10 +3,6 @@
 In: options as written, and the form of statement they stand in. Out: ``SubscriptionOptions``, or
 PostgreSQL's error. Options of PostgreSQL 18 that Penstock has not yet may name what it does anyway;
 any other value is refused by name, after PostgreSQL's own checks.
-
-Some options are accepted and change nothing. PostgreSQL leaves ``two_phase`` without effect where
-the other end does not have it; a subscription's definition that comes from a server is accepted
-here too, with a warning of what happens instead.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from penstock.commands.define import (
     def_get_streaming_mode,
     def_get_string,
 )
-from penstock.commands.scope import notice, warning
+from penstock.commands.scope import notice
 from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
 from penstock.lsn import INVALID, Lsn
 from penstock.protocol.answers import Notice
@@ -47,6 +43,7 @@ class SubscriptionOptions:
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
     streaming: str = "parallel"
+    two_phase: bool = False
     disable_on_error: bool = False
     lsn: Lsn = INVALID
     """INVALID is NONE."""
@@ -59,7 +56,6 @@ _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "of
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 _NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
-    "two_phase": (False, True),
     "password_required": (True, False),
     "run_as_owner": (False,),
     "failover": (False,),
@@ -71,7 +67,7 @@ nothing."""
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error", "streaming", "disable_on_error"}
+    | {"on_table_error", "streaming", "two_phase", "disable_on_error"}
     | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
@@ -212,29 +208,13 @@ def validate_slot_name(name: str) -> None:
         )
 
 
-def _two_phase_notice(value: Any) -> Notice | None:
-    if not value:
-        return None
-    return warning(
-        "two_phase has no effect on this node",
-        detail="A prepared transaction is applied when it is committed, and cannot be seen before.",
-    )
-
-
-_NOTICES: Final[dict[str, Callable[[Any], Notice | None]]] = {
-    "two_phase": _two_phase_notice,
-}
-
-
 def without_effect(options: SubscriptionOptions) -> tuple[Notice, ...]:
     """One for each option that was written and has none."""
-    found: list[Notice | None] = []
-    if "synchronous_commit" in options.specified:
-        found.append(
-            notice(
-                "synchronous_commit has no effect on this node",
-                detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
-            )
-        )
-    found += [_NOTICES[name](value) for name, value in options.other.items() if name in _NOTICES]
-    return tuple(told for told in found if told is not None)
+    if "synchronous_commit" not in options.specified:
+        return ()
+    return (
+        notice(
+            "synchronous_commit has no effect on this node",
+            detail="What a cut holds is on disk before it is acknowledged (parameter fsync).",
+        ),
+    )

@@ -26,6 +26,7 @@ from penstock.commands.subscriptioncmds import (
     get_subscription,
     take_in,
 )
+from penstock.commands.two_phase import check_copy
 from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
@@ -64,6 +65,7 @@ def alter_publications(
             "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
             hint=_REFRESH_HINT[statement.verb],
         )
+    check_copy(subscription, options, statement.verb)
     checked = () if statement.verb == "DROP" else statement.publications
     found = ask_published(wanted, connect, checked)
     notices = []

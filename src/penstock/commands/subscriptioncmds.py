@@ -19,6 +19,7 @@ from penstock.catalog import (
     CatalogTransaction,
     Subscription,
     SubscriptionRelState,
+    TwoPhaseState,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, check_identity
 from penstock.commands.copied_again import notices_of_returned, take_in_again
@@ -34,7 +35,6 @@ from penstock.commands.subscription_options import (
     CREATE,
     REFRESH,
     SET,
-    SKIP,
     SubscriptionOptions,
     parse_subscription_options,
     without_effect,
@@ -44,16 +44,15 @@ from penstock.commands.subscription_targets import (
     check_targets,
     check_whole_batches,
 )
+from penstock.commands.two_phase import alter_slot, check_alter, check_copy, first_state
 from penstock.errors import (
     ConnectionFailure,
     DuplicateObject,
-    InvalidParameterValue,
     NotInPrerequisiteState,
     ObjectInUse,
     PenstockError,
 )
 from penstock.lakehouse.cuts import CutOwner, Cuts
-from penstock.lsn import INVALID
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
@@ -61,7 +60,6 @@ from penstock.sql import (
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
     AlterSubscriptionSet,
-    AlterSubscriptionSkip,
     CreateSubscription,
 )
 from penstock.sql.text.quoting import quote_identifier
@@ -117,7 +115,8 @@ def create_subscription(
         notices += _without_identity(
             publisher.tables_without_replica_identity(statement.publications)
         )
-        with _new_slot(publisher, options) as created:
+        two_phase = first_state(options, has_tables=bool(tables)) is TwoPhaseState.ENABLED
+        with _new_slot(publisher, options, two_phase=two_phase) as created:
             notices += created
             _insert(statement, catalog, cuts, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
@@ -145,11 +144,23 @@ def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -
     return CommandResult(ALTERED)
 
 
-def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandResult:
+def alter_options(
+    statement: AlterSubscriptionSet, catalog: Catalog, connect: PublisherFactory
+) -> CommandResult:
     """SET (...)."""
-    with catalog.write() as transaction:
+    with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
+        two_phase = "two_phase" in options.specified
+        if two_phase:
+            check_alter(transaction, subscription, options)
+    if two_phase and not options.two_phase:
+        alter_slot(subscription, connect)
+    with catalog.write() as transaction:
+        subscription = get_subscription(transaction, statement.name)
+        if two_phase:
+            state = check_alter(transaction, subscription, options)
+            subscription = replace(subscription, two_phase_state=state)
         if "slot_name" in options.specified:
             if subscription.enabled and options.slot_name is None:
                 raise NotInPrerequisiteState(
@@ -171,25 +182,6 @@ def alter_options(statement: AlterSubscriptionSet, catalog: Catalog) -> CommandR
     return CommandResult(ALTERED, without_effect(options))
 
 
-def alter_skip(
-    statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
-) -> CommandResult:
-    """SKIP (...); one that an error has stopped goes on."""
-    with catalog.read() as transaction:
-        subscription = get_subscription(transaction, statement.name)
-    lsn = parse_subscription_options(statement.options, SKIP).lsn
-    if lsn != INVALID and scope.warehouse is not None:
-        cut = scope.warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
-        if cut is not None and lsn < cut.lsn:
-            raise InvalidParameterValue(
-                f"skip WAL location (LSN {lsn}) must be greater than origin LSN {cut.lsn}"
-            )
-    with catalog.write() as transaction:
-        subscription = get_subscription(transaction, statement.name)
-        _save_healed(transaction, replace(subscription, skip_lsn=lsn))
-    return CommandResult(ALTERED)
-
-
 def alter_refresh(
     statement: AlterSubscriptionRefresh,
     catalog: Catalog,
@@ -204,6 +196,7 @@ def alter_refresh(
         subscription = get_subscription(transaction, statement.name)
     check_enabled(subscription, "REFRESH")
     options = parse_subscription_options(statement.options, REFRESH)
+    check_copy(subscription, options, "REFRESH")
     found = ask_published(subscription, connect)
 
     def refreshed() -> list[Notice]:
@@ -297,6 +290,7 @@ def _insert(
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
             streaming=options.streaming,
+            two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
@@ -330,13 +324,15 @@ def _identity(publisher: PublisherSession) -> PublisherIdentity:
 
 
 @contextmanager
-def _new_slot(publisher: PublisherSession, options: SubscriptionOptions) -> Iterator[list[Notice]]:
+def _new_slot(
+    publisher: PublisherSession, options: SubscriptionOptions, *, two_phase: bool
+) -> Iterator[list[Notice]]:
     """Create the slot where it is wanted; drop it again when what follows fails."""
     name = options.slot_name
     if name is None or not options.create_slot:
         yield []
         return
-    publisher.create_slot(name)
+    publisher.create_slot(name, two_phase=two_phase)
     try:
         yield [notice(f'created replication slot "{name}" on publisher')]
     except BaseException:

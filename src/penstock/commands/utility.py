@@ -16,13 +16,13 @@ from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
+from penstock.commands.skip_transaction import alter_skip
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscriptioncmds import (
     alter_connection,
     alter_enabled,
     alter_options,
     alter_refresh,
-    alter_skip,
     create_subscription,
 )
 from penstock.errors import FeatureNotSupported, InsufficientPrivilege
@@ -159,7 +159,7 @@ def _subscriptions(
         case AlterSubscriptionConnection():
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
-            return alter_options(statement, catalog)
+            return alter_options(statement, catalog, connect)
         case AlterSubscriptionSkip():
             return alter_skip(statement, catalog, scope)
         case AlterSubscriptionRefresh():
@@ -171,7 +171,7 @@ def _subscriptions(
         case RenameSubscription():
             return rename_subscription(statement, catalog, scope)
         case DropSubscription():
-            return drop_subscription(statement, catalog, connect)
+            return drop_subscription(statement, catalog, connect, scope)
         case QueryStatement(_, kind):
             raise FeatureNotSupported(
                 f"{kind.upper()} of tables of the lake is not supported here",

@@ -59,6 +59,10 @@ class Warehouse:
         """The cuts of all subscriptions of the node."""
         return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_there)
 
+    def prepared_uri(self, app_id: str) -> str:
+        """Where prepared transactions of a subscription are kept."""
+        return f"{self.uri}/{OWN_FOLDER}/prepared/{app_id}"
+
     @property
     def _owner_uri(self) -> str:
         return f"{self.uri}/{OWN_FOLDER}/node_id"

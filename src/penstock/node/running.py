@@ -32,13 +32,15 @@ from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
-from penstock.subscription.worker import ApplyWorker, CatalogAccess
+from penstock.subscription.worker import ApplyWorker
 
 
 def copy_options(parameters: Parameters) -> CopyOptions:
@@ -196,6 +198,9 @@ class RunningNode:
                 primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
                 requested_cuts=self._requested_cuts(oid),
+                two_phase=lambda: two_phase(
+                    self._catalog, self._warehouse, subscription, self._spool / str(oid)
+                ),
                 count=lambda more: self._count(oid, more),
                 skip_lsns=self._skip_lsns(oid),
                 record_stop=lambda error, table, disable: self._catalog.record_error(

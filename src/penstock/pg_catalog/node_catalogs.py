@@ -20,8 +20,10 @@ from penstock.pg_catalog.session_facts import SessionFacts
 from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
+from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
 from penstock.pg_catalog.subscription_views import (
+    prepared_xacts,
     stat_lake_subscription,
     stat_lake_subscription_rel,
     stat_subscription,
@@ -156,6 +158,9 @@ class NodeCatalogs:
                     ),
                     "pg_stat_subscription_stats": stat_subscription_stats(
                         subscriptions, self._catalog.statistics.counts()
+                    ),
+                    "pg_prepared_xacts": prepared_xacts(
+                        t.prepared_xacts.all(), names[NODE_OWNER], facts.database
                     ),
                     "pg_stat_replication": stat_replication(self._senders.all(), names, facts),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),

@@ -101,7 +101,7 @@ def pg_subscription(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
             "subenabled": subscription.enabled,
             "subbinary": subscription.binary,
             "substream": _stream(subscription, version),
-            "subtwophasestate": "d",
+            "subtwophasestate": subscription.two_phase_state.value,
             "subdisableonerr": subscription.disable_on_error,
             "subpasswordrequired": True,
             "subconninfo": _without_secrets(subscription.conninfo),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from penstock.catalog import (
+    PreparedXact,
     RecordedError,
     Subscription,
     SubscriptionCounts,
@@ -76,6 +77,21 @@ def _worker(subid: int, name: str, told: SubscriptionStatistics | None, pid: int
         "latest_end_lsn": told.cut_lsn,
         "latest_end_time": _time(told.cut_time),
     }
+
+
+def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> list[Row]:
+    """pg_prepared_xacts: those of publishers, under the names that PostgreSQL's subscriber gives
+    them, and with the publisher's xids."""
+    return [
+        {
+            "transaction": xact.xid,
+            "gid": xact.local_gid,
+            "prepared": _time(xact.prepare_time / 1e6),
+            "owner": owner,
+            "database": database,
+        }
+        for xact in xacts
+    ]
 
 
 def stat_subscription_stats(

@@ -1,24 +1,28 @@
 """Where an error of applying came up, and how an error is told (worker.c, apply_error_callback).
 
-In: a batch of one transaction, and the table at which it failed, where it is known. Out: the
-CONTEXT of PostgreSQL's error, which names the transaction by the LSN that SKIP takes. Changes are
-worked together here, so the kind of message is named only where the transaction has one kind of
-that table.
+In: a batch with an error, which is divided until one transaction is left that has it, and the table
+at which it failed, where it is known. Out: the CONTEXT of PostgreSQL's error, which names the
+transaction by the LSN that SKIP takes. Changes are worked together here, so the kind of message is
+named only where the transaction has one kind of that table.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
+from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import PenstockError, ReplicationConflict, ValueNotRepresentable
 from penstock.lsn import Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER
 from penstock.subscription.inbox import Batch
+from penstock.subscription.parking import Parking
+from penstock.subscription.retry import max_tries
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,41 @@ _TRUNCATED: Final = _BODY + 4 + 1
 
 _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
 """Errors of a transaction's rows; others come again with the next transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Applies a batch. ``whole``: not in parts. ``staged``: whether its error has come up when
+    everything was staged, and is no single transaction's."""
+
+    subscription: Subscription
+    parking: Parking
+    staged: Callable[[], bool]
+    whole: bool
+
+    def apply(self, batch: Batch, at_once: Callable[[Batch], bool]) -> bool:
+        """Of several transactions one may have an error of its own: those before it are applied,
+        as by a server, and the error names it. ``at_once`` applies a batch; False: the session
+        ends."""
+        self.parking.refused = None
+        try:
+            return at_once(batch)
+        except Exception as error:
+            if max_tries(error) is None or self.staged():
+                raise
+            name, oid = self.subscription.name, self.subscription.oid
+            if batch.transactions == 1:
+                raise with_context(error, batch, name, oid, self.parking.refused) from error
+            if self.whole:
+                raise
+            log.info(
+                'subscription "%s": looking for the transaction of an error among %d: %s',
+                name,
+                batch.transactions,
+                error,
+            )
+        first, second = batch.halves()
+        return self.apply(first, at_once) and self.apply(second, at_once)
 
 
 def with_context(

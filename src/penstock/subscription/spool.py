@@ -40,6 +40,18 @@ class SpooledFrames:
             raise _storage_error(error, folder) from error
         return cls(path, len(frames))
 
+    @classmethod
+    def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
+        """A new file in ``folder`` with the content of another one. Raises StorageError."""
+        path = folder / f"spill-{uuid.uuid4()}.frames"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _storage_error(error, folder) from error
+        return cls(path, count)
+
     def load(self) -> list[bytes]:
         """Read the run back."""
         data = self.path.read_bytes()

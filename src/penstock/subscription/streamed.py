@@ -1,10 +1,11 @@
-"""Transactions that arrive before they have committed (worker.c, apply_handle_stream_*).
+"""Transactions that arrive before they have committed (worker.c, apply_handle_stream_*, _prepare).
 
-In: XLogData frames as they come, with blocks of streamed transactions among them (protocol version
-2). Out: frames of whole transactions to the inbox, in the order of their commits, as version 1 has
-them; so nobody after the inbox knows that a transaction was streamed. Until its Stream Commit, a
-transaction waits here: in memory at first, then on disk, within one bound for all of them. What a
-subtransaction did that was aborted is cut out, and an aborted transaction leaves nothing.
+In: XLogData frames as they come, with blocks of streamed transactions (protocol version 2) and
+prepared ones (version 3) among them. Out: frames of whole transactions to the inbox, in the order
+of their commits, as version 1 has them; so nobody after the inbox knows how a transaction came.
+Until its Stream Commit, a transaction waits here: in memory at first, then on disk, within one
+bound for all of them. What a subtransaction did that was aborted is cut out, and an aborted
+transaction leaves nothing. Those that are prepared wait in ``prepared``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,28 @@ from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import (
     Begin,
+    BeginPrepare,
     Commit,
+    CommitPrepared,
+    Message,
+    Prepare,
+    RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     StreamStop,
 )
 from penstock.subscription.inbox import FrameRun, Inbox
+from penstock.subscription.prepared import PreparedTransactions
 
-_PROTO_VERSION: Final = 2
-_CONTROL: Final = re.compile(b"[SEcA]")
+_PROTO_VERSION: Final = 3
+_CONTROL: Final = re.compile(b"[SEcAbPKrp]")
 _RELATION: Final = b"R"
 _CHANGES: Final = b"RYIUDTM"
 """Messages that a block consists of; each has an xid after its type byte."""
 _ORIGIN: Final = b"O"
+_AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
 
@@ -52,10 +61,12 @@ class _Definition:
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction that has not committed. ``first``: of each subtransaction, how many frames were
-    there before its first one."""
+    """A transaction that has not committed. ``preparing``: the message that began it, of one that
+    comes whole with its Prepare. ``first``: of each subtransaction, how many frames were there
+    before its first one."""
 
     xid: int
+    preparing: BeginPrepare | None = None
     sealed: list[FrameRun] = field(default_factory=list)
     tail: FrameRun = field(default_factory=FrameRun)
     sealed_frames: int = 0
@@ -104,26 +115,32 @@ class StreamedTransactions:
         self,
         inbox: Inbox,
         spool_folder: Path,
+        prepared: PreparedTransactions,
         *,
         piece_bytes: int,
         piece_frames: int,
     ) -> None:
         """``piece_bytes``: so much memory is for all transactions together, too."""
         self._inbox = inbox
+        self._prepared = prepared
         self._spool_folder = spool_folder
         self._piece_bytes = piece_bytes
         self._piece_frames = piece_frames
         self._open: dict[int, _Open] = {}
+        self._block: _Open | None = None
         self.clear()
 
     def clear(self) -> None:
         """Forget everything: another stream begins."""
         for transaction in self._open.values():
             transaction.forget()
+        if self._block is not None:
+            self._block.forget()
         self._open = {}
-        self._block: _Open | None = None
+        self._block = None
         self._decoder = Decoder(_PROTO_VERSION)
         self._definitions: dict[int, _Definition] = {}
+        self._untold: set[int] = set()
         self._arrivals = 0
         self.surplus = 0
         """How many more frames the inbox was given than came: fewer while transactions wait here,
@@ -146,6 +163,8 @@ class StreamedTransactions:
         if not frames:
             return
         if self._block is None:
+            if self._untold:
+                self._tell_definitions(now)
             self._learn(frames, kinds)
             self._inbox.add(frames, now)
             return
@@ -175,14 +194,8 @@ class StreamedTransactions:
         if kinds.strip(_CHANGES):
             kind = chr(kinds.strip(_CHANGES)[0])
             raise ProtocolViolation(f'message type "{kind}" inside of a streamed block')
-        place, last, own = block.frames, b"", struct.pack("!I", block.xid)
-        for number, frame in enumerate(frames):
-            xid = frame[_XID]
-            if xid != last:
-                last = xid
-                if xid != own:
-                    block.first.setdefault(xid, place + number)
-        stripped = [frame[: _XID.start] + frame[_XID.stop :] for frame in frames]
+        place = block.frames
+        stripped = frames if block.preparing else self._without_xids(block, frames)
         at = kinds.find(_RELATION)
         while at >= 0:
             block.definitions.append(self._definition(stripped[at], place + at))
@@ -195,34 +208,63 @@ class StreamedTransactions:
                 block.seal(self._spool_folder)
         self._bound_memory()
 
+    @staticmethod
+    def _without_xids(block: _Open, frames: Sequence[bytes]) -> Sequence[bytes]:
+        place, last, own = block.frames, b"", struct.pack("!I", block.xid)
+        for number, frame in enumerate(frames):
+            xid = frame[_XID]
+            if xid != last:
+                last = xid
+                if xid != own:
+                    block.first.setdefault(xid, place + number)
+        return [frame[: _XID.start] + frame[_XID.stop :] for frame in frames]
+
     def _is_full(self, tail: FrameRun) -> bool:
         return tail.size >= self._piece_bytes or len(tail.frames) >= self._piece_frames
 
     def _bound_memory(self) -> None:
         """The largest transactions go to disk first."""
-        while sum(each.tail.size for each in self._open.values()) >= self._piece_bytes:
-            largest = max(self._open.values(), key=lambda each: each.tail.size)
-            largest.seal(self._spool_folder)
+        waiting = [*self._open.values()]
+        if self._block is not None and self._block.preparing:
+            waiting.append(self._block)
+        while sum(each.tail.size for each in waiting) >= self._piece_bytes:
+            max(waiting, key=lambda each: each.tail.size).seal(self._spool_folder)
 
     def _control(self, frame: bytes, now: float) -> None:
         message = self._decoder.decode(frame[XLOGDATA_HEADER:])
-        if not isinstance(message, StreamCommit):
-            self.surplus -= 1
+        inside = self._block is not None
+        if inside and not isinstance(message, StreamStop | Prepare):
+            raise _misplaced(frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1])
+        # A Commit counts when the inbox has what was made of it, a Prepare when it is durable: no
+        # moment may look as if all that came were in a cut.
+        match message:
+            case StreamCommit():
+                self._commit(message, frame[:XLOGDATA_HEADER], now)
+            case CommitPrepared():
+                self._commit_prepared(message, frame[:XLOGDATA_HEADER], now)
+            case _:
+                self._other(message)
+                self.surplus -= 1
+
+    def _other(self, message: Message) -> None:
         match message:
             case StreamStart():
                 self._begin_block(message)
             case StreamStop():
                 self._block = None
-            case StreamCommit():
-                self._outside("COMMIT")
-                self._commit(message, frame[:XLOGDATA_HEADER], now)
             case StreamAbort():
-                self._outside("ABORT")
                 self._abort(message)
-
-    def _outside(self, what: str) -> None:
-        if self._block is not None:
-            raise ProtocolViolation(f"STREAM {what} message without STREAM STOP")
+            case BeginPrepare():
+                self._block = _Open(message.xid, message)
+            case Prepare():
+                self._prepare(message)
+            case StreamPrepare():
+                transaction = self._open.pop(message.xid, None)
+                if transaction is None:
+                    raise ProtocolViolation(f"STREAM PREPARE of unknown transaction {message.xid}")
+                self._keep(message, transaction)
+            case RollbackPrepared():
+                self._prepared.roll_back(message)
 
     def _begin_block(self, message: StreamStart) -> None:
         if not message.xid:
@@ -232,6 +274,46 @@ class StreamedTransactions:
                 f"STREAM START message of transaction {message.xid} is not in its place"
             )
         self._block = self._open.setdefault(message.xid, _Open(message.xid))
+
+    def _prepare(self, message: Prepare) -> None:
+        block = self._block
+        if block is None or block.preparing is None:
+            raise ProtocolViolation("PREPARE message without BEGIN PREPARE")
+        if block.preparing.prepare_lsn != message.prepare_lsn:  # apply_handle_prepare
+            raise ProtocolViolation(
+                f"incorrect prepare LSN {message.prepare_lsn} in prepare message "
+                f"(expected {block.preparing.prepare_lsn})"
+            )
+        self._keep(message, block)
+        # The publisher has told them to whoever reads on, though nothing of this has committed.
+        self._block = None
+        for own in block.definitions:
+            self._definitions[own.oid] = own
+            self._untold.add(own.oid)
+
+    def _keep(self, message: Prepare | StreamPrepare, transaction: _Open) -> None:
+        if transaction.tail.frames:
+            transaction.seal(self._spool_folder)
+        oids = {each.oid for each in transaction.definitions}
+        self._prepared.keep(message, transaction.sealed, sorted(oids))
+
+    def _tell_definitions(self, now: float) -> None:
+        frames = [self._definitions[oid].frame for oid in sorted(self._untold)]
+        self._untold.clear()
+        self.surplus += len(frames)
+        self._inbox.add(frames, now)
+
+    def _commit_prepared(self, message: CommitPrepared, header: bytes, now: float) -> None:
+        runs, oids = self._prepared.commit(message)
+        begin = Begin(message.commit_lsn, message.commit_time, message.xid)
+        commit = Commit(message.commit_lsn, message.end_lsn, message.commit_time)
+        known = [self._definitions[oid].frame for oid in oids if oid in self._definitions]
+        rest = [*known, header + encode(commit)]
+        if sum(run.size for run in runs) < self._piece_bytes:
+            rest = [frame for run in runs for frame in run.unspilled().frames] + rest
+            runs = []
+        self.surplus += sum(run.count for run in runs) + len(rest)
+        self._inbox.add_transaction(header + encode(begin), runs, rest, now)
 
     def _abort(self, message: StreamAbort) -> None:
         transaction = self._open.get(message.xid)
@@ -254,8 +336,7 @@ class StreamedTransactions:
             *self._definitions_after(transaction),
             header + encode(commit),
         ]
-        # Before the inbox has them: no moment may look as if all that came were in a cut.
-        self.surplus += 1 + transaction.sealed_frames + len(rest) - 1
+        self.surplus += transaction.sealed_frames + len(rest)  # and a Begin for the Stream Commit
         self._inbox.add_transaction(header + encode(begin), transaction.sealed, rest, now)
 
     def _definitions_after(self, transaction: _Open) -> list[bytes]:
@@ -273,3 +354,10 @@ class StreamedTransactions:
                 self._definitions[own.oid] = own
                 newer.pop(own.oid, None)
         return list(newer.values())
+
+
+def _misplaced(kind: bytes) -> ProtocolViolation:
+    """A message that must not come inside of a block (apply_handle_stream_commit and its kin)."""
+    if kind in _AFTER_STOP:
+        return ProtocolViolation(f"STREAM {_AFTER_STOP[kind]} message without STREAM STOP")
+    return ProtocolViolation(f'message type "{kind.decode()}" inside of a block')

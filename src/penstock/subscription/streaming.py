@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.errors import PublisherError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut
@@ -24,12 +24,12 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
-from penstock.subscription.apply_error import with_context
+from penstock.subscription.apply_error import Parts
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
+from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
-from penstock.subscription.retry import max_tries
 from penstock.subscription.skipping import SkipLsns, Skipping
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.targets import Target, Targets
@@ -50,6 +50,7 @@ _TICK: Final = 0.02
 
 _PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
 """By the publisher's version, as PostgreSQL's subscriber asks (ApplyWorkerMain)."""
+_TWO_PHASE_SINCE: Final = 150000
 _BACKLOG_PROTO_VERSION: Final = 1
 """All of a backlog has committed, so nothing of it need be streamed."""
 
@@ -94,16 +95,14 @@ class ApplyStream:
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
         skip_lsns: SkipLsns,
+        two_phase: TwoPhase,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
-        ``check_connection``: raises StateMismatch where it has led to another server.
-        ``requested``: where batches have to end. ``skip_lsns``: which transaction to skip."""
-        self._requested = requested
-        self._parking = parking
+        ``check_connection``: raises StateMismatch for another server. ``requested``: cuts."""
+        self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection = check_connection
-        self._subscription = subscription
-        self._targets = targets
+        self._subscription, self._targets = subscription, targets
         self._binary = binary
         self._options = options
         self._status = status
@@ -120,26 +119,29 @@ class ApplyStream:
             last_cut=last_cut,
             members_hold=members_hold,
         )
+        self._frames = 0
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
-        spool_folder = options.spool_folder / str(subscription.oid)
+        spool_folder = two_phase.store.spool_folder
         self._inbox = Inbox(
             spool_folder,
             piece_bytes=options.piece_bytes,
             piece_frames=options.piece_frames,
             memory_bytes=options.queue_bytes,
         )
+        self._prepared = PreparedTransactions(two_phase.store)
         self._streamed = StreamedTransactions(
             self._inbox,
             spool_folder,
+            self._prepared,
             piece_bytes=options.piece_bytes,
             piece_frames=options.piece_frames,
         )
-        self._frames = 0
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
         """Stream until ``told_to_end``. Raises what the publisher, Spark or the warehouse raise."""
         try:
+            self._prepared.begin(self._applier.last_cut)
             self._first_cut()
             self._catch_up(told_to_end)
             if not told_to_end():
@@ -177,13 +179,14 @@ class ApplyStream:
                 self._idle_cut(backlog.received_lsn, backlog)
 
     def _open_backlog(self) -> Backlog | None:
-        if self._options.backlog_threshold < 0:
+        # The copy of a slot does not know what the slot has sent as prepared.
+        if self._options.backlog_threshold < 0 or self._two_phase.state is TwoPhaseState.ENABLED:
             return None
         return open_backlog(
             self._connect(),
             self._subscription.slot_name or "",
             self._start_lsn(),
-            self._plugin_options(_BACKLOG_PROTO_VERSION, streaming=False),
+            self._plugin_options(_BACKLOG_PROTO_VERSION),
             threshold=self._options.backlog_threshold,
         )
 
@@ -200,17 +203,28 @@ class ApplyStream:
     def _start_lsn(self) -> Lsn:
         return origin.start_lsn(self._applier.last_cut, self._targets.progress())
 
-    def _plugin_options(self, proto_version: int, *, streaming: bool) -> PgoutputOptions:
+    def _plugin_options(
+        self, proto_version: int, *, streaming: bool = False, two_phase: bool = False
+    ) -> PgoutputOptions:
         return PgoutputOptions(
             proto_version=proto_version,
             publication_names=tuple(self._subscription.publications),
             binary=self._binary,
             streaming="on" if streaming else None,
+            two_phase=two_phase,
         )
 
     def _options_for(self, publisher_version: int) -> PgoutputOptions:
         known = (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since)
-        return self._plugin_options(next(known, 1), streaming=self._subscription.streaming != "off")
+        return self._plugin_options(
+            next(known, 1),
+            streaming=self._subscription.streaming != "off",
+            two_phase=self._enables_two_phase(publisher_version),
+        )
+
+    def _enables_two_phase(self, publisher_version: int) -> bool:
+        """On the one stream that enables it; the slot remembers."""
+        return self._two_phase.enable and publisher_version >= _TWO_PHASE_SINCE
 
     def _start(self) -> ReplicationStream:
         subscription, start = self._subscription, self._start_lsn()
@@ -223,6 +237,8 @@ class ApplyStream:
             )
             plugin = self._options_for(connection.server_version)
             stream.start(subscription.slot_name or "", start, plugin.text())
+            if self._enables_two_phase(connection.server_version):
+                self._two_phase.enabled()
             self._acknowledge(stream)
         except BaseException:
             connection.close()
@@ -232,6 +248,8 @@ class ApplyStream:
 
     def _acknowledge(self, stream: FrameSource) -> None:
         """Law 1: tell the publisher what is in the last cut, and never more than that."""
+        if self._applier.last_cut is not None:
+            self._prepared.forget(self._applier.last_cut)
         flush = origin.flush_lsn(
             self._applier.last_cut, self._targets.progress(), self._copy_began_at()
         )
@@ -295,38 +313,15 @@ class ApplyStream:
 
     def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
         """``whole``: not in parts."""
+        subscription, applier = self._subscription, self._applier
+        parts = Parts(subscription, self._parking, lambda: applier.committing, whole)
         try:
-            self._apply_parts(batch, stream, whole=whole)
+            parts.apply(batch, lambda part: self._apply_at_once(part, stream))
         finally:
             batch.forget()
 
-    def _apply_parts(self, batch: Batch, stream: FrameSource, *, whole: bool) -> bool:
-        """Of several transactions one may have an error of its own: those before it are applied,
-        as by a server, and the error names it. False: the session ends."""
-        try:
-            return self._apply_at_once(batch, stream)
-        except Exception as error:
-            if self._applier.committing or max_tries(error) is None:
-                raise
-            subscription = self._subscription
-            if batch.transactions == 1:
-                name, oid = subscription.name, subscription.oid
-                raise with_context(error, batch, name, oid, self._parking.refused) from error
-            if whole:
-                raise
-            log.info(
-                'subscription "%s": looking for the transaction of an error among %d: %s',
-                subscription.name,
-                batch.transactions,
-                error,
-            )
-        first, second = batch.halves()
-        return self._apply_parts(first, stream, whole=False) and self._apply_parts(
-            second, stream, whole=False
-        )
-
     def _apply_at_once(self, batch: Batch, stream: FrameSource) -> bool:
-        self._parking.refused = None
+        """False: the session ends."""
         last_cut = self._applier.last_cut
         skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
         applied = self._applier.apply(batch, skip)

@@ -11,30 +11,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from penstock.catalog import LakeTable, SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.catalog.publisher_identity import PublisherIdentity, alter
+from penstock.catalog.publisher_identity import alter
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
-from penstock.relation import TableName
 from penstock.subscription.apply_error import log_stop, text_of
+from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.copy_target import ensure_table
-from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
-from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.streaming import ApplyStream, StreamOptions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.unanswered import Unanswered
@@ -49,43 +44,6 @@ _POLL: Final = 0.1
 """Seconds between two looks at a running copy when nothing streams."""
 
 _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogAccess:
-    """What a worker reads and writes of the node's state; ``node`` makes it from the catalog."""
-
-    generation: Callable[[], int]
-    """Grows with every change; cheap."""
-    rels: Callable[[], Sequence[SubscriptionRel]]
-    subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
-    """As they are now, of one state; None: it is gone."""
-    set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
-    record_publisher: Callable[[PublisherIdentity], None]
-    park: Callable[[SubscriptionRel, BaseException], object]
-    """Record that a table follows no more, and why."""
-    bind: Callable[[SubscriptionRel, int | None, str | None], object]
-    copy_again: Callable[[SubscriptionRel, int | None], object]
-    record_conflict: Callable[[SubscriptionRel, str], object]
-    member: Callable[
-        [SubscriptionRel, Subscription],
-        AbstractContextManager[Callable[[SubscriptionRelState, Lsn | None], object]],
-    ]
-    """Keep a table in the subscription, and that as it is, until the block is left; yields what
-    sets the table's state."""
-    partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
-    """A partitioned table of the node with all its partitions, root first; () for others."""
-    primary_key_name: Callable[[TableName], str | None]
-    """Of the constraint; None: the catalogs do not have it, or the table."""
-    subscription_name: Callable[[str], str | None]
-    """By app id; None: there is no such subscription on the node."""
-    requested_cuts: RequestedCuts
-    count: Callable[[SubscriptionCounts], object]
-    """Count errors and conflicts; never raises."""
-    skip_lsns: SkipLsns
-    record_stop: Callable[[BaseException, str | None, bool], None]
-    """Record that the subscription has stopped because of an error, the sync id of the table that
-    it is an error of, and whether it is disabled."""
 
 
 class ApplyWorker:
@@ -280,6 +238,7 @@ class ApplyWorker:
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,
+                two_phase=self._catalog.two_phase(),
             ).run(self._told_to_end)
         else:
             # What is streamed before the first copy has its point would be thrown away.
@@ -398,3 +357,10 @@ class ApplyWorker:
             if target.rel.state is not SubscriptionRelState.READY:
                 self._catalog.set_state(target.rel, SubscriptionRelState.SYNCDONE, lsn)
             self._catalog.set_state(target.rel, SubscriptionRelState.READY, lsn)
+        if joined and self._catalog.two_phase().enable:
+            log.info(
+                'logical replication apply worker for subscription "%s" will restart so that '
+                "two_phase can be enabled",
+                self.subscription.name,
+            )
+            self._changed.set()

@@ -149,14 +149,24 @@ class Publisher:
         return table_info.columns_with_values(self.connection, publications, oid, names)
 
     def create_slot(
-        self, name: str, *, snapshot: Snapshot = "nothing", temporary: bool = False
+        self,
+        name: str,
+        *,
+        snapshot: Snapshot = "nothing",
+        temporary: bool = False,
+        two_phase: bool = False,
     ) -> CreatedSlot:
         # It waits for transactions, as PostgreSQL's does, and the server does so by their locks.
         self._wait_for_locks("0")
-        created = slots.create_slot(self.connection, name, snapshot=snapshot, temporary=temporary)
+        created = slots.create_slot(
+            self.connection, name, snapshot=snapshot, temporary=temporary, two_phase=two_phase
+        )
         if snapshot == "nothing":  # another one is lost with the next command
             self._wait_for_locks(self._lock_timeout)
         return created
+
+    def alter_slot(self, name: str, *, two_phase: bool) -> None:
+        slots.alter_slot(self.connection, name, two_phase=two_phase)
 
     def drop_slot(
         self, name: str, *, missing_ok: bool = False, timeout_s: float | None = None

@@ -120,6 +120,13 @@ def create_slot(
     return CreatedSlot(str(slot_name), point, snapshot_name)
 
 
+def alter_slot(connection: Connection, name: str, *, two_phase: bool) -> None:
+    """ALTER_REPLICATION_SLOT, of servers from version 18 on. Raises PublisherError; ObjectInUse
+    while somebody streams from it."""
+    command = f"ALTER_REPLICATION_SLOT {quoted(name)} (TWO_PHASE {str(two_phase).lower()})"
+    connection.execute(command, prefix=f'could not alter replication slot "{name}": ')
+
+
 def drop_slot(
     connection: Connection, name: str, *, missing_ok: bool = False, timeout_s: float | None = None
 ) -> bool:

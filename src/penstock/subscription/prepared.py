@@ -1,0 +1,171 @@
+"""Prepared transactions between their two phases (worker.c, apply_handle_prepare and its kin).
+
+In: the frames of a transaction that its publisher has prepared, later how it ended. Out: the same
+frames at COMMIT PREPARED. In between they are files in the warehouse and a row of the catalog, so
+that they outlive the node and its machine: a publisher does not send them again. Nobody reads them
+meanwhile. They are durable before anything that follows them is applied, hence acknowledged (law
+1), and go when the cut holds their rows.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.catalog import (
+    Catalog,
+    PreparedXact,
+    Subscription,
+    SubscriptionRelState,
+    TwoPhaseState,
+)
+from penstock.civil import EPOCH_MICROSECONDS
+from penstock.errors import UndefinedObject
+from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
+from penstock.subscription.inbox import FrameRun
+from penstock.subscription.spool import SpooledFrames
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStore:
+    """Where those of one subscription are kept. ``folder``: a URI in the warehouse."""
+
+    catalog: Catalog
+    subid: int
+    storage: Storage
+    folder: str
+    spool_folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """``state``: as the session begins. ``enable``: its stream asks the publisher for two-phase
+    commit, for its slot from now on, and then calls ``enabled``. ``store``: where prepared
+    transactions are kept."""
+
+    state: TwoPhaseState
+    enable: bool
+    enabled: Callable[[], None]
+    store: PreparedStore
+
+
+def two_phase(
+    catalog: Catalog, warehouse: Warehouse, subscription: Subscription, spool_folder: Path
+) -> TwoPhase:
+    """As it is now. It is enabled once every table is ready, and there is one (AllTablesyncsReady):
+    what was prepared before a table was copied is in neither the copy nor the stream."""
+    oid = subscription.oid
+    now, rels = catalog.subscription_with_relations(oid)
+    state = TwoPhaseState.DISABLED if now is None else now.two_phase_state
+    ready = bool(rels) and all(rel.state is SubscriptionRelState.READY for rel in rels)
+    return TwoPhase(
+        state=state,
+        enable=state is TwoPhaseState.PENDING and ready,
+        enabled=lambda: catalog.enable_two_phase(oid),
+        store=PreparedStore(
+            catalog,
+            oid,
+            warehouse.storage,
+            warehouse.prepared_uri(subscription.app_id),
+            spool_folder,
+        ),
+    )
+
+
+class PreparedTransactions:
+    """Those of one subscription. The receiving thread calls ``keep``, ``commit`` and ``roll_back``,
+    the applying one ``begin`` and ``forget``."""
+
+    def __init__(self, store: PreparedStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._xacts: dict[int, PreparedXact] = {}
+
+    def begin(self, last_cut: Lsn | None) -> None:
+        """Before a stream starts: read what is kept, and forget what is in a cut."""
+        with self._lock, self._store.catalog.read() as t:
+            self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(self._store.subid)}
+        if last_cut is not None:
+            self.forget(last_cut)
+
+    def keep(
+        self, message: Prepare | StreamPrepare, runs: Sequence[FrameRun], relations: Sequence[int]
+    ) -> None:
+        """Make one durable; the files of ``runs``, all on disk, are taken. One that comes again
+        takes its own place. Raises StorageError."""
+        store = self._store
+        folder = f"{store.folder}/{message.xid}-{uuid.uuid4()}"
+        store.storage.create_folder(folder)
+        for number, run in enumerate(runs):
+            assert run.spooled is not None
+            store.storage.write(f"{folder}/{number}", run.spooled.path.read_bytes())
+            run.forget()
+        xact = PreparedXact(
+            subid=store.subid,
+            xid=message.xid,
+            gid=message.gid,
+            prepare_end_lsn=message.end_lsn,
+            prepare_time=message.prepare_time + EPOCH_MICROSECONDS,
+            folder=folder,
+            runs=tuple(run.count for run in runs),
+            relations=tuple(relations),
+        )
+        former = self._xacts.get(xact.xid)
+        self._put(xact)
+        if former is not None:
+            store.storage.discard_folder(former.folder)
+
+    def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
+        """Its frames, and the OIDs of relations that are defined among them. Raises UndefinedObject
+        (42704), StorageError."""
+        xact = self._xacts.get(message.xid)
+        if xact is None:
+            gid = f"pg_gid_{self._store.subid}_{message.xid}"
+            raise UndefinedObject(
+                f'prepared transaction with identifier "{gid}" does not exist',
+                detail=f'At the publisher it is "{message.gid}", which has been committed there.',
+                hint="The node's state store may be an older copy of itself: drop the "
+                "subscription and subscribe again.",
+            )
+        runs = [self._run(xact, number, count) for number, count in enumerate(xact.runs)]
+        finished = replace(xact, finish_lsn=message.end_lsn)
+        self._put(finished)
+        return runs, xact.relations
+
+    def _put(self, xact: PreparedXact) -> None:
+        with self._lock, self._store.catalog.write() as t:
+            t.prepared_xacts.put(xact)
+            self._xacts[xact.xid] = xact
+
+    def _run(self, xact: PreparedXact, number: int, count: int) -> FrameRun:
+        content = self._store.storage.read(f"{xact.folder}/{number}")
+        spooled = SpooledFrames.of_content(self._store.spool_folder, content, count)
+        return FrameRun(size=len(content), spooled=spooled)
+
+    def roll_back(self, message: RollbackPrepared) -> None:
+        """Forget one; no effect where it is gone, as that may be told again (LookupGXact)."""
+        xact = self._xacts.get(message.xid)
+        if xact is not None and xact.prepare_end_lsn == message.prepare_end_lsn:
+            self._forget([xact])
+
+    def forget(self, cut: Lsn) -> None:
+        """Forget those whose rows are in a cut."""
+        with self._lock:
+            known = list(self._xacts.values())
+        done = [xact for xact in known if xact.finish_lsn is not None and xact.finish_lsn <= cut]
+        if done:
+            self._forget(done)
+
+    def _forget(self, xacts: Sequence[PreparedXact]) -> None:
+        with self._lock, self._store.catalog.write() as t:
+            for xact in xacts:
+                t.prepared_xacts.delete(xact.subid, xact.xid)
+                del self._xacts[xact.xid]
+        for xact in xacts:
+            self._store.storage.discard_folder(xact.folder)

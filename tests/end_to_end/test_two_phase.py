@@ -1,0 +1,225 @@
+"""Two-phase commit: prepared transactions of stock servers, between their phases and after them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from end_to_end.compare import difference, publisher_rows
+from end_to_end.local_node import LocalNode
+from fix_postgres import Database, _database
+from penstock.embedded import EmbeddedPostgres, wait_until
+from penstock.errors import NotInPrerequisiteState
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_SETTINGS: Final[Mapping[str, str | int | bool]] = {
+    "max_prepared_transactions": 20,
+    "logical_decoding_work_mem": "64kB",
+}
+_TABLES = """
+CREATE TABLE a (id integer PRIMARY KEY, v text);
+CREATE TABLE b (id integer PRIMARY KEY, v text);
+INSERT INTO a SELECT i, 'first' FROM generate_series(1, 20) i;
+CREATE PUBLICATION p FOR TABLE a, b
+"""
+_LARGE = "INSERT INTO b SELECT i, repeat('b', 200) FROM generate_series(1, 3000) i"
+
+
+@pytest.fixture(scope="module")
+def two_phase_server() -> Iterator[Callable[[int], EmbeddedPostgres]]:
+    with contextlib.ExitStack() as stack:
+        servers: dict[int, EmbeddedPostgres] = {}
+
+        def of(version: int) -> EmbeddedPostgres:
+            if version not in servers:
+                server = EmbeddedPostgres(version, settings=_SETTINGS)
+                servers[version] = stack.enter_context(server)
+            return servers[version]
+
+        yield of
+
+
+@pytest.fixture
+def publisher(
+    two_phase_server: Callable[[int], EmbeddedPostgres],
+) -> Iterator[Callable[..., Database]]:
+    """A database with tables on a server that has two-phase commit."""
+    with contextlib.ExitStack() as stack:
+
+        def make(version: int = 18) -> Database:
+            database = stack.enter_context(_database(two_phase_server(version)))
+            stack.callback(_roll_back_prepared, database)
+            database.execute(_TABLES)
+            return database
+
+        yield make
+
+
+def _roll_back_prepared(database: Database) -> None:
+    """What a failed test leaves: slots of others would wait for it."""
+    for (gid,) in database.rows("SELECT gid FROM pg_prepared_xacts"):
+        database.execute(f"ROLLBACK PREPARED '{gid}'")
+
+
+def prepare(database: Database, gid: str, *statements: str) -> None:
+    with database.connect(autocommit=False) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute(f"PREPARE TRANSACTION '{gid}'")
+        connection.commit()
+
+
+def gids(node: LocalNode) -> list[str]:
+    return [gid for (gid,) in node.node.sql("SELECT gid FROM pg_prepared_xacts").rows]
+
+
+def state(node: LocalNode) -> str:
+    ((found,),) = node.node.sql("SELECT subtwophasestate FROM pg_subscription").rows
+    return str(found)
+
+
+def kept(node: LocalNode) -> list[Path]:
+    folder = node.warehouse / "_penstock" / "prepared"
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def assert_equal(node: LocalNode, database: Database) -> None:
+    with database.connect() as connection:
+        for table in ("a", "b"):
+            wanted = publisher_rows(connection, f"public.{table}")
+            assert not (lack := difference(table, wanted, node.rows(table))), str(lack)
+
+
+def follows(node: LocalNode, database: Database, options: str = "two_phase = true") -> None:
+    node.subscribe("s", database, "p", options)
+    node.caught_up("s", database)
+    wait_until(lambda: state(node) == "e", "two-phase commit to be enabled")
+
+
+@pytest.mark.parametrize(("version", "streaming"), [(15, "off"), (15, "on"), (18, "parallel")])
+def test_from_prepare_to_the_second_phase(
+    local_node: Callable[..., LocalNode],
+    publisher: Callable[..., Database],
+    version: int,
+    streaming: str,
+) -> None:
+    database = publisher(version)
+    node = local_node(logical_decoding_work_mem="64kB")
+    follows(node, database, f"two_phase = true, streaming = {streaming}")
+    prepare(database, "small", "UPDATE a SET v = 'small' WHERE id <= 10")
+    prepare(database, "large", "UPDATE a SET v = 'large' WHERE id > 15", _LARGE)
+    prepare(database, "undone", "DELETE FROM a WHERE id = 12", "INSERT INTO a VALUES (77, 'no')")
+    prepare(database, "empty", "SELECT 1")
+    database.execute("INSERT INTO a VALUES (50, 'beside them')")
+    node.caught_up("s", database)
+    assert_equal(node, database)  # nobody sees them, on either side
+    assert len(gids(node)) == 3 and all(gid.startswith("pg_gid_") for gid in gids(node))
+    assert len(kept(node)) >= 3
+    database.execute("COMMIT PREPARED 'large'")
+    database.execute("ROLLBACK PREPARED 'undone'")
+    database.execute("UPDATE a SET v = 'after it' WHERE id = 16")
+    node.caught_up("s", database)
+    assert_equal(node, database)
+    database.execute("COMMIT PREPARED 'small'")
+    database.execute("COMMIT PREPARED 'empty'")
+    node.caught_up("s", database)
+    assert_equal(node, database)
+    wait_until(lambda: gids(node) == [], "the end of them all")
+    assert kept(node) == []
+    assert not list(node.folder.rglob("*.frames"))
+
+
+def test_it_is_kept_over_restarts_of_both(
+    local_node: Callable[..., LocalNode], publisher: Callable[..., Database], spark: Any
+) -> None:
+    database = publisher()
+    node = local_node()
+    follows(node, database)
+    prepare(database, "kept", "UPDATE a SET v = 'kept'")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()
+    # The publisher does not send it again.
+    confirmed = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = 's'"
+    assert database.value(confirmed) > 0
+    database.server.restart("fast")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    database.execute("COMMIT PREPARED 'kept'")
+    node.caught_up("s", database)
+    assert_equal(node, database)
+    wait_until(lambda: gids(node) == [], "its end")
+
+
+def test_what_was_prepared_before_it_was_enabled_comes_at_its_commit(
+    local_node: Callable[..., LocalNode], publisher: Callable[..., Database]
+) -> None:
+    """All of it then, with the position of a PREPARE that is long past."""
+    database = publisher()
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    prepare(database, "before", "UPDATE a SET v = 'before' WHERE id = 1")
+    database.execute("INSERT INTO a VALUES (60, 'after it')")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()
+    node.node.sql("ALTER SUBSCRIPTION s SET (two_phase = true)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    wait_until(lambda: state(node) == "e", "two-phase commit to be enabled")
+    node.caught_up("s", database)
+    assert gids(node) == []
+    database.execute("COMMIT PREPARED 'before'")
+    database.execute("INSERT INTO a VALUES (61, 'after both')")
+    node.caught_up("s", database)
+    assert_equal(node, database)
+    wait_until(lambda: gids(node) == [], "its end")
+
+
+def test_statements(
+    local_node: Callable[..., LocalNode], publisher: Callable[..., Database]
+) -> None:
+    database = publisher()
+    node = local_node()
+    node.subscribe("s", database, "p", "two_phase = true, copy_data = false")
+    assert state(node) == "e", "nothing is to be copied"
+    two_phase = "SELECT two_phase FROM pg_replication_slots WHERE slot_name = 's'"
+    assert database.value(two_phase)
+    node.caught_up("s", database)
+    for statement, message in [
+        ("REFRESH PUBLICATION", r"REFRESH with copy_data is not allowed when two_phase is enabled"),
+        ("ADD PUBLICATION q", r"refresh and copy_data is not allowed when two_phase is enabled"),
+        ("REFRESH TABLE a", r"REFRESH TABLE is not allowed when two_phase is enabled"),
+        ("SET (two_phase = false)", r'cannot set option "two_phase" for enabled subscription'),
+    ]:
+        with pytest.raises(NotInPrerequisiteState, match=message):
+            node.node.sql(f"ALTER SUBSCRIPTION s {statement}")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
+    prepare(database, "open", "INSERT INTO a VALUES (90, 'open')")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()
+    with pytest.raises(NotInPrerequisiteState, match="when prepared transactions exist"):
+        node.node.sql("ALTER SUBSCRIPTION s SET (two_phase = false)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    database.execute("COMMIT PREPARED 'open'")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()
+    node.node.sql("ALTER SUBSCRIPTION s SET (two_phase = false)")
+    assert state(node) == "d" and not database.value(two_phase)
+    node.node.sql("ALTER SUBSCRIPTION s SET (two_phase = true)")
+    assert state(node) == "p"
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    wait_until(lambda: state(node) == "e", "two-phase commit to be enabled")
+    assert database.value(two_phase)
+    prepare(database, "again", "INSERT INTO a VALUES (91, 'again')")
+    node.caught_up("s", database)
+    assert len(gids(node)) == 1
+    node.node.sql("DROP SUBSCRIPTION s")
+    assert gids(node) == [] and kept(node) == []
+    database.execute("ROLLBACK PREPARED 'again'")
