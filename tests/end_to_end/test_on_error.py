@@ -116,7 +116,8 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
     assert node.rows("u") == [(1, None)]
     skip = f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}')"
     ways_on = f"To skip the transaction: {skip}, and then ALTER SUBSCRIPTION s ENABLE."
-    assert str(status.error_hint).endswith(ways_on)
+    last = "Whatever is done, ALTER SUBSCRIPTION s ENABLE comes last: it is disabled now."
+    assert str(status.error_hint).endswith(f"{ways_on} {last}")
 
     node.node.sql(f"{skip}; ALTER SUBSCRIPTION s ENABLE")
     stock.execute(f"ALTER SUBSCRIPTION stock SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION stock ENABLE")
@@ -135,6 +136,28 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
         with pytest.raises(Exception, match=refused) as raised:
             run(f"ALTER SUBSCRIPTION {name} SKIP (lsn = '{lsn}')")
         assert getattr(raised.value, "sqlstate", None) == InvalidParameterValue.default_sqlstate
+
+
+@pytest.mark.parametrize("way_on", ["REFRESH PUBLICATION", "SET (on_table_error = park)"])
+def test_other_ways_on_of_a_disabled_subscription(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any, way_on: str
+) -> None:
+    database.execute(f"{_TABLES} CREATE PUBLICATION p FOR TABLE t, u")
+    node = local_node()
+    node.subscribe("s", database, "p", "disable_on_error = true")
+    node.caught_up("s", database)
+    uri = node.cut().tables["public", "t"].uri
+    spark.sql(f"INSERT INTO delta.`{uri}` VALUES (50)").collect()
+    database.execute("INSERT INTO t VALUES (50), (51); INSERT INTO u VALUES (1)")
+    status = node.stopped("s")
+    assert not status.enabled
+    assert f"ALTER SUBSCRIPTION s {way_on}" in str(status.error_hint)
+    node.node.sql(f"ALTER SUBSCRIPTION s {way_on}; ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up_but_parked("s", database)
+    assert node.rows("u") == [(1, None)]
+    if way_on == "REFRESH PUBLICATION":
+        node.caught_up("s", database)
+        assert sorted(node.rows("t")) == [(50,), (51,)]
 
 
 def test_another_transaction_takes_skip_back(

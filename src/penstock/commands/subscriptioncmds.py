@@ -230,7 +230,8 @@ def take_in(
 
 def check_enabled(subscription: Subscription, form: str) -> None:
     """Raises NotInPrerequisiteState. ``form``: of ALTER SUBSCRIPTION."""
-    if not subscription.enabled:
+    # What an error has disabled may need it before it can go on.
+    if not subscription.enabled and not subscription.stopped:
         raise NotInPrerequisiteState(
             f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
             hint=f"Enable it first: {alter(subscription.name)} ENABLE.",

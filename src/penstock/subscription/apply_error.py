@@ -126,9 +126,12 @@ def _frames(batch: Batch) -> Iterator[bytes]:
         yield from piece.spooled.load() if piece.spooled else piece.frames
 
 
-def log_stop(error: Exception, subscription: str, disables: bool) -> None:
-    """Of a subscription that stops. As a server's, the error ends with its CONTEXT; what to do
-    comes after it."""
+def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
+    """Of a subscription that stops; the error to be recorded. As a server's, it ends with its
+    CONTEXT; what to do comes after it."""
+    if disables and isinstance(error, PenstockError) and error.hint is not None:
+        last = f"Whatever is done, {alter(subscription)} ENABLE comes last: it is disabled now."
+        error = error.changed(hint=f"{error.hint} {last}")
     if isinstance(error, PenstockError):
         log.error("%s", error.changed(hint=None).report())
     else:
@@ -142,6 +145,7 @@ def log_stop(error: Exception, subscription: str, disables: bool) -> None:
         alter(subscription),
         "" if hint is None else f"\nHINT:  {hint}",
     )
+    return error
 
 
 def text_of(error: Exception) -> str:

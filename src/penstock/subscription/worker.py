@@ -177,7 +177,7 @@ class ApplyWorker:
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
         decision = decide(error, self._failures, self._retry_interval, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
-            log_stop(error, self.subscription.name, disables)
+            error = log_stop(error, self.subscription.name, disables)
             try:
                 rel = None if self._parking is None else self._parking.refused
                 self._catalog.record_stop(error, None if rel is None else rel.sync_id, disables)
