@@ -217,6 +217,43 @@ def test_an_error_of_a_copy_disables(
     node.wait_for("s", "the new row", lambda _: sorted(node.rows("good")) == [(1,), (2,)])
 
 
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING", "DEFAULT"])
+def test_a_key_of_the_node_alone_is_kept(
+    local_node: Callable[..., LocalNode], database: Database, stock: Database, identity: str
+) -> None:
+    """The publisher tells rows apart by all their columns, or not at all."""
+    database.execute(
+        f"CREATE TABLE bag (i int, v text); ALTER TABLE bag REPLICA IDENTITY {identity};"
+        "INSERT INTO bag VALUES (1, 'a'); CREATE PUBLICATION p FOR TABLE bag"
+        " WITH (publish = 'insert, update, delete')"
+    )
+    node = local_node()
+    for run in (node.node.sql, stock.execute):
+        run("CREATE TABLE bag (i int PRIMARY KEY, v text)")
+    _subscribe(node, stock, database)
+    database.execute("INSERT INTO bag VALUES (2, 'b'), (3, 'c')")
+    if identity == "FULL":
+        database.execute(
+            "UPDATE bag SET v = 'x' WHERE i = 2; UPDATE bag SET i = 4 WHERE i = 3;"
+            "DELETE FROM bag WHERE i = 1"
+        )
+    node.caught_up("s", database)
+    _confirmed(database, "stock")
+    assert sorted(node.rows("bag")) == stock.rows("SELECT * FROM bag ORDER BY 1")
+    database.execute("INSERT INTO bag VALUES (2, 'again')")
+    status = node.stopped("s")
+    wait_until(lambda: not stock.value(_ENABLED.format(name="stock")), "the disabling", 60)
+    assert 'duplicate key value violates unique constraint "bag_pkey"' in str(status.error)
+    assert "Key (i)=(2) already exists." in str(status.error_detail)
+    # Copied again, it has the key still.
+    database.execute("ALTER TABLE bag REPLICA IDENTITY FULL; DELETE FROM bag WHERE v = 'again'")
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    assert sorted(node.rows("bag")) == database.rows("SELECT * FROM bag ORDER BY 1")
+    database.execute("ALTER TABLE bag ADD COLUMN more int; INSERT INTO bag VALUES (2, 'again', 1)")
+    assert "bag_pkey" in str(node.stopped("s").error)
+
+
 def test_what_passes_by_itself_disables_nothing(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
