@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
-from penstock.errors import ReplicationConflict
+from penstock.errors import ProtocolViolation, ReplicationConflict
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.apply_error import with_context
 from penstock.subscription.inbox import Batch, Inbox
@@ -99,6 +99,14 @@ def test_an_error_names_the_only_transaction(tmp_path: Path) -> None:
         assert error.hint == f"Y. To skip the transaction: {skip}"
         unknown = with_context(KeyError("k"), batch, "s", 5, where)
         assert unknown.__notes__ == [f"CONTEXT:  {error.context}"]
+
+
+def test_an_error_of_a_broken_message_stays_as_it_is(tmp_path: Path) -> None:
+    rel = SubscriptionRel(5, "public", "a", SubscriptionRelState.READY, None, "id", relid=7)
+    begin, *rest = transaction(7, "I")
+    for broken in ([begin[:-1], *rest], [begin, HEADER + b"I\0", rest[-1]], rest):
+        error = ProtocolViolation("insufficient data left in message")
+        assert with_context(error, whole_batch(tmp_path, broken, 100), "s", 5, rel) is error
 
 
 @dataclass

@@ -59,7 +59,10 @@ class Parts:
                 raise
             name, oid = self.subscription.name, self.subscription.oid
             if batch.transactions == 1:
-                raise with_context(error, batch, name, oid, self.parking.refused) from error
+                told = with_context(error, batch, name, oid, self.parking.refused)
+                if told is error:
+                    raise
+                raise told from error
             if self.whole:
                 raise
             log.info(
@@ -76,18 +79,10 @@ def with_context(
     error: Exception, batch: Batch, subscription: str, subid: int, rel: SubscriptionRel | None
 ) -> Exception:
     """The error of the only transaction in a batch, with the way past it in its hint."""
-    for frame in _frames(batch):
-        if frame[XLOGDATA_HEADER] == _BEGIN:
-            final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(frame, _BODY)
-            break
-    else:
-        return error
-    at = "" if rel is None else _where(batch, rel)
-    finished = Lsn(final_lsn)
-    context = (
-        f'processing remote data for replication origin "pg_{subid}"{at} in transaction {xid}, '
-        f"finished at {finished}"
-    )
+    try:
+        context, finished = _context(batch, subid, rel)
+    except struct.error:
+        return error  # it is about a broken message
     if not isinstance(error, PenstockError):
         error.add_note(f"CONTEXT:  {context}")
         return error
@@ -99,6 +94,15 @@ def with_context(
         )
         hint = skip if hint is None else f"{hint} {skip}"
     return error.changed(context=context, hint=hint)
+
+
+def _context(batch: Batch, subid: int, rel: SubscriptionRel | None) -> tuple[str, Lsn]:
+    """And the finish LSN. Raises struct.error."""
+    begin = next((frame for frame in _frames(batch) if frame[XLOGDATA_HEADER] == _BEGIN), b"")
+    final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(begin, _BODY)
+    at, finished = "" if rel is None else _where(batch, rel), Lsn(final_lsn)
+    told = f'processing remote data for replication origin "pg_{subid}"{at} in transaction {xid}'
+    return f"{told}, finished at {finished}", finished
 
 
 def _where(batch: Batch, rel: SubscriptionRel) -> str:
