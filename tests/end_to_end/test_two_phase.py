@@ -115,10 +115,11 @@ def test_from_prepare_to_the_second_phase(
     prepare(database, "large", "UPDATE a SET v = 'large' WHERE id > 15", _LARGE)
     prepare(database, "undone", "DELETE FROM a WHERE id = 12", "INSERT INTO a VALUES (77, 'no')")
     prepare(database, "empty", "SELECT 1")
+    prepare(database, "locks only", "SELECT 1 FROM a WHERE id = 13 FOR UPDATE")
     database.execute("INSERT INTO a VALUES (50, 'beside them')")
     node.caught_up("s", database)
     assert_equal(node, database)  # nobody sees them, on either side
-    assert len(gids(node)) == 3 and all(gid.startswith("pg_gid_") for gid in gids(node))
+    assert 3 <= len(gids(node)) <= 4 and all(gid.startswith("pg_gid_") for gid in gids(node))
     assert len(kept(node)) >= 3
     database.execute("COMMIT PREPARED 'large'")
     database.execute("ROLLBACK PREPARED 'undone'")
@@ -127,6 +128,7 @@ def test_from_prepare_to_the_second_phase(
     assert_equal(node, database)
     database.execute("COMMIT PREPARED 'small'")
     database.execute("COMMIT PREPARED 'empty'")
+    database.execute("COMMIT PREPARED 'locks only'")
     node.caught_up("s", database)
     assert_equal(node, database)
     wait_until(lambda: gids(node) == [], "the end of them all")

@@ -56,10 +56,15 @@ class Cycle:
 class Arena:
     """State of a run. Use it as a context manager."""
 
-    def __init__(self, folder: Path, seed: int, warehouse: str = "") -> None:
-        """``warehouse``: where the tables are to be; empty: a folder."""
+    def __init__(
+        self, folder: Path, seed: int, warehouse: str = "", *, two_phase: bool = False
+    ) -> None:
+        """``warehouse``: where the tables are to be; empty: a folder. ``two_phase``: some
+        transactions are prepared first, as soon as that is enabled."""
         self.rng = random.Random(seed)
-        self.server = EmbeddedPostgres(18, settings=SERVER)
+        self.two_phase = two_phase
+        more = {"max_prepared_transactions": 10} if two_phase else {}
+        self.server = EmbeddedPostgres(18, settings={**SERVER, **more})
         self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed)
         self.node = NodeProcess(
             folder / "node", warehouse=folder / "warehouse", warehouse_uri=warehouse
@@ -84,6 +89,7 @@ class Arena:
         self.node.sql(
             f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
             f" CONNECTION '{self.proxy.conninfo(self.server.conninfo())}' PUBLICATION bank"
+            f" WITH (two_phase = {str(self.two_phase).lower()})"
         )
         self.bank.start()
         stack.callback(self.bank.stop)

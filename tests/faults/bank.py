@@ -99,6 +99,11 @@ class Bank:
         self.truncating = True
         """TRUNCATE is not MVCC-safe: who took a snapshot before it and reads the table after it
         sees an empty table. So no TRUNCATE while somebody reads with an older snapshot."""
+        self.two_phase = False
+        """Whether some transactions are prepared first; then the server must have two-phase commit.
+        Nothing may be copied meanwhile: slots of copies wait for prepared transactions. Nor is
+        there TRUNCATE then: a server that decodes it again after ROLLBACK PREPARED cannot ("could
+        not map filenumber")."""
         self.late: list[str] = []
         self._connect = connect
         self._writers = writers
@@ -130,7 +135,7 @@ class Bank:
         self._stopping.clear()
         for number in range(self._writers):
             rng = random.Random(f"{self.seed}/{number}")
-            thread = threading.Thread(target=self._run, args=(rng,), name=f"writer-{number}")
+            thread = threading.Thread(target=self._run, args=(rng, number), name=f"writer-{number}")
             self._threads.append(thread)
             thread.start()
 
@@ -143,28 +148,30 @@ class Bank:
         if self._failed:
             raise self._failed[0]
 
-    def _run(self, rng: random.Random) -> None:
+    def _run(self, rng: random.Random, number: int) -> None:
         try:
             while not self._stopping.is_set():
                 with contextlib.suppress(psycopg.OperationalError):
-                    self._session(rng)
+                    self._session(rng, number)
                 self._stopping.wait(0.1)
         except BaseException as error:
             self._failed.append(error)
 
-    def _session(self, rng: random.Random) -> None:
+    def _session(self, rng: random.Random, number: int) -> None:
         with contextlib.closing(self._connect()) as connection:
             self.reconnected += 1
+            if self.two_phase:
+                self._finish_prepared(connection, rng, number)
             due = time.monotonic()
             while not self._stopping.is_set():
                 try:
-                    self._transaction(connection, rng)
+                    self._transaction(connection, rng, number)
                 except (errors.DeadlockDetected, errors.SerializationFailure):
                     connection.rollback()
                 due = max(due + self._writers / self.rate, time.monotonic() - 1.0)
                 self._stopping.wait(max(0.0, due - time.monotonic()))
 
-    def _transaction(self, connection: Connection, rng: random.Random) -> None:
+    def _transaction(self, connection: Connection, rng: random.Random, number: int) -> None:
         large = rng.random() < 0.02
         counts: Counter[str] = Counter()
         with connection.cursor() as cursor:
@@ -172,7 +179,7 @@ class Bank:
                 if rng.random() < 0.05:
                     _undone(cursor, rng)
                 work = rng.choices(_WORK, _WEIGHTS)[0]
-                if work is not _truncate or self.truncating:
+                if work is not _truncate or (self.truncating and not self.two_phase):
                     work(cursor, rng, counts)
             if self.late and rng.random() < 0.5:
                 _late(cursor, rng, counts, rng.choice(self.late))
@@ -184,8 +191,27 @@ class Bank:
         if rng.random() < 0.05:
             connection.rollback()
             return
+        if self.two_phase and rng.random() < 0.4:
+            gid = f"bank {number} {rng.randint(1, 10**9)}"
+            connection.execute(f"PREPARE TRANSACTION '{gid}'")
+            connection.commit()
+            self._stopping.wait(rng.choice((0.0, 0.05, 0.5)))
+            self._finish_prepared(connection, rng, number)
+            return
         connection.commit()
         self.committed += 1
+
+    def _finish_prepared(self, connection: Connection, rng: random.Random, number: int) -> None:
+        """The second phase of a writer's transaction, of before a crash too."""
+        connection.autocommit = True
+        rows = connection.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE gid LIKE %s", (f"bank {number} %",)
+        ).fetchall()
+        for (gid,) in rows:
+            commits = rng.random() < 0.8
+            connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED '{gid}'")
+            self.committed += commits
+        connection.autocommit = False
 
 
 def _pick(cursor: Cursor, rng: random.Random, kind: Accounts) -> Any:

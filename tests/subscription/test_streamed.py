@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -455,16 +456,66 @@ def test_a_prepared_transaction_outlives_restarts(receiving: Receiving) -> None:
     assert receiving.xids() == [] and not receiving.litter()
 
 
-def test_a_prepared_transaction_that_is_not_there(receiving: Receiving) -> None:
+def test_files_of_before_a_kill_go(receiving: Receiving) -> None:
+    """Those without a row, which was not written or is written again, and those of a finished one
+    whose row is still there."""
+    receiving.add(BEGIN_PREPARE, insert(1), PREPARE)
+    (file,) = receiving.litter()
+    kept = file.parent
+    shutil.copytree(kept, kept.with_name(kept.name[:-1] + "x"))
+    receiving.again(Lsn(20))
+    assert receiving.litter() == [file]
+    receiving.add(COMMIT_PREPARED)
+    assert len(taken(receiving.inbox)) == 3
+    shutil.rmtree(kept)
+    receiving.again(Lsn(41))
+    assert receiving.xids() == [] and not receiving.litter()
+
+
+def test_a_second_phase_without_the_first(receiving: Receiving) -> None:
+    """Servers before 18 tell no more than that, where nothing was changed."""
+    receiving.add(COMMIT_PREPARED, RollbackPrepared(Lsn(31), Lsn(51), 7, 7, 6, "two"))
+    assert taken(receiving.inbox) == [Begin(Lsn(40), 7, 5), Commit(Lsn(40), Lsn(41), 7)]
+
+
+def test_a_state_store_that_lacks_what_the_warehouse_has(receiving: Receiving) -> None:
+    receiving.add(BEGIN_PREPARE, insert(1), PREPARE)
+    with receiving.catalog.write() as t:
+        t.prepared_xacts.delete_all(5)
+    receiving.again(Lsn(31))
     with pytest.raises(UndefinedObject, match='with identifier "pg_gid_5_5" does not exist'):
         receiving.add(COMMIT_PREPARED)
+
+
+def test_a_prepare_without_its_beginning_is_of_an_empty_transaction(receiving: Receiving) -> None:
+    """PostgreSQL 18 sends it so, and of those that were rolled back before they were decoded."""
+    receiving.add(PREPARE)
+    assert receiving.xids() == [5]
     receiving.add(RollbackPrepared(Lsn(31), Lsn(41), 7, 7, 5, "two"))
+    assert receiving.xids() == []
+    receiving.add(PREPARE, COMMIT_PREPARED)
+    assert taken(receiving.inbox) == [Begin(Lsn(40), 7, 5), Commit(Lsn(40), Lsn(41), 7)]
 
 
 def test_a_rollback_of_another_one_of_the_same_xid_changes_nothing(receiving: Receiving) -> None:
     receiving.add(BEGIN_PREPARE, PREPARE)
     receiving.add(RollbackPrepared(Lsn(21), Lsn(41), 7, 7, 5, "two"))
     assert receiving.xids() == [5]
+
+
+def test_a_prepared_transaction_brings_the_definitions_that_it_needs(receiving: Receiving) -> None:
+    """It may be committed in another stream, which has no others."""
+    known, other, unused = relation(16384, "a"), relation(7, "x"), relation(8, "y")
+    truncate = Truncate((7,))
+    receiving.add(Begin(Lsn(10), 7, 6), known, other, unused, Commit(Lsn(10), Lsn(11), 7))
+    receiving.add(BEGIN_PREPARE, insert(1), truncate, relation(16384, "b"), insert(2), PREPARE)
+    receiving.again(Lsn(31))
+    receiving.add(Begin(Lsn(32), 7, 8), relation(7, "z"), Commit(Lsn(32), Lsn(33), 7))
+    receiving.add(COMMIT_PREPARED)
+    assert taken(receiving.inbox)[3:] == [
+        Begin(Lsn(40), 7, 5), other, known, insert(1), truncate, relation(16384, "b"), insert(2),
+        relation(7, "z"), Commit(Lsn(40), Lsn(41), 7),
+    ]  # fmt: skip
 
 
 def test_definitions_of_a_prepared_transaction_hold_at_once(receiving: Receiving) -> None:
@@ -485,7 +536,8 @@ def test_definitions_of_a_prepared_transaction_hold_at_once(receiving: Receiving
 @pytest.mark.parametrize(
     ("messages", "error"),
     [
-        ([PREPARE], "PREPARE message without BEGIN PREPARE"),
+        ([START, PREPARE], "PREPARE message without STREAM STOP"),
+        ([BEGIN_PREPARE, PREPARE, COMMIT_PREPARED, STOP], "STREAM STOP message without"),
         ([BEGIN_PREPARE, COMMIT_PREPARED], 'message type "K" inside of a block'),
         ([BEGIN_PREPARE, START], 'message type "S" inside of a block'),
         ([START, BEGIN_PREPARE], 'message type "b" inside of a block'),

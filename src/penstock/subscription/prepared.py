@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,9 +24,10 @@ from penstock.catalog import (
 )
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import UndefinedObject
+from penstock.failpoint import AFTER_PREPARE, failpoint
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.messages import CommitPrepared, Prepare, RollbackPrepared, StreamPrepare
 from penstock.subscription.inbox import FrameRun
 from penstock.subscription.spool import SpooledFrames
@@ -89,10 +90,22 @@ class PreparedTransactions:
 
     def begin(self, last_cut: Lsn | None) -> None:
         """Before a stream starts: read what is kept, and forget what is in a cut."""
-        with self._lock, self._store.catalog.read() as t:
-            self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(self._store.subid)}
+        store = self._store
+        with self._lock, store.catalog.read() as t:
+            self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(store.subid)}
+        # Files that were written before a kill, and their row was not: they come again.
+        known = {xact.folder for xact in self._xacts.values()}
+        for _, prepared, uri in self._folders():
+            if uri not in known and prepared > (last_cut or INVALID):
+                store.storage.discard_folder(uri)
         if last_cut is not None:
             self.forget(last_cut)
+
+    def _folders(self) -> Iterator[tuple[int, Lsn, str]]:
+        """xid, end of the PREPARE, and URI of what lies in the warehouse."""
+        for file in self._store.storage.list(self._store.folder):
+            xid, prepared, _ = file.base_name.split("-", 2)
+            yield int(xid), Lsn(int(prepared)), f"{self._store.folder}/{file.base_name}"
 
     def keep(
         self, message: Prepare | StreamPrepare, runs: Sequence[FrameRun], relations: Sequence[int]
@@ -100,7 +113,7 @@ class PreparedTransactions:
         """Make one durable; the files of ``runs``, all on disk, are taken. One that comes again
         takes its own place. Raises StorageError."""
         store = self._store
-        folder = f"{store.folder}/{message.xid}-{uuid.uuid4()}"
+        folder = f"{store.folder}/{message.xid}-{int(message.end_lsn)}-{uuid.uuid4()}"
         store.storage.create_folder(folder)
         for number, run in enumerate(runs):
             assert run.spooled is not None
@@ -118,25 +131,33 @@ class PreparedTransactions:
         )
         former = self._xacts.get(xact.xid)
         self._put(xact)
+        failpoint(AFTER_PREPARE)
         if former is not None:
             store.storage.discard_folder(former.folder)
 
     def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
-        """Its frames, and the OIDs of relations that are defined among them. Raises UndefinedObject
-        (42704), StorageError."""
+        """Its frames, and the OIDs of relations that are defined among them; of one that was never
+        sent, nothing: it changed nothing. Raises UndefinedObject (42704), StorageError."""
         xact = self._xacts.get(message.xid)
         if xact is None:
-            gid = f"pg_gid_{self._store.subid}_{message.xid}"
-            raise UndefinedObject(
-                f'prepared transaction with identifier "{gid}" does not exist',
-                detail=f'At the publisher it is "{message.gid}", which has been committed there.',
-                hint="The node's state store may be an older copy of itself: drop the "
-                "subscription and subscribe again.",
-            )
+            self._check_never_kept(message)
+            return [], ()
         runs = [self._run(xact, number, count) for number, count in enumerate(xact.runs)]
         finished = replace(xact, finish_lsn=message.end_lsn)
         self._put(finished)
         return runs, xact.relations
+
+    def _check_never_kept(self, message: CommitPrepared) -> None:
+        """Servers before 18 tell of the second phase only, of a transaction without changes."""
+        if any(xid == message.xid for xid, *_ in self._folders()):
+            gid = f"pg_gid_{self._store.subid}_{message.xid}"
+            raise UndefinedObject(
+                f'prepared transaction with identifier "{gid}" does not exist',
+                detail=f'At the publisher it is "{message.gid}", which has been committed there.',
+                hint="The node's state store seems to be an older copy of itself, as the "
+                f'warehouse has what the transaction did, in "{self._store.folder}": drop the '
+                "subscription and subscribe again.",
+            )
 
     def _put(self, xact: PreparedXact) -> None:
         with self._lock, self._store.catalog.write() as t:
@@ -163,9 +184,10 @@ class PreparedTransactions:
             self._forget(done)
 
     def _forget(self, xacts: Sequence[PreparedXact]) -> None:
+        # Files first: without a row they would look as if the row were lost.
+        for xact in xacts:
+            self._store.storage.discard_folder(xact.folder)
         with self._lock, self._store.catalog.write() as t:
             for xact in xacts:
                 t.prepared_xacts.delete(xact.subid, xact.xid)
                 del self._xacts[xact.xid]
-        for xact in xacts:
-            self._store.storage.discard_folder(xact.folder)

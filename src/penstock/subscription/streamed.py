@@ -44,6 +44,8 @@ _RELATION: Final = b"R"
 _CHANGES: Final = b"RYIUDTM"
 """Messages that a block consists of; each has an xid after its type byte."""
 _ORIGIN: Final = b"O"
+_ROWS: Final = b"IUD"
+_TRUNCATE: Final = ord("T")
 _AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
@@ -62,8 +64,8 @@ class _Definition:
 @dataclass(slots=True)
 class _Open:
     """A transaction that has not committed. ``preparing``: the message that began it, of one that
-    comes whole with its Prepare. ``first``: of each subtransaction, how many frames were there
-    before its first one."""
+    comes whole with its Prepare; ``used``: OIDs that such a one names. ``first``: of each
+    subtransaction, how many frames were there before its first one."""
 
     xid: int
     preparing: BeginPrepare | None = None
@@ -72,6 +74,7 @@ class _Open:
     sealed_frames: int = 0
     first: dict[bytes, int] = field(default_factory=dict)
     definitions: list[_Definition] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
 
     @property
     def frames(self) -> int:
@@ -195,7 +198,11 @@ class StreamedTransactions:
             kind = chr(kinds.strip(_CHANGES)[0])
             raise ProtocolViolation(f'message type "{kind}" inside of a streamed block')
         place = block.frames
-        stripped = frames if block.preparing else self._without_xids(block, frames)
+        if block.preparing:
+            block.used |= _named(frames, kinds)
+            stripped = frames
+        else:
+            stripped = self._without_xids(block, frames)
         at = kinds.find(_RELATION)
         while at >= 0:
             block.definitions.append(self._definition(stripped[at], place + at))
@@ -277,25 +284,42 @@ class StreamedTransactions:
 
     def _prepare(self, message: Prepare) -> None:
         block = self._block
-        if block is None or block.preparing is None:
-            raise ProtocolViolation("PREPARE message without BEGIN PREPARE")
+        if block is None:
+            # Of a transaction that changed nothing, or was rolled back before it was decoded
+            # (ReorderBufferPrepare): what follows is a COMMIT PREPARED of the first kind only.
+            self._keep(message, _Open(message.xid))
+            return
+        if block.preparing is None:
+            raise ProtocolViolation("PREPARE message without STREAM STOP")
         if block.preparing.prepare_lsn != message.prepare_lsn:  # apply_handle_prepare
             raise ProtocolViolation(
                 f"incorrect prepare LSN {message.prepare_lsn} in prepare message "
                 f"(expected {block.preparing.prepare_lsn})"
             )
-        self._keep(message, block)
+        known = [self._definitions[oid] for oid in sorted(block.used) if oid in self._definitions]
+        self._keep(message, block, known)
         # The publisher has told them to whoever reads on, though nothing of this has committed.
         self._block = None
         for own in block.definitions:
             self._definitions[own.oid] = own
             self._untold.add(own.oid)
 
-    def _keep(self, message: Prepare | StreamPrepare, transaction: _Open) -> None:
+    def _keep(
+        self,
+        message: Prepare | StreamPrepare,
+        transaction: _Open,
+        known: Sequence[_Definition] = (),
+    ) -> None:
+        """``known``: definitions from before, which another stream would not have."""
         if transaction.tail.frames:
             transaction.seal(self._spool_folder)
-        oids = {each.oid for each in transaction.definitions}
-        self._prepared.keep(message, transaction.sealed, sorted(oids))
+        runs = transaction.sealed
+        if known:
+            first = FrameRun([each.frame for each in known])
+            first.spill(self._spool_folder)
+            runs = [first, *runs]
+        oids = {each.oid for each in (*known, *transaction.definitions)}
+        self._prepared.keep(message, runs, sorted(oids))
 
     def _tell_definitions(self, now: float) -> None:
         frames = [self._definitions[oid].frame for oid in sorted(self._untold)]
@@ -354,6 +378,17 @@ class StreamedTransactions:
                 self._definitions[own.oid] = own
                 newer.pop(own.oid, None)
         return list(newer.values())
+
+
+def _named(frames: Sequence[bytes], kinds: bytes) -> set[int]:
+    """OIDs of the relations that changes are of."""
+    found = {frame[_XID] for frame, kind in zip(frames, kinds, strict=True) if kind in _ROWS}
+    oids = {_OID.unpack(oid)[0] for oid in found if len(oid) == _OID.size}
+    for frame, kind in zip(frames, kinds, strict=True):
+        if kind == _TRUNCATE:
+            truncate = Decoder().decode(frame[XLOGDATA_HEADER:])
+            oids.update(getattr(truncate, "relation_oids", ()))
+    return oids
 
 
 def _misplaced(kind: bytes) -> ProtocolViolation:

@@ -179,8 +179,10 @@ class ApplyStream:
                 self._idle_cut(backlog.received_lsn, backlog)
 
     def _open_backlog(self) -> Backlog | None:
-        # The copy of a slot does not know what the slot has sent as prepared.
-        if self._options.backlog_threshold < 0 or self._two_phase.state is TwoPhaseState.ENABLED:
+        # The copy of a slot does not know what the slot has sent as prepared; and only a stream
+        # enables it.
+        two_phase = self._two_phase.enable or self._two_phase.state is TwoPhaseState.ENABLED
+        if self._options.backlog_threshold < 0 or two_phase:
             return None
         return open_backlog(
             self._connect(),
