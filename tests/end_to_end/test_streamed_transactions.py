@@ -12,6 +12,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -100,7 +101,7 @@ class Writer:
                 self.connection.execute(kind)
 
 
-@pytest.mark.parametrize("version", [14, 15, 16, 18])
+@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16)), 18])
 def test_a_story_of_interleaved_transactions(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.node.verification import VerifiedTable, VerifyProgress
 from penstock.node.verify import VerifyOptions
@@ -213,7 +214,7 @@ def test_more_than_can_be_told_is_told_in_part(
     assert (found.publisher_rows, found.node_rows) == (20000, 0)
 
 
-@pytest.mark.parametrize("version", [15, 18])
+@pytest.mark.parametrize("version", [in_make_faults(15), 18])
 def test_columns_rows_and_partitions_are_those_of_the_publication(
     local_node: LocalNodes, database_on: Callable[..., Database], spark: Any, version: int
 ) -> None:

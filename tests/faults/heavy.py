@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 part_of_make_faults: Final = pytest.mark.skipif(
     "PENSTOCK_FAULT_CYCLES" not in os.environ, reason="part of make faults"
 )
+
+
+def in_make_faults(*values: Any, id: str | None = None) -> Any:
+    """Values of a parametrized test that ``make faults`` tries, besides those of ``make test``."""
+    return pytest.param(*values, marks=part_of_make_faults, id=id)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from faults import sync_log
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from faults.tap import Tap
 from fix_postgres import Database
@@ -147,6 +148,7 @@ def test_everything_is_on_disk_before_it_is_acknowledged(
         assert min(calls.synced[str(folder)]) < first
 
 
+@part_of_make_faults
 def test_the_count_finds_what_is_missing(traced_node: Callable[[bool], Any]) -> None:
     warehouse, calls, feedback = traced_node(False)
     looked, lacks = check(warehouse, calls, feedback)

@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
+from faults.heavy import in_make_faults
 from lakehouse.tables import ACCOUNTS, APP, accounts, again, commit, spark_ids, write
 from penstock.errors import CommitConflict, NotInPrerequisiteState, StateMismatch
 from penstock.lakehouse.cuts import Cut, CutTable
@@ -49,11 +50,13 @@ def followed(tmp_path: Path) -> DeltaTable:
         (["RESTORE TABLE {t} TO VERSION AS OF 1"], 3),
         (["DELETE FROM {t} WHERE id = 1", "RESTORE TABLE {t} TO VERSION AS OF 2"], None),
         (["DELETE FROM {t} WHERE id = 1", "RESTORE TABLE {t} TO VERSION AS OF 1"], 4),
-        (
+        in_make_faults(
             ["RESTORE TABLE {t} TO VERSION AS OF 1", "RESTORE TABLE {t} TO VERSION AS OF 2"],
             None,
         ),
-        (["RESTORE TABLE {t} TO VERSION AS OF 1", "INSERT INTO {t} VALUES (9, 'x')"], 3),
+        in_make_faults(
+            ["RESTORE TABLE {t} TO VERSION AS OF 1", "INSERT INTO {t} VALUES (9, 'x')"], 3
+        ),
         (["INSERT INTO {t} VALUES (9, 'x')", "UPDATE {t} SET owner = 'y'"], None),
     ],
     ids=["ours", "theirs", "both", "and back", "then a write", "no restore"],

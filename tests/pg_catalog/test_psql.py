@@ -11,13 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from penstock.embedded import clients, find_installation
 from penstock.pg_catalog import CatalogDatabase
 from pg_catalog import objects
 from pg_catalog.catalog_server import catalog_server, run_psql
 from pg_catalog.test_subscriber_queries import drop_subscription, server_oids
 
-VERSIONS = (14, 15, 16, 17, 18)
 COMMANDS = [
     r"\dRp",
     r"\dRp p_*",
@@ -75,7 +75,7 @@ def roles(database_on: Callable[..., Any]) -> Iterator[Callable[[int], Any]]:
         server.execute("DROP ROLE alice; DROP ROLE bob")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16, 17)), 18])
 def test_psql_prints_the_same(roles: Callable[[int], Any], version: int) -> None:
     server = roles(version)
     snapshot = dataclasses.replace(

@@ -68,6 +68,7 @@ def test_what_is_read_grows_with_the_bytes(
     assert 1.5 < staged[1] / staged[0] < 2.6
 
 
+@part_of_make_faults
 def test_a_commit_of_many_files_comes_in_waves(
     published: PublishingLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from pipeline.published import PublishedTable, PublishingLake
@@ -21,7 +22,7 @@ def table_of(lake: PublishingLake, name: str, identity: str, *, key: str | None)
     return table
 
 
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("binary", [False, in_make_faults(True)])
 def test_full_without_a_key_keeps_equal_rows_apart(published: PublishingLake, binary: bool) -> None:
     table = table_of(published, f"full_{binary}".lower(), "FULL", key=None)
     table.run("INSERT INTO {t} VALUES (1, 'a', NULL), (1, 'a', NULL), (1, 'a', NULL), (2, 'b', 0)")

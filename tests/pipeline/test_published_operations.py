@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from faults.heavy import in_make_faults, part_of_make_faults
 from pipeline.published import PublishedTable, PublishingLake
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -29,7 +30,7 @@ def items(lake: PublishingLake, *, vectors: bool = True, clauses: str = "") -> P
 
 
 @pytest.mark.parametrize("vectors", _VECTORS)
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("binary", [False, in_make_faults(True)])
 def test_rows_come_change_and_go(published: PublishingLake, vectors: bool, binary: bool) -> None:
     table = items(published, vectors=vectors)
     subscriber = table.follow(binary=binary)
@@ -128,6 +129,7 @@ def test_a_row_moves_to_another_partition(published: PublishingLake) -> None:
     assert subscriber.catch_up() == ["U 2,b,"]
 
 
+@part_of_make_faults
 def test_more_than_comes_back_with_the_result(published: PublishingLake) -> None:
     """Megabytes of one task go through the staging area, which is empty afterwards."""
     table = published.table("large", "id BIGINT, v STRING", key=None, enableDeletionVectors="true")
