@@ -262,9 +262,14 @@ def test_what_passes_by_itself_disables_nothing(
     node.subscribe("s", database, "p", "disable_on_error = true")
     node.caught_up("s", database)
     before = node.status("s").error_count
-    database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+    end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+
+    def failed() -> bool:
+        database.rows(f"{end} WHERE slot_name = 's' AND database = current_database()")
+        return node.status("s").error_count > before
+
+    wait_until(failed, "an error", 60)
     database.execute("INSERT INTO t VALUES (1)")
-    node.wait_for("s", "an error", lambda status: status.error_count > before)
     node.caught_up("s", database)
     assert node.status("s").enabled
     assert Lsn.parse(_sql(node, _SKIP.format(name="s"))) == 0
