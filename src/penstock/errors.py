@@ -41,7 +41,8 @@ class PenstockError(Exception):
     """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
 
     ``alter``: for errors that do not know which subscription they are of, how the statement that
-    helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``).
+    helps goes on after ALTER SUBSCRIPTION and its name (``with_statement``). ``context``: what was
+    being done, for the log.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -54,6 +55,7 @@ class PenstockError(Exception):
         hint: str | None = None,
         sqlstate: str | None = None,
         alter: str | None = None,
+        context: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -61,6 +63,7 @@ class PenstockError(Exception):
         self.hint = hint
         self.sqlstate = sqlstate or self.default_sqlstate
         self.alter = alter
+        self.context = context
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._fields())
@@ -72,6 +75,7 @@ class PenstockError(Exception):
             "hint": self.hint,
             "sqlstate": self.sqlstate,
             "alter": self.alter,
+            "context": self.context,
         }
 
     def changed(self, **fields: str | None) -> Self:
@@ -88,16 +92,25 @@ class PenstockError(Exception):
 
     def report(self) -> str:
         """The error as psql prints it."""
-        return report("ERROR", self.message, self.detail, self.hint)
+        return report("ERROR", self.message, self.detail, self.hint, self.context)
 
 
-def report(severity: str, message: str, detail: str | None, hint: str | None) -> str:
-    """An error or a notice as psql prints it: ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines."""
+def report(
+    severity: str,
+    message: str,
+    detail: str | None,
+    hint: str | None,
+    context: str | None = None,
+) -> str:
+    """An error or a notice as psql prints it: ``ERROR:``, ``DETAIL:``, ``HINT:`` and ``CONTEXT:``
+    lines."""
     lines = [f"{severity}:  {message}"]
     if detail:
         lines.append(f"DETAIL:  {detail}")
     if hint:
         lines.append(f"HINT:  {hint}")
+    if context:
+        lines.append(f"CONTEXT:  {context}")
     return "\n".join(lines)
 
 

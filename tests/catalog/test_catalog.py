@@ -325,13 +325,13 @@ def test_dropped_slots_came_with_version_9(tmp_path: Path, monkeypatch: pytest.M
         assert t.slots.all() == ()
 
 
-def test_options_of_postgresql_16_came_with_version_11(
+def test_options_of_postgresql_16_came_with_version_12(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was made before has PostgreSQL's defaults."""
     names = ("suborigin", "subfailover", "subpasswordrequired", "subrunasowner")
     with monkeypatch.context() as before:
-        before.setattr(store, "SCHEMA_VERSION", 10)
+        before.setattr(store, "SCHEMA_VERSION", 11)
         with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
             made = t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
     engine = create_engine(sqlite_url(tmp_path))
@@ -369,6 +369,54 @@ def test_streaming_came_with_version_10(tmp_path: Path, monkeypatch: pytest.Monk
             t.subscriptions.create("new", conninfo="", publications=["p"], slot_name="s").streaming
             == "parallel"
         )
+
+
+def test_what_an_error_does_came_with_version_11(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "SCHEMA_VERSION", 10)
+        with Catalog.create(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+            t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
+    engine = create_engine(sqlite_url(tmp_path))
+    with engine.begin() as connection:
+        for column in ("subdisableonerr", "subskiplsn", "subskippinglsn"):
+            connection.execute(text(f"ALTER TABLE penstock_subscription DROP COLUMN {column}"))
+    engine.dispose()
+    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        (found,) = catalog.subscriptions()
+        assert not found.disable_on_error
+        assert found.skip_lsn == 0
+
+
+def test_a_skip_is_begun_and_cleared_only_where_it_is_the_same_still(catalog: Catalog) -> None:
+    def lsns() -> tuple[int, int]:
+        (found,) = catalog.subscriptions()
+        return found.skip_lsn, found.skipping_lsn
+
+    with catalog.write() as t:
+        made = t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
+        t.subscriptions.save(replace(made, skip_lsn=Lsn(7)))
+    assert not catalog.begin_skipping(made.oid, Lsn(6))
+    assert catalog.begin_skipping(made.oid, Lsn(7))
+    with catalog.write() as t:
+        t.subscriptions.save(replace(catalog.subscriptions()[0], skip_lsn=Lsn(9)))
+    catalog.clear_skip_lsn(made.oid, Lsn(6))
+    assert lsns() == (9, 7)
+    catalog.clear_skip_lsn(made.oid, Lsn(7))
+    assert lsns() == (9, 0)
+    catalog.clear_skip_lsn(made.oid, Lsn(9))
+    assert lsns() == (0, 0)
+    assert not catalog.begin_skipping(made.oid + 1, Lsn(0))
+
+
+def test_an_error_disables(catalog: Catalog) -> None:
+    with catalog.write() as t:
+        made = t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
+    catalog.record_error(made.oid, ValueError("x"), stopped=True, disable=True)
+    (found,) = catalog.subscriptions()
+    assert (found.enabled, found.stopped, found.should_run) == (False, True, False)
+    assert found.error is not None
 
 
 def test_a_request_for_a_cut_moves_on_until_it_is_forgotten(catalog: Catalog) -> None:

@@ -147,28 +147,21 @@ def test_subscription_options() -> None:
     for name, default in told.items():
         assert str(getattr(parsed, name)).lower() == default, name
     named = {code(name) for name, _, _ in rows("docs/sql.md", "| option | default |")}
-    refused = {
-        code(name): tuple(re.findall(r"`([^`]*)`", values))
-        for name, values in rows("docs/sql.md", "| option | may be |")
-    }
-    assert named | set(refused) == subscription_options.CREATE
-    assert refused == {
-        name: tuple(str(value).lower() for value in values)
-        for name, values in subscription_options._NOT_YET.items()
-    }
+    assert named == subscription_options.CREATE
     changed = {
         "slot_name",
         "binary",
         "streaming",
         "two_phase",
         "on_table_error",
+        "disable_on_error",
         "synchronous_commit",
         "origin",
         "failover",
         "password_required",
         "run_as_owner",
     }
-    assert changed == subscription_options.SET - set(refused)
+    assert changed == subscription_options.SET
 
 
 def test_relations_to_select_from() -> None:

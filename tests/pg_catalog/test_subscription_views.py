@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from backend.two_servers import two_servers
 from fix_lake import LakeServer
 from fix_postgres import Database
-from penstock.catalog import SubscriptionRelState, SubscriptionStatistics, TableStatistics
+from penstock.catalog import SubscriptionCounts, SubscriptionRelState, SubscriptionStatistics
 from penstock.lsn import Lsn
 from penstock.node.shown_workers import ShownWorkers
 from penstock.subscription.worker_status import WorkerStatus
@@ -31,6 +32,13 @@ def lake(tmp_path: Path) -> Iterator[LakeServer]:
 def rows(lake: LakeServer, query: str) -> Any:
     with lake.connect("false") as session:
         return session.execute(query).fetchall()
+
+
+def answer(session: psycopg.Connection[Any], query: str) -> Any:
+    try:
+        return session.execute(query).fetchall()
+    except psycopg.Error as error:
+        return error.sqlstate, error.diag.message_primary, error.diag.message_hint
 
 
 def subscription(lake: LakeServer) -> int:
@@ -71,17 +79,38 @@ def test_workers_and_their_errors_are_shown(lake: LakeServer) -> None:
         received_lsn=Lsn(32),
         cut_lsn=Lsn(16),
         cut_time=time.time(),
-        error_count=2,
-        confl_insert_exists=1,
-        tables=(TableStatistics("public.a", update_missing=3),),
     )
     lake.catalog.statistics.report([numbers])
     assert rows(lake, workers) == [(oid, "s", "apply", 4711, "0/20", True, "0/10", False)]
-    assert rows(
-        lake,
-        "SELECT subname, apply_error_count, sync_error_count, confl_insert_exists,"
-        " confl_update_missing, confl_delete_missing FROM pg_stat_subscription_stats",
-    ) == [("s", 2, 0, 1, 3, 0)]
+
+
+def test_errors_and_conflicts_are_counted_until_a_reset(lake: LakeServer) -> None:
+    oid = subscription(lake)
+    store = lake.catalog.statistics
+    shown = (
+        "SELECT apply_error_count, sync_error_count, confl_insert_exists, confl_update_missing,"
+        " confl_delete_missing, stats_reset IS NULL FROM pg_stat_subscription_stats"
+    )
+    assert rows(lake, shown) == [(0, 0, 0, 0, 0, True)]
+    store.count(oid, SubscriptionCounts(apply_error_count=1, confl_insert_exists=1))
+    store.count(oid, SubscriptionCounts(sync_error_count=2))
+    store.count(oid, SubscriptionCounts(confl_update_missing=3, confl_delete_missing=4))
+    assert rows(lake, shown) == [(1, 2, 1, 3, 4, True)]
+    reset = "SELECT pg_stat_reset_subscription_stats({}) IS NULL"
+    rows(lake, reset.format(oid + 1))
+    assert rows(lake, shown) == [(1, 2, 1, 3, 4, True)]
+    rows(lake, reset.format(oid))
+    assert rows(lake, shown) == [(0, 0, 0, 0, 0, False)]
+    first = rows(lake, "SELECT stats_reset FROM pg_stat_subscription_stats")[0][0]
+    store.count(oid, SubscriptionCounts(sync_error_count=2))
+    later = f"SELECT stats_reset > '{first}'::timestamptz FROM pg_stat_subscription_stats"
+    assert rows(lake, shown) == [(0, 2, 0, 0, 0, False)]
+    assert rows(lake, later) == [(False,)]
+    rows(lake, reset.format("NULL"))
+    assert rows(lake, shown) == [(0, 0, 0, 0, 0, False)]
+    assert rows(lake, later) == [(True,)]
+    store.keep_only([])
+    assert rows(lake, shown) == [(0, 0, 0, 0, 0, True)]
 
 
 @pytest.mark.parametrize(
@@ -129,12 +158,27 @@ def test_a_subscription_without_a_worker_is_shown_as_on_a_server(
         "SELECT count(*) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid"
         " WHERE subname = 'alone'",
     ]
+    have = "SELECT pg_stat_have_stats({}) FROM pg_subscription WHERE subname = 'alone'"
+    asked = ["'subscription', 0, oid", "'Subscription', 0, oid", "'subscription', 0, 77"]
+    asked += ["'subscription', 1, 77", "'x', 0, 1", "NULL, 0, 1", "'subscription', NULL, 1", "'io'"]
+    asked += ["'subscription', 0, NULL", "'function', 0, 1"]
+    have = "SELECT pg_stat_have_stats({}) FROM pg_subscription WHERE subname = 'alone'"
+    asked = ["'subscription', 0, oid", "'Subscription', 0, oid", "'subscription', 0, 77"]
+    asked += ["'subscription', 1, 77", "'x', 0, 1", "NULL, 0, 1", "'subscription', NULL, 1", "'io'"]
+    asked += ["'subscription', 0, NULL", "'function', 0, 1"]
+    reset = "SELECT pg_stat_reset_subscription_stats"
+    was_reset = "SELECT stats_reset IS NULL FROM pg_stat_subscription_stats WHERE subname = 'alone'"
+    resets = ["(0)", "(NULL)", "(1)", "('x')", "()", "('1')", "(NULL::oid)"]
     with two_servers(tmp_path, database, [made]) as servers:
         try:
             seen = []
             for server in servers:
                 with server.connect() as session:
-                    seen.append([session.execute(query).fetchall() for query in queries])
+                    answers = [session.execute(query).fetchall() for query in queries]
+                    answers += [answer(session, reset + each) for each in resets]
+                    answers.append(session.execute(was_reset).fetchall())
+                    answers += [answer(session, have.format(each)) for each in asked]
+                    seen.append(answers)
             assert seen[1] == seen[0]
         finally:
             database.execute("DROP SUBSCRIPTION alone")

@@ -20,7 +20,7 @@ from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.node.shown_workers import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
@@ -37,6 +37,7 @@ from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import two_phase
+from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.targets import Targets
 from penstock.subscription.worker_status import WorkerStatus
 
@@ -87,12 +88,20 @@ class World:
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
+            primary_key_name=lambda table: None,
             subscription_name=lambda app_id: None,
             requested_cuts=RequestedCuts(self.catalog.generation, lambda: (), lambda request: None),
             two_phase=lambda: two_phase(
                 self.catalog, self.warehouse, self.subscription, Path("spool")
             ),
-            record_stop=lambda error, table: None,
+            count=lambda more: None,
+            skip_lsns=SkipLsns(
+                self.catalog.generation,
+                lambda: (INVALID, INVALID),
+                lambda lsn: False,
+                lambda lsn: None,
+            ),
+            record_stop=lambda error, table, disable: None,
         )
 
 

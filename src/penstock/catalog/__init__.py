@@ -15,6 +15,7 @@ from penstock.catalog.pg_prepared_xacts import PreparedXact
 from penstock.catalog.pg_publication import Publication, PublicationNamespace, PublicationRel
 from penstock.catalog.pg_replication_slots import Slot
 from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription, TwoPhaseState
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.pg_transactions import LakeTransaction, Member, Sequenced
@@ -36,6 +37,7 @@ __all__ = [
     "Sequenced",
     "Slot",
     "Subscription",
+    "SubscriptionCounts",
     "SubscriptionRel",
     "SubscriptionRelState",
     "SubscriptionStatistics",

@@ -41,7 +41,7 @@ from penstock.catalog.pg_type import PgType
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.catalog.store import Store
 from penstock.errors import PenstockError, UndefinedObject
-from penstock.lsn import Lsn
+from penstock.lsn import INVALID, Lsn
 from penstock.publication.members import Members
 from penstock.relation import TableName
 
@@ -230,19 +230,58 @@ class Catalog:
             yield lambda state, lsn: transaction.relations.set_state(rel, state, lsn)
 
     def record_error(
-        self, subid: int, error: BaseException, *, stopped: bool, table: str | None = None
+        self,
+        subid: int,
+        error: BaseException,
+        *,
+        stopped: bool,
+        table: str | None = None,
+        disable: bool = False,
     ) -> None:
         """Keep what went wrong; ``stopped``: and start no worker until ENABLE. Gone: no effect.
 
-        ``table``: the sync id of the table that it is an error of.
+        ``table``: the sync id of the table that it is an error of. ``disable``: DISABLE it, too
+        (DisableSubscription).
         """
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 changed = replace(
-                    subscription, stopped=stopped, error=_record_of(error), stopped_by=table
+                    subscription,
+                    enabled=subscription.enabled and not disable,
+                    stopped=stopped,
+                    error=_record_of(error),
+                    stopped_by=table,
                 )
                 transaction.subscriptions.save(changed)
+
+    def skip_lsns(self, subid: int) -> tuple[Lsn, Lsn]:
+        """``skip_lsn`` and ``skipping_lsn``. Gone: INVALID."""
+        with self.read() as transaction:
+            found = transaction.subscriptions.find_oid(subid)
+        return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
+
+    def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
+        """From now on the transaction is skipped, whatever SKIP says later. False: it is not to be
+        skipped any more."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is None or subscription.skip_lsn != lsn:
+                return False
+            transaction.subscriptions.save(replace(subscription, skipping_lsn=lsn))
+            return True
+
+    def clear_skip_lsn(self, subid: int, lsn: Lsn) -> None:
+        """The transaction is passed. Another one that is to be skipped by now stays so."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is None:
+                return
+            if subscription.skip_lsn == lsn:
+                subscription = replace(subscription, skip_lsn=INVALID)
+            if subscription.skipping_lsn == lsn:
+                subscription = replace(subscription, skipping_lsn=INVALID)
+            transaction.subscriptions.save(subscription)
 
     def enable_two_phase(self, subid: int) -> None:
         """The publisher's slot has two-phase commit now (UpdateTwoPhaseState). Gone: no effect."""

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, select, text
+from sqlalchemy import BigInteger, Column, Connection, Table, Text, select, text
 from sqlalchemy.exc import DatabaseError
 
+from penstock.catalog import pg_stat_subscription_stats
 from penstock.catalog.engine import (
     make_private_file,
     open_engine,
@@ -27,12 +28,12 @@ from penstock.catalog.engine import (
     sqlite_path,
     transaction,
 )
+from penstock.catalog.pg_stat_subscription_stats import METADATA, SubscriptionCounts
 from penstock.lsn import Lsn
 
-_METADATA: Final = MetaData()
 _TABLE: Final = Table(
     "penstock_stat_subscription",
-    _METADATA,
+    METADATA,
     Column("subid", BigInteger, primary_key=True, autoincrement=False),
     Column("numbers", Text, nullable=False),
 )
@@ -104,21 +105,10 @@ class SubscriptionStatistics:
     rows_per_second: float = 0.0
     transactions_applied: int = 0
     error_count: int = 0
-    confl_insert_exists: int = 0
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
     tables: tuple[TableStatistics, ...] = ()
-
-    @property
-    def confl_update_missing(self) -> int:
-        """pg_stat_subscription_stats: updates of rows that were not there."""
-        return sum(table.update_missing for table in self.tables)
-
-    @property
-    def confl_delete_missing(self) -> int:
-        """pg_stat_subscription_stats: deletes of rows that were not there."""
-        return sum(table.delete_missing for table in self.tables)
 
     def reported(self, now: float) -> bool:
         """Whether a node has told these numbers just now. Times are seconds since 1970."""
@@ -182,6 +172,7 @@ class StatisticsStore:
         """Forget subscriptions that there are no more."""
         with self._write() as connection:
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(list(subids))))
+            pg_stat_subscription_stats.keep_only(connection, subids)
 
     def all(self) -> dict[int, SubscriptionStatistics]:
         """Numbers by subscription oid."""
@@ -189,6 +180,21 @@ class StatisticsStore:
             rows = connection.execute(select(_TABLE.c.numbers)).scalars().all()
         found = [_statistics(json.loads(row)) for row in rows]
         return {statistics.subid: statistics for statistics in found}
+
+    def count(self, subid: int, more: SubscriptionCounts) -> None:
+        """Count errors and conflicts that have come up."""
+        with self._write() as connection:
+            pg_stat_subscription_stats.add(connection, subid, more)
+
+    def reset_counts(self, subids: Collection[int], now: float) -> None:
+        """Begin at 0 again."""
+        with self._write() as connection:
+            pg_stat_subscription_stats.reset(connection, subids, now)
+
+    def counts(self) -> dict[int, SubscriptionCounts]:
+        """Errors and conflicts by subscription oid; none of most of them."""
+        with transaction(self._engine, write=False) as connection:
+            return pg_stat_subscription_stats.all_counts(connection)
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[Connection]:
@@ -211,8 +217,9 @@ class StatisticsStore:
 
     def _create(self) -> None:
         with self._engine.begin() as connection:
-            _METADATA.create_all(connection)
+            METADATA.create_all(connection)
             connection.execute(select(_TABLE)).all()
+            pg_stat_subscription_stats.all_counts(connection)
 
 
 def _files(path: Path) -> list[Path]:

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import (
     METADATA,
+    LsnColumn,
     RecordedError,
     error_columns,
     error_of,
@@ -38,6 +39,7 @@ from penstock.catalog.metadata import (
 )
 from penstock.catalog.publisher_identity import PublisherIdentity
 from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.lsn import INVALID, Lsn
 
 _TABLE = Table(
     "penstock_subscription",
@@ -61,6 +63,9 @@ _TABLE = Table(
     Column("suberrorsyncid", String(36)),
     Column("substream", String(8)),
     Column("subtwophasestate", String(1)),
+    Column("subdisableonerr", Boolean),
+    Column("subskiplsn", LsnColumn),
+    Column("subskippinglsn", LsnColumn),
     Column("suborigin", Text),
     Column("subfailover", Boolean),
     Column("subpasswordrequired", Boolean),
@@ -99,9 +104,12 @@ class Subscription:
     ``parallel``. ``stopped``: an error that a retry
     cannot heal has ended its worker, and ENABLE is what starts it again. ``dropping``: DROP
     SUBSCRIPTION waits for the slot. ``stopped_by``: the sync id of the table whose error it was.
-    ``publisher``: whom it follows, known since CREATE or its first connection. ``origin``: ``any``
-    or ``none``, as it was written. ``failover``: of its slot. ``password_required`` and
-    ``run_as_owner`` are kept and shown, and change nothing on a node.
+    ``publisher``: whom it follows, known since CREATE or its first connection. An error that
+    ``disable_on_error`` lets disable it makes it both ``stopped`` and not ``enabled``.
+    ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
+    it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
+    ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
+    ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
     oid: int
@@ -115,6 +123,7 @@ class Subscription:
     app_id: str
     on_table_error: str = "stop"
     streaming: str = "parallel"
+    disable_on_error: bool = False
     origin: str = "any"
     stopped: bool = field(default=False, compare=False)
     dropping: bool = field(default=False, compare=False)
@@ -122,6 +131,8 @@ class Subscription:
     publisher: PublisherIdentity | None = field(default=None, compare=False)
     stopped_by: str | None = field(default=None, compare=False)
     two_phase_state: TwoPhaseState = field(default=TwoPhaseState.DISABLED, compare=False)
+    skip_lsn: Lsn = field(default=INVALID, compare=False)
+    skipping_lsn: Lsn = field(default=INVALID, compare=False)
     failover: bool = field(default=False, compare=False)
     password_required: bool = field(default=True, compare=False)
     run_as_owner: bool = field(default=False, compare=False)
@@ -191,6 +202,7 @@ class PgSubscription:
         on_table_error: str = "stop",
         streaming: str = "parallel",
         two_phase_state: TwoPhaseState = TwoPhaseState.DISABLED,
+        disable_on_error: bool = False,
         origin: str = "any",
         failover: bool = False,
         password_required: bool = True,
@@ -212,6 +224,7 @@ class PgSubscription:
             on_table_error=on_table_error,
             streaming=streaming,
             two_phase_state=two_phase_state,
+            disable_on_error=disable_on_error,
             origin=origin,
             failover=failover,
             password_required=password_required,
@@ -253,6 +266,9 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "suberrorsyncid": subscription.stopped_by,
         "substream": subscription.streaming,
         "subtwophasestate": subscription.two_phase_state.value,
+        "subdisableonerr": subscription.disable_on_error,
+        "subskiplsn": subscription.skip_lsn,
+        "subskippinglsn": subscription.skipping_lsn,
         "suborigin": subscription.origin,
         "subfailover": subscription.failover,
         "subpasswordrequired": subscription.password_required,
@@ -282,6 +298,9 @@ def _subscription(row: RowMapping) -> Subscription:
         stopped_by=row["suberrorsyncid"],
         streaming=row["substream"] or "off",
         two_phase_state=TwoPhaseState(row["subtwophasestate"] or "d"),
+        disable_on_error=bool(row["subdisableonerr"]),
+        skip_lsn=row["subskiplsn"] or INVALID,
+        skipping_lsn=row["subskippinglsn"] or INVALID,
         origin=row["suborigin"] or "any",
         failover=bool(row["subfailover"]),
         password_required=row["subpasswordrequired"] is not False,

@@ -42,7 +42,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 11
+SCHEMA_VERSION: Final = 12
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -76,8 +76,10 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     8: _add_what_is_missing,
     # More options of subscriptions, prepared transactions.
     9: _add_what_is_missing,
-    # The options of subscriptions that came with PostgreSQL 16 and 17.
+    # Whether an error disables a subscription, and what it is to skip.
     10: _add_what_is_missing,
+    # The options of subscriptions that came with PostgreSQL 16 and 17.
+    11: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

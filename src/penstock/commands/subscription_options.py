@@ -1,8 +1,7 @@
 """Options of subscriptions (subscriptioncmds.c, parse_subscription_options).
 
 In: options as written, and the form of statement they stand in. Out: ``SubscriptionOptions``, or
-PostgreSQL's error. Options of PostgreSQL 18 that Penstock has not yet may name what it does anyway;
-any other value is refused by name, after PostgreSQL's own checks.
+PostgreSQL's error; notices about what is without effect, or may surprise.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from penstock.commands.define import (
     def_get_string,
 )
 from penstock.commands.scope import notice, warning
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, SqlSyntaxError
+from penstock.errors import InvalidParameterValue, SqlSyntaxError
+from penstock.lsn import INVALID, Lsn
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
 from penstock.sqlstate import InvalidName, NameTooLong
@@ -43,31 +43,27 @@ class SubscriptionOptions:
     on_table_error: str = "stop"
     streaming: str = "parallel"
     two_phase: bool = False
+    disable_on_error: bool = False
+    lsn: Lsn = INVALID
+    """INVALID is NONE."""
     origin: str = "any"
     failover: bool = False
     password_required: bool = True
     run_as_owner: bool = False
     specified: set[str] = field(default_factory=set)
-    other: dict[str, Any] = field(default_factory=dict)
-    """Values of options that Penstock has not yet."""
 
 
 _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "off")
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
-_NOT_YET: Final[dict[str, tuple[Any, ...]]] = {
-    "disable_on_error": (False,),
-}
-"""Options that Penstock has not yet, with the values that name what it does."""
-
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error", "streaming", "two_phase"}
+    | {"on_table_error", "streaming", "two_phase", "disable_on_error"}
     | {"origin", "failover", "password_required", "run_as_owner"}
-    | _NOT_YET.keys()
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
+SKIP: Final = frozenset({"lsn"})
 SET_PUBLICATION: Final = frozenset({"copy_data", "refresh"})
 
 
@@ -76,7 +72,7 @@ def parse_subscription_options(
 ) -> SubscriptionOptions:
     """Check options in the order written, then their combination.
 
-    Raises SqlSyntaxError, InvalidParameterValue, FeatureNotSupported.
+    Raises SqlSyntaxError, InvalidParameterValue.
     """
     parsed = SubscriptionOptions()
     for option in options:
@@ -85,15 +81,10 @@ def parse_subscription_options(
         if option.name in parsed.specified:
             raise conflicting_options()
         parsed.specified.add(option.name)
-        value = _READERS.get(option.name, def_get_boolean)(option)
-        if option.name in _NOT_YET:
-            parsed.other[option.name] = value
-        else:
-            setattr(parsed, option.name, value)
+        setattr(parsed, option.name, _READERS.get(option.name, def_get_boolean)(option))
     if "connect" in supported:
         _check_connect(parsed)
         _check_slot_name(parsed)
-    _check_not_yet(parsed)
     return parsed
 
 
@@ -117,17 +108,6 @@ def _check_slot_name(options: SubscriptionOptions) -> None:
         if name in options.specified:
             raise _mutually_exclusive("slot_name = NONE", f"{name} = true")
         raise SqlSyntaxError(f"subscription with slot_name = NONE must also set {name} = false")
-
-
-def _check_not_yet(options: SubscriptionOptions) -> None:
-    for name, value in options.other.items():
-        if value not in _NOT_YET[name]:
-            shown = str(value).lower()
-            usual = " or ".join(str(known).lower() for known in _NOT_YET[name])
-            raise FeatureNotSupported(
-                f"subscription option {name} = {shown} is not supported yet",
-                hint=f"Leave it out, or set {name} = {usual}.",
-            )
 
 
 def _mutually_exclusive(one: str, other: str) -> SqlSyntaxError:
@@ -170,12 +150,23 @@ def _on_table_error(option: DefElem) -> str:
     return value
 
 
+def _lsn(option: DefElem) -> Lsn:
+    text = def_get_string(option)
+    if text == "none":
+        return INVALID
+    lsn = Lsn.parse(text)
+    if lsn == INVALID:
+        raise InvalidParameterValue(f"invalid WAL location (LSN): {text}")
+    return lsn
+
+
 _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "slot_name": _slot_name,
     "synchronous_commit": _synchronous_commit,
     "streaming": def_get_streaming_mode,
     "origin": _origin,
     "on_table_error": _on_table_error,
+    "lsn": _lsn,
 }
 
 

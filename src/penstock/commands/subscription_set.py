@@ -32,7 +32,7 @@ from penstock.sql import AlterSubscriptionSet
 
 _KEPT: Final = (
     *("binary", "synchronous_commit", "on_table_error", "streaming", "origin", "failover"),
-    *("password_required", "run_as_owner"),
+    *("password_required", "run_as_owner", "disable_on_error"),
 )
 """Options that are written into the row as they are, under their own names."""
 

@@ -207,7 +207,8 @@ def besides(
 
 def check_enabled(subscription: Subscription, form: str) -> None:
     """Raises NotInPrerequisiteState. ``form``: of ALTER SUBSCRIPTION."""
-    if not subscription.enabled:
+    # What an error has disabled may need it before it can go on.
+    if not subscription.enabled and not subscription.stopped:
         raise NotInPrerequisiteState(
             f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
             hint=f"Enable it first: {alter(subscription.name)} ENABLE.",
@@ -278,6 +279,7 @@ def _insert(
             on_table_error=options.on_table_error,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
+            disable_on_error=options.disable_on_error,
             origin=options.origin,
             failover=options.failover,
             password_required=options.password_required,

@@ -16,6 +16,7 @@ from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
 from penstock.commands.refresh_table import refresh_tables
 from penstock.commands.scope import CommandResult, CommandScope, PublisherFactory, notice
+from penstock.commands.skip_transaction import alter_skip
 from penstock.commands.subscription_publications import alter_publications
 from penstock.commands.subscription_set import alter_options
 from penstock.commands.subscriptioncmds import (
@@ -37,6 +38,7 @@ from penstock.sql import (
     AlterSubscriptionRefresh,
     AlterSubscriptionRefreshTables,
     AlterSubscriptionSet,
+    AlterSubscriptionSkip,
     AlterTable,
     CreateEnum,
     CreateIndex,
@@ -122,6 +124,7 @@ def is_command(statement: Statement) -> bool:
         | AlterSubscriptionEnabled
         | AlterSubscriptionConnection
         | AlterSubscriptionSet
+        | AlterSubscriptionSkip
         | AlterSubscriptionRefresh
         | AlterSubscriptionRefreshTables
         | AlterSubscriptionPublications
@@ -157,6 +160,8 @@ def _subscriptions(
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
             return alter_options(statement, catalog, connect)
+        case AlterSubscriptionSkip():
+            return alter_skip(statement, catalog, scope)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():

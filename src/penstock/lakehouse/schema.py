@@ -128,6 +128,12 @@ class TableSchema:
         return {column.source: column for column in self.columns}
 
     @property
+    def has_own_key(self) -> bool:
+        """Whether there is a key, of columns that CREATE TABLE on the node has made."""
+        local = {column.name for column in self.columns if column.local}
+        return bool(self.key) and local.issuperset(self.key)
+
+    @property
     def source_key(self) -> tuple[str, ...]:
         """The key by its names at the publisher."""
         sources = {column.name: column.source for column in self.columns}

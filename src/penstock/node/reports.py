@@ -111,7 +111,6 @@ def statistics_of(
         rows_per_second=rate,
         transactions_applied=snapshot.transactions_applied,
         error_count=snapshot.error_count,
-        confl_insert_exists=snapshot.insert_exists,
         error=snapshot.error,
         error_detail=snapshot.error_detail,
         error_hint=snapshot.error_hint,

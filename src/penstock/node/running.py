@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.errors import ObjectInUse, PenstockError, UndefinedObject
@@ -29,11 +30,13 @@ from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
 from penstock.subscription.prepared import two_phase
+from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.upkeep import UpkeepOptions
@@ -192,13 +195,16 @@ class RunningNode:
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
+                primary_key_name=self._primary_key_name,
                 subscription_name=self._subscription_name,
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
                     self._catalog, self._warehouse, subscription, self._spool / str(oid)
                 ),
-                record_stop=lambda error, table: self._catalog.record_error(
-                    oid, error, stopped=True, table=table
+                count=lambda more: self._count(oid, more),
+                skip_lsns=self._skip_lsns(oid),
+                record_stop=lambda error, table, disable: self._catalog.record_error(
+                    oid, error, stopped=True, table=table, disable=disable
                 ),
             ),
             copy_options=copy_options(self._parameters),
@@ -213,9 +219,29 @@ class RunningNode:
             catalog.generation, lambda: catalog.cut_requests(subid), catalog.forget_cut_request
         )
 
+    def _count(self, subid: int, more: SubscriptionCounts) -> None:
+        try:
+            self._catalog.statistics.count(subid, more)
+        except Exception as error:
+            log.warning("could not write statistics: %s", error)
+
+    def _skip_lsns(self, subid: int) -> SkipLsns:
+        catalog = self._catalog
+        return SkipLsns(
+            catalog.generation,
+            lambda: catalog.skip_lsns(subid),
+            lambda lsn: catalog.begin_skipping(subid, lsn),
+            lambda lsn: catalog.clear_skip_lsn(subid, lsn),
+        )
+
     def _subscription_name(self, app_id: str) -> str | None:
         known = self._catalog.subscriptions()
         return next((found.name for found in known if found.app_id == app_id), None)
+
+    def _primary_key_name(self, table: TableName) -> str | None:
+        with self._catalog.read() as transaction:
+            found = transaction.tables.find(*table)
+        return found.primary_key_name if found is not None and found.primary_key else None
 
     def _set_state(
         self, rel: SubscriptionRel, state: SubscriptionRelState, lsn: Lsn | None

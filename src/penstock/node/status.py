@@ -130,8 +130,9 @@ SLOT_GONE: Final = (LOST, MISSING)
 
 
 def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
-    """The worst of all enabled subscriptions: what no retry heals comes first."""
-    enabled = [s for s in subscriptions if s.enabled]
+    """The worst of all subscriptions that are enabled, or were until an error: what no retry heals
+    comes first."""
+    enabled = [s for s in subscriptions if s.enabled or s.stopped]
     if any(s.needs_a_person for s in enabled):
         return Health.NEEDS_A_PERSON
     if not running:

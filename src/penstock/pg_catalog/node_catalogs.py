@@ -21,6 +21,7 @@ from penstock.pg_catalog.session_views import stat_activity, stat_replication
 from penstock.pg_catalog.signal_functions import SIGNAL_FUNCTIONS, SignalFunctions
 from penstock.pg_catalog.slot_functions import SLOT_FUNCTIONS, SlotFunctions
 from penstock.pg_catalog.snapshot import NODE_OWNER
+from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
 from penstock.pg_catalog.subscription_views import (
     prepared_xacts,
     stat_lake_subscription,
@@ -36,6 +37,7 @@ from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.troubles import Trouble, Troubles
 
+_FUNCTIONS = SLOT_FUNCTIONS | SIGNAL_FUNCTIONS | STATISTICS_FUNCTIONS
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
 """Columns of pg_stat_replication_slots about what a node does not do."""
 
@@ -66,7 +68,7 @@ class NodeCatalogs:
 
     def reads_catalog_only(self, text: str) -> bool:
         """Whether this is a query for us."""
-        return pg_catalog.reads_catalog_only(text, SLOT_FUNCTIONS | SIGNAL_FUNCTIONS)
+        return pg_catalog.reads_catalog_only(text, _FUNCTIONS)
 
     def describe(self, text: str, facts: SessionFacts, said: Sequence[int]) -> Description:
         """Parameters and fields of a SELECT. Raises PostgreSQL's errors."""
@@ -102,7 +104,8 @@ class NodeCatalogs:
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
         slots = SlotFunctions(self._slots, facts, self._database_oid)
         signals = SignalFunctions(self._sessions, self._catalog, facts)
-        more = {**slots.functions(), **signals.functions()}
+        statistics = StatisticsFunctions(self._catalog, facts)
+        more = {**slots.functions(), **signals.functions(), **statistics.functions()}
         return CatalogDatabase(
             self._snapshot(facts), facts, more, slots.table_functions(), self._connections
         )
@@ -153,7 +156,9 @@ class NodeCatalogs:
                     "pg_stat_subscription": stat_subscription(
                         subscriptions, numbers, sessions, oids
                     ),
-                    "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, numbers),
+                    "pg_stat_subscription_stats": stat_subscription_stats(
+                        subscriptions, self._catalog.statistics.counts()
+                    ),
                     "pg_prepared_xacts": prepared_xacts(
                         t.prepared_xacts.all(), names[NODE_OWNER], facts.database
                     ),

@@ -16,6 +16,7 @@ from penstock.catalog import (
     PreparedXact,
     RecordedError,
     Subscription,
+    SubscriptionCounts,
     SubscriptionRel,
     SubscriptionStatistics,
 )
@@ -93,24 +94,27 @@ def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> 
     ]
 
 
-def stat_subscription_stats(subscriptions: Iterable[Subscription], numbers: Numbers) -> list[Row]:
-    """Counts of errors and conflicts since the node started."""
-    return [_stats(subscription, numbers.get(subscription.oid)) for subscription in subscriptions]
+def stat_subscription_stats(
+    subscriptions: Iterable[Subscription], counts: Mapping[int, SubscriptionCounts]
+) -> list[Row]:
+    """Counts of errors and conflicts since they were reset."""
+    return [_stats(s, counts.get(s.oid) or SubscriptionCounts()) for s in subscriptions]
 
 
-def _stats(subscription: Subscription, told: SubscriptionStatistics | None) -> Row:
+def _stats(subscription: Subscription, counts: SubscriptionCounts) -> Row:
     return {
         "subid": subscription.oid,
         "subname": subscription.name,
-        "apply_error_count": 0 if told is None else told.error_count,
-        "sync_error_count": 0,
-        "confl_insert_exists": 0 if told is None else told.confl_insert_exists,
+        "apply_error_count": counts.apply_error_count,
+        "sync_error_count": counts.sync_error_count,
+        "confl_insert_exists": counts.confl_insert_exists,
         "confl_update_origin_differs": 0,
         "confl_update_exists": 0,
-        "confl_update_missing": 0 if told is None else told.confl_update_missing,
+        "confl_update_missing": counts.confl_update_missing,
         "confl_delete_origin_differs": 0,
-        "confl_delete_missing": 0 if told is None else told.confl_delete_missing,
+        "confl_delete_missing": counts.confl_delete_missing,
         "confl_multiple_unique_conflicts": 0,
+        "stats_reset": _time(counts.stats_reset),
     }
 
 

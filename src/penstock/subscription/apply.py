@@ -19,8 +19,8 @@ from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
 from penstock.lakehouse.table import DeltaTable
-from penstock.lsn import Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder
+from penstock.lsn import INVALID, Lsn
+from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
@@ -28,9 +28,10 @@ from penstock.pipeline.fold import fold
 from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.conflicts import Conflicts
-from penstock.subscription.inbox import Batch, FrameRun
+from penstock.subscription.inbox import Batch
 from penstock.subscription.parking import Parking, is_own
 from penstock.subscription.relation_map import Share, shares
+from penstock.subscription.skipping import Passing
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.timing import Phases
 
@@ -88,6 +89,8 @@ class Applier:
         self._phases = Phases()
         self._outcomes: list[TableOutcome] = []
         self._conflicts = Conflicts()
+        self.committing = False
+        """Whether an error came when everything was staged: it is no single transaction's."""
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -95,21 +98,24 @@ class Applier:
         """Release the commit threads."""
         self._pool.shutdown()
 
-    def apply(self, batch: Batch) -> Applied | None:
+    def apply(self, batch: Batch, skip: Lsn = INVALID) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
-        None where the subscription has other tables by now, and nothing is committed.
+        ``skip``: the finish LSN of the one that is not applied. None where the subscription has
+        other tables by now, and nothing is committed.
 
-        Nothing is committed when it raises before the first commit; when it raises between two
-        commits, the tables that have committed skip the batch by their own LSNs when it comes
-        again. With ``on_table_error = park`` a table with an error of its own is parked, and the
-        batch goes to the others.
+        Nothing is committed when it raises before the first commit (``committing``), and parts of
+        the batch may come instead; when it raises between two commits, the tables that have
+        committed skip the batch by their own LSNs when it comes again. With ``on_table_error =
+        park`` a table with an error of its own is parked, and the batch goes to the others.
         """
         relations = dict(self._decoder.relations)
+        before = [(target, target.followed, target.rows_applied) for target in self._targets]
         self._phases = Phases()
         for _ in range(_MAX_RACES):
+            self.committing = False
             try:
-                rows = self._stage_and_commit(batch)
+                rows = self._stage_and_commit(batch, skip)
                 break
             except _OtherTables:
                 return None
@@ -117,6 +123,11 @@ class Applier:
                 log.info("%s: working the batch again", conflict.message)
                 # the batch has the Relation messages that were decoded since; they come again
                 self._decoder.relations = dict(relations)
+            except Exception:
+                self._decoder.relations = relations
+                for target, followed, applied in before:
+                    target.followed, target.rows_applied = followed, applied
+                raise
         else:
             raise CommitConflict(
                 f'others have committed to the tables of subscription "{self._subscription}" '
@@ -164,14 +175,15 @@ class Applier:
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
 
-    def _stage_and_commit(self, batch: Batch) -> int:
+    def _stage_and_commit(self, batch: Batch, skip: Lsn) -> int:
         touched: dict[TableName, Target] = {}
-        rows = 0
+        rows, passing = 0, Passing(skip)
         self._outcomes = []
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
-                rows += self._stage(piece, batch.open_end_lsn(number), touched)
+                chunk = passing.rest(piece.chunk())
+                rows += self._stage(chunk, batch.open_end_lsn(number), touched)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
@@ -182,6 +194,7 @@ class Applier:
             for target in touched.values():
                 target.discard()
             raise
+        self.committing = True
         with self._phases.phase("commit"):
             self._commit(list(touched.values()), batch.end_lsn)
         self._conflicts.report(self._outcomes, batch.end_lsn)
@@ -203,9 +216,9 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
-    def _stage(self, piece: FrameRun, open_end: Lsn, touched: dict[TableName, Target]) -> int:
+    def _stage(self, chunk: MessageChunk, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
-            decoded = self._decoder.decode(piece.chunk())
+            decoded = self._decoder.decode(chunk)
             check_commits(decoded)
         works: dict[TableName, TableWork] = {}
         rows: dict[TableName, int] = {}

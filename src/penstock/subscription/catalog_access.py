@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from penstock.catalog import LakeTable
+from penstock.catalog import LakeTable, SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity
@@ -18,6 +18,7 @@ from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.prepared import TwoPhase
+from penstock.subscription.skipping import SkipLsns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,16 @@ class CatalogAccess:
     sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """A partitioned table of the node with all its partitions, root first; () for others."""
+    primary_key_name: Callable[[TableName], str | None]
+    """Of the constraint; None: the catalogs do not have it, or the table."""
     subscription_name: Callable[[str], str | None]
     """By app id; None: there is no such subscription on the node."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhase]
     """Whether prepared transactions are received as such, as it is now."""
-    record_stop: Callable[[BaseException, str | None], None]
-    """Record that the subscription has stopped because of an error, and the sync id of the table
-    that it is an error of."""
+    count: Callable[[SubscriptionCounts], object]
+    """Count errors and conflicts; never raises."""
+    skip_lsns: SkipLsns
+    record_stop: Callable[[BaseException, str | None, bool], None]
+    """Record that the subscription has stopped because of an error, the sync id of the table that
+    it is an error of, and whether it is disabled."""

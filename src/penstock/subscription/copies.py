@@ -4,7 +4,8 @@ In: rows of pg_subscription_rel in state i and d. Out: rounds of ``tablesync`` o
 own; a table whose copy fails keeps its error in the status and is copied again after
 ``wal_retrieve_retry_interval``, as the apply worker of PostgreSQL starts a tablesync worker again.
 Neither the stream nor other tables wait for it, and whatever the error is, it stops nothing: with
-the cause its error goes. Where the publisher's role lacks a right, the hint is the GRANT.
+the cause its error goes. Only with ``disable_on_error`` one that does not pass by itself ends the
+worker. Where the publisher's role lacks a right, the hint is the GRANT.
 
 All methods are called by the apply worker's thread.
 """
@@ -29,6 +30,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.sql.text.quoting import quote_identifier
+from penstock.subscription.retry import max_tries
 from penstock.subscription.tablesync import (
     CopyCancelled,
     CopyRound,
@@ -100,6 +102,8 @@ class Copies:
         self._shown = shown
         self._terminated = threading.Event()
         self._round: Future[bool] | None = None
+        self.disabling: Exception | None = None
+        """What has failed and, by disable_on_error, ends the worker."""
         self._again_at: dict[str, float] = {}
         """By sync id: when a table that failed is tried again."""
         self._due = math.inf
@@ -153,7 +157,10 @@ class Copies:
         self._pool.shutdown(cancel_futures=True)
 
     def _settle(self) -> bool:
-        """Take in a round that has ended; whether one has. Raises what keeps it from being so."""
+        """Take in a round that has ended; whether one has. Raises what keeps it from being so, and
+        what disables the subscription."""
+        if self.disabling is not None:
+            raise self.disabling
         if self._round is None or not self._round.done():
             return False
         ended, self._round = self._round, None
@@ -212,6 +219,8 @@ class Copies:
         error = error.with_statement(alter(self._subscription.name))
         if error.sqlstate == NO_RIGHT:
             error = error.changed(hint=missing_right(rel, self._subscription.conninfo))
+        if self._disables(rel, error):
+            return
         log.warning("%s", error.report())
         log.info(
             'subscription "%s": table "%s" is copied again in %.1f s',
@@ -223,6 +232,8 @@ class Copies:
 
     def _ended(self, error: Exception, rels: Sequence[SubscriptionRel]) -> None:
         """All that is left of a round."""
+        if any(self._disables(rel, error) for rel in rels):
+            return
         if isinstance(error, PenstockError):
             error = error.with_statement(alter(self._subscription.name))
             log.warning("%s", error.report())
@@ -236,6 +247,14 @@ class Copies:
         )
         for rel in rels:
             self._wait(rel, error)
+
+    def _disables(self, rel: SubscriptionRel, error: Exception) -> bool:
+        """Whether the subscription is disabled now (DisableSubscriptionAndExit)."""
+        if not self._subscription.disable_on_error or max_tries(error) is None:
+            return False
+        self._wait(rel, error)
+        self.disabling = error
+        return True
 
     def _wait(self, rel: SubscriptionRel, error: Exception) -> None:
         self._again_at[rel.sync_id] = time.monotonic() + self._retry_interval

@@ -92,6 +92,17 @@ def target_key(info: RemoteTable) -> tuple[str, ...]:
             return info.relation.key
 
 
+def _key_for(info: RemoteTable, table: DeltaTable | None) -> tuple[str, ...]:
+    """Where the publisher has no key, a primary key that CREATE TABLE has made on the node stays,
+    as on a server."""
+    key = target_key(info)
+    if key or table is None or not table.schema.has_own_key:
+        return key
+    own = table.schema.source_key
+    published = {attribute.name for attribute in info.relation.attributes}
+    return own if published.issuperset(own) else ()
+
+
 def copy_target(
     warehouse: Warehouse,
     info: RemoteTable,
@@ -114,7 +125,7 @@ def copy_target(
         table.version,
         table.uri,
     )
-    wanted = TableSchema.of_relation(relation, target_key(info))
+    wanted = TableSchema.of_relation(relation, _key_for(info, table))
     table.replace(table.schema.copied_again(wanted, table=table.name))
     return table
 
@@ -207,8 +218,8 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
     RelationChanged when its columns do not fit.
     """
     relation = info.relation
-    wanted = TableSchema.of_relation(relation, target_key(info))
     table = warehouse.open(relation.schema, relation.name)
+    wanted = TableSchema.of_relation(relation, _key_for(info, table))
     if table is None:
         for source, name in wanted.renamed:
             log.warning(

@@ -112,6 +112,16 @@ class Batch:
                 return _end_lsn(follower.frames[follower.commits[0]])
         return self.end_lsn
 
+    def halves(self) -> tuple[Batch, Batch]:
+        """Its transactions in two batches, where there are several; it is used up."""
+        commits = [(number, at) for number, p in enumerate(self.pieces) for at in p.commits]
+        number, at = commits[len(commits) // 2 - 1]
+        rest = self.pieces[number].cut_after(at)
+        second = (*((rest,) if rest.frames else ()), *self.pieces[number + 1 :])
+        return _batch_of(self.pieces[: number + 1]), replace(
+            _batch_of(second), end_lsn=self.end_lsn
+        )
+
     def forget(self) -> None:
         """Free what the batch holds on disk."""
         for piece in self.pieces:

@@ -29,6 +29,8 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.relation import TableName
+from penstock.sqlstate import UniqueViolation
 from penstock.subscription.retry import heals
 
 log = logging.getLogger(__name__)
@@ -71,14 +73,16 @@ class Parking:
         subscription: Subscription,
         warehouse: Warehouse,
         record: Callable[[SubscriptionRel, PenstockError], object],
-        stops_by: Callable[[SubscriptionRel], object],
+        primary_key_name: Callable[[TableName], str | None],
     ) -> None:
-        """``record``: writes the state and its reason to the catalog. ``stops_by``: told of the
-        table whose error is raised."""
+        """``record``: writes the state and its reason to the catalog.
+        ``primary_key_name``: of the constraint, where the node's catalogs have one."""
         self._subscription = subscription
         self._warehouse = warehouse
         self._record = record
-        self._stops_by = stops_by
+        self._primary_key_name = primary_key_name
+        self.refused: SubscriptionRel | None = None
+        """The table whose error was raised last."""
 
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Park a table, or raise the error. The caller closes the table when this returns.
@@ -89,8 +93,13 @@ class Parking:
             raise error
         self._warehouse.check_there()  # else no table of it is to blame
         begun = alter(self._subscription.name)
+        if error.sqlstate == UniqueViolation.default_sqlstate and (
+            key := self._primary_key_name(rel.table_name)
+        ):
+            message = f'duplicate key value violates unique constraint "{key}"'
+            error = error.changed(message=message)
         if self._subscription.on_table_error != "park":
-            self._stops_by(rel)
+            self.refused = rel
             raise _with_ways_on(rel, error, begun)
         found = _parking_error(error, begun)
         self._record(rel, found)
@@ -100,6 +109,14 @@ class Parking:
             self._subscription.name,
             found.report(),
         )
+
+    def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
+        """With the name of the constraint, as a server has it."""
+        exists = error.sqlstate == UniqueViolation.default_sqlstate
+        name = self._primary_key_name(rel.table_name) if exists else None
+        if name is None:
+            return error
+        return error.changed(message=f'duplicate key value violates unique constraint "{name}"')
 
 
 def is_own(error: PenstockError) -> bool:

@@ -99,16 +99,22 @@ def heals(error: StorageError) -> bool:
 
 
 def decide(
-    error: BaseException, failures: int, longest_pause: float, draw: float | None = None
+    error: BaseException,
+    failures: int,
+    longest_pause: float,
+    draw: float | None = None,
+    *,
+    disable_on_error: bool = False,
 ) -> Decision:
-    """``failures``: how often in a row it failed, this one included.
+    """``failures``: how often in a row it failed, this one included. ``disable_on_error``: what is
+    not tried for ever is not tried again at all.
 
     ``longest_pause``: wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. The
     pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back to a
     restarted server at once.
     """
     limit = max_tries(error)
-    if limit is not None and failures > limit:
+    if limit is not None and (disable_on_error or failures > limit):
         return STOP
     pause = min(longest_pause, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     jitter = random.random() if draw is None else draw

@@ -24,11 +24,13 @@ from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier
+from penstock.subscription.apply_error import Parts
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, Inbox
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
+from penstock.subscription.skipping import SkipLsns, Skipping
 from penstock.subscription.streamed import StreamedTransactions
 from penstock.subscription.targets import Target, Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
@@ -93,16 +95,15 @@ class ApplyStream:
         members_hold: Callable[[], bool],
         check_connection: Callable[[Connection], None],
         requested: RequestedCuts,
+        skip_lsns: SkipLsns,
         two_phase: TwoPhase,
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
         ``check_connection``: raises StateMismatch for another server. ``requested``: cuts."""
-        self._requested = requested
-        self._two_phase = two_phase
+        self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection = check_connection
-        self._subscription = subscription
-        self._targets = targets
+        self._subscription, self._targets = subscription, targets
         self._binary = binary
         self._options = options
         self._status = status
@@ -120,6 +121,7 @@ class ApplyStream:
             members_hold=members_hold,
         )
         self._frames = 0
+        self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         spool_folder = two_phase.store.spool_folder
         self._inbox = Inbox(
@@ -302,7 +304,7 @@ class ApplyStream:
         if batch is None:
             self._targets.nothing_upto(upto)
         else:
-            self._apply_batch(batch, stream)
+            self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
         """Whether a cut is wanted and all up to there is in it: nothing else may follow yet.
@@ -322,13 +324,22 @@ class ApplyStream:
         if batch is not None:
             self._apply_batch(batch, stream)
 
-    def _apply_batch(self, batch: Batch, stream: FrameSource) -> None:
+    def _apply_batch(self, batch: Batch, stream: FrameSource, *, whole: bool = False) -> None:
+        """``whole``: not in parts."""
+        subscription, applier = self._subscription, self._applier
+        parts = Parts(subscription, self._parking, lambda: applier.committing, whole)
         try:
-            applied = self._applier.apply(batch)
+            parts.apply(batch, lambda part: self._apply_at_once(part, stream))
         finally:
             batch.forget()
+
+    def _apply_at_once(self, batch: Batch, stream: FrameSource) -> bool:
+        """False: the session ends."""
+        last_cut = self._applier.last_cut
+        skip = self._skipping.begin(batch, self._targets.progress(), last_cut)
+        applied = self._applier.apply(batch, skip)
         if applied is None:
-            return  # and the session ends
+            return False
         self._frames += batch.frames
         if applied.joined:
             self._joined(applied.joined, batch.end_lsn)
@@ -336,8 +347,12 @@ class ApplyStream:
         self._status.applied(
             batch.end_lsn, batch.commit_time / 1e6, batch.transactions, applied, self._targets
         )
+        if applied.cut is not None:
+            news = last_cut is None or applied.cut > last_cut
+            self._skipping.after_cut(applied.cut, batch, news and bool(applied.outcomes))
         # last: neither readers nor the publisher wait for it
         self._upkeep.after_cut()
+        return True
 
     def _idle_cut(self, position: Lsn, stream: FrameSource) -> None:
         """Move the cut to ``position``, as nothing lies between.
@@ -359,6 +374,7 @@ class ApplyStream:
         if joined:
             self._joined(joined, position)
         self._acknowledge(stream)
+        self._skipping.passed(position)
         self._status.cut(position, self._targets)
 
     def _first_cut(self) -> None:

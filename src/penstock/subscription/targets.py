@@ -387,8 +387,10 @@ class Targets:
     def _key(target: Target, relation: Relation) -> tuple[str, ...] | None:
         # FULL flags every column; the table keeps the primary key that the catalogs named at its
         # creation. INSERTs alone need no key at all.
-        if relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
-            return target.table.schema.source_key
+        keyless = (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
+        schema = target.table.schema
+        if relation.replica_identity in keyless or (not relation.key and schema.has_own_key):
+            return schema.source_key
         return None
 
 

@@ -23,6 +23,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.copy_target import ensure_table
@@ -61,7 +62,7 @@ class ApplyWorker:
         shown: Shown,
     ) -> None:
         self.subscription = subscription
-        self.status = WorkerStatus(subscription.name)
+        self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
         """While sessions follow one another without an error."""
         self._shown = shown
@@ -76,8 +77,8 @@ class ApplyWorker:
         self._terminated = threading.Event()
         self._failures = 0
         self._unanswered = Unanswered()
-        self._stopped_by: SubscriptionRel | None = None
-        """The table whose error has ended the session."""
+        self._parking: Parking | None = None
+        """The session's; it knows the table whose error has ended it."""
         self._copies = Copies(
             subscription,
             spark=spark,
@@ -168,28 +169,25 @@ class ApplyWorker:
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
+        if error is not self._copies.disabling:  # that one was counted as the copy's
+            self.status.failed(error)
         if isinstance(error, PenstockError):
             error = error.with_statement(alter(self.subscription.name))
-        decision = decide(error, self._failures, self._retry_interval)
-        self.status.failed(error)
-        unknown = None if isinstance(error, PenstockError) else error
-        text = error.report() if isinstance(error, PenstockError) else f"ERROR:  {error}"
+        # A server connects before it looks after its option.
+        disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
+        decision = decide(error, self._failures, self._retry_interval, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
-            log.error("%s", text, exc_info=unknown)
-            log.error(
-                'subscription "%s" has stopped because of this error; after the remedy: %s ENABLE',
-                self.subscription.name,
-                alter(self.subscription.name),
-            )
+            error = log_stop(error, self.subscription.name, disables)
             try:
-                rel = self._stopped_by
-                self._catalog.record_stop(error, None if rel is None else rel.sync_id)
+                rel = None if self._parking is None else self._parking.refused
+                self._catalog.record_stop(error, None if rel is None else rel.sync_id, disables)
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
                 self._stopping.wait(self._retry_interval)
                 return True
-        log.warning("%s", text, exc_info=unknown)
+        unknown = None if isinstance(error, PenstockError) else error
+        log.warning("%s", text_of(error), exc_info=unknown)
         log.info('subscription "%s": next try in %.1f s', self.subscription.name, decision.pause)
         self.status.state = "waiting to retry"
         self._stopping.wait(decision.pause)
@@ -199,15 +197,18 @@ class ApplyWorker:
         """Connect, bring the tables in, stream until something about them changes."""
         # Before the tables are read: what changes from now on ends the session.
         self._changed.clear()
-        self._stopped_by = None
+        self._parking = None
         self.status.state = _CONNECTING
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = Parking(
-                self.subscription, self._warehouse, self._catalog.park, self._stops_by
+            parking = self._parking = Parking(
+                self.subscription,
+                self._warehouse,
+                self._catalog.park,
+                self._catalog.primary_key_name,
             )
             members = Membership(
                 self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
@@ -236,6 +237,7 @@ class ApplyWorker:
                 members_hold=lambda: self._members_hold(members),
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
+                skip_lsns=self._catalog.skip_lsns,
                 two_phase=self._catalog.two_phase(),
             ).run(self._told_to_end)
         else:
@@ -243,9 +245,6 @@ class ApplyWorker:
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
-
-    def _stops_by(self, rel: SubscriptionRel) -> None:
-        self._stopped_by = rel
 
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_stat_subscription import STREAMING
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
+from penstock.sqlstate import UniqueViolation
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
-_UNIQUE_VIOLATION: Final = "23505"
 _NO_ERROR: Final[dict[str, Any]] = {
     "error": None,
     "error_detail": None,
@@ -77,8 +78,6 @@ class WorkerSnapshot:
     """When it was sent, by the publisher's clock."""
     transactions_applied: int = 0
     error_count: int = 0
-    insert_exists: int = 0
-    """Errors because a key existed already."""
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
@@ -98,7 +97,11 @@ class Heard(Protocol):
 class WorkerStatus:
     """Written by the worker, read by anyone."""
 
-    def __init__(self, subscription: str) -> None:
+    def __init__(
+        self, subscription: str, count: Callable[[SubscriptionCounts], object] = lambda _: None
+    ) -> None:
+        """``count``: of errors and conflicts, as they come up; never raises."""
+        self._count = count
         self._lock = threading.Lock()
         self._now = WorkerSnapshot(
             subscription=subscription,
@@ -157,6 +160,7 @@ class WorkerStatus:
         """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
+        self._count_missing(applied)
         for outcome in applied.outcomes:
             if outcome.skipped is not None and (table := tables.get(outcome.table)):
                 tables[outcome.table] = replace(
@@ -174,6 +178,16 @@ class WorkerStatus:
         )
         if applied.cut is not None:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
+
+    def _count_missing(self, applied: Applied) -> None:
+        skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
+        if skipped:
+            self._count(
+                SubscriptionCounts(
+                    confl_update_missing=sum(each.update_missing for each in skipped),
+                    confl_delete_missing=sum(each.delete_missing for each in skipped),
+                )
+            )
 
     def cut(self, lsn: Lsn, targets: Iterable[Target]) -> None:
         """A cut without changes."""
@@ -198,6 +212,7 @@ class WorkerStatus:
     def copy_failed(self, table: str, error: BaseException) -> None:
         """A table's copy has failed: its error stays, with the table and the subscription, until
         ``only_failed`` leaves it out."""
+        self._count(SubscriptionCounts(sync_error_count=1))
         with self._lock:
             before = self._now.tables.get(table) or TableCounts(table)
             self._now = replace(
@@ -223,8 +238,10 @@ class WorkerStatus:
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
         self._set(error_count=self._now.error_count + 1, **_fields(error))
-        if isinstance(error, PenstockError) and error.sqlstate == _UNIQUE_VIOLATION:
-            self._set(insert_exists=self._now.insert_exists + 1)
+        exists = (
+            isinstance(error, PenstockError) and error.sqlstate == UniqueViolation.default_sqlstate
+        )
+        self._count(SubscriptionCounts(apply_error_count=1, confl_insert_exists=int(exists)))
 
     def _lasting_error(self) -> dict[str, Any]:
         """What is left when the stream goes on: the error of a table that is not copied."""

@@ -59,6 +59,14 @@ class AlterSubscriptionSet(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class AlterSubscriptionSkip(Statement):
+    """ALTER SUBSCRIPTION name SKIP (...)."""
+
+    name: str
+    options: tuple[DefElem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DropSubscription(Statement):
     """DROP SUBSCRIPTION [IF EXISTS] name [CASCADE | RESTRICT]; the last has no effect."""
 
@@ -120,6 +128,8 @@ def _alter(raw: RawNode, _source: Source) -> Statement:
             return AlterSubscriptionRefresh(name, options(raw))
         case "OPTIONS":
             return AlterSubscriptionSet(name, options(raw))
+        case "SKIP":
+            return AlterSubscriptionSkip(name, options(raw))
         case "SET_PUBLICATION" | "ADD_PUBLICATION" | "DROP_PUBLICATION":
             verb = kind.removesuffix(_PUBLICATION)
             return AlterSubscriptionPublications(name, verb, raw.names("publication"), options(raw))

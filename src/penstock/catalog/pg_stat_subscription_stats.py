@@ -1,0 +1,69 @@
+"""Counts of errors and conflicts of subscriptions (pgstat_subscription.c, PgStat_StatSubEntry).
+
+In: each error, as a worker meets it. Out: counts since they were reset last; they outlive workers
+and nodes, and a crash may lose the last ones. A connection to the statistics is the caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Connection, Float, MetaData, Table, select
+
+METADATA: Final = MetaData()
+"""Of all statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionCounts:
+    """By the view's columns. ``stats_reset``: seconds since 1970; None: never."""
+
+    apply_error_count: int = 0
+    sync_error_count: int = 0
+    confl_insert_exists: int = 0
+    confl_update_missing: int = 0
+    confl_delete_missing: int = 0
+    stats_reset: float | None = None
+
+
+_COUNTED: Final = tuple(
+    field.name for field in dataclasses.fields(SubscriptionCounts) if field.name != "stats_reset"
+)
+_TABLE: Final = Table(
+    "penstock_stat_subscription_stats",
+    METADATA,
+    Column("subid", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False) for name in _COUNTED),
+    Column("stats_reset", Float(53)),
+)
+
+
+def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:
+    """Count what has happened."""
+    found = _TABLE.c.subid == subid
+    values = {name: _TABLE.c[name] + getattr(more, name) for name in _COUNTED}
+    if not connection.execute(_TABLE.update().where(found).values(values)).rowcount:
+        connection.execute(_TABLE.insert().values(subid=subid, **dataclasses.asdict(more)))
+
+
+def reset(connection: Connection, subids: Collection[int], now: float) -> None:
+    """Begin at 0 again."""
+    connection.execute(_TABLE.delete().where(_TABLE.c.subid.in_(subids)))
+    nothing = dataclasses.asdict(SubscriptionCounts(stats_reset=now))
+    for subid in subids:
+        connection.execute(_TABLE.insert().values(subid=subid, **nothing))
+
+
+def keep_only(connection: Connection, subids: Collection[int]) -> None:
+    """Forget subscriptions that there are no more."""
+    connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(subids)))
+
+
+def all_counts(connection: Connection) -> dict[int, SubscriptionCounts]:
+    """By subscription oid."""
+    rows = connection.execute(select(_TABLE)).mappings().all()
+    names = (*_COUNTED, "stats_reset")
+    return {row["subid"]: SubscriptionCounts(**{n: row[n] for n in names}) for row in rows}
