@@ -209,6 +209,7 @@ def snapshot(version: int = 18, oids: Mapping[str, int] | None = None) -> Catalo
                 "off",
                 ("pub1", "Pub 2"),
                 "app",
+                streaming="off",
             ),
         ),
         owner="postgres",
