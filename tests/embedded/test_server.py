@@ -149,3 +149,15 @@ def test_an_installation_out_of_reach_is_copied(
         assert found.root.is_relative_to(name)
         with EmbeddedPostgres(18) as server:
             assert server.psql("SELECT 1") == "1"
+
+
+def test_a_clients_settings_do_not_reach_the_servers_own_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    with EmbeddedPostgres(14) as server:
+        environment = server.psql(
+            "CREATE TABLE e (v text); COPY e FROM PROGRAM 'env'; SELECT v FROM e"
+        )
+    assert "PATH=" in environment
+    assert "PGDATESTYLE" not in environment

@@ -260,6 +260,7 @@ class EmbeddedPostgres:
         done = subprocess.run(
             command,
             cwd="/",
+            env=_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -299,6 +300,7 @@ class EmbeddedPostgres:
             self._process = subprocess.Popen(
                 [self._installation.program("postgres"), "-D", self.data_dir],
                 cwd="/",
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -344,6 +346,11 @@ class EmbeddedPostgres:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log().splitlines()[-12:])
+
+
+def _environment() -> dict[str, str]:
+    """Ours without libpq's variables: a server's apply workers are clients, which take them too."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def free_port() -> int:
