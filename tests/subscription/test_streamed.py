@@ -234,7 +234,7 @@ class Receiving:
         self.spool = folder / "spool"
         self.kept = folder / "prepared"
         self.catalog = Catalog.create(f"sqlite:///{folder / f'{uuid.uuid4()}.db'}")
-        self._pieces = {"piece_bytes": piece_bytes, "piece_frames": piece_frames}
+        self._piece_bytes, self._piece_frames = piece_bytes, piece_frames
         self.again(None)
 
     def again(self, last_cut: Lsn | None) -> None:
@@ -242,8 +242,19 @@ class Receiving:
         store = PreparedStore(self.catalog, 5, storage, str(self.kept), self.spool)
         self.prepared = PreparedTransactions(store)
         self.prepared.begin(last_cut)
-        self.inbox = Inbox(self.spool, **self._pieces, memory_bytes=10_000)
-        self.streamed = StreamedTransactions(self.inbox, self.spool, self.prepared, **self._pieces)
+        self.inbox = Inbox(
+            self.spool,
+            piece_bytes=self._piece_bytes,
+            piece_frames=self._piece_frames,
+            memory_bytes=10_000,
+        )
+        self.streamed = StreamedTransactions(
+            self.inbox,
+            self.spool,
+            self.prepared,
+            piece_bytes=self._piece_bytes,
+            piece_frames=self._piece_frames,
+        )
 
     def add(self, *messages: Message) -> None:
         self.streamed.add([frame(message) for message in messages], 0.0)

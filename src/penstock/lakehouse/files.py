@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import unquote
@@ -40,9 +40,9 @@ class WrittenFile:
     stats: Mapping[str, Any]
 
 
-def data_file_name() -> str:
-    """A new name, unique without coordination."""
-    return f"part-{uuid.uuid4()}.snappy.parquet"
+def data_file_name(mark: str = "") -> str:
+    """A new name, unique without coordination. ``mark``: to know it by."""
+    return f"part-{mark}{uuid.uuid4()}.snappy.parquet"
 
 
 def file_uri(table_uri: str, path: str) -> str:
@@ -86,7 +86,10 @@ class FileWriter:
         schema: pa.Schema,
         *,
         target_file_bytes: int = TARGET_FILE_BYTES,
+        mark: str = "",
     ) -> None:
+        """``mark``: part of the files' names."""
+        self._mark = mark
         self.files: list[WrittenFile] = []
         self._storage = storage
         self._table_uri = table_uri
@@ -168,7 +171,7 @@ class FileWriter:
         rows = pa.Table.from_batches(self._held, self._schema)
         self._held, self._held_bytes = [], 0
         if self._open is None:
-            self._open = _OpenFile(self._table_uri, self._schema)
+            self._open = _OpenFile(self._table_uri, self._schema, data_file_name(self._mark))
         if self._open.write(rows) >= self._target:
             self._finish()
 
@@ -186,7 +189,7 @@ class _OpenFile:
 
     table_uri: str
     schema: pa.Schema
-    path: str = field(default_factory=data_file_name)
+    path: str
 
     def __post_init__(self) -> None:
         self._uri = f"{self.table_uri}/{self.path}"

@@ -136,3 +136,21 @@ def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker:
             alter="REFRESH PUBLICATION",
         )
     return found
+
+
+def remove_unnamed(storage: Storage, table_uri: str, mark: str, since: int) -> int:
+    """Remove data files with a mark in their names that no entry after version ``since`` names;
+    returns how many. None where the log does not reach back to there any more. Raises StorageError.
+    """
+    marked = {i.base_name for i in storage.list(table_uri) if i.is_file and mark in i.base_name}
+    if not marked:
+        return 0
+    listing = list_log(storage, table_uri)
+    for version in range(since + 1, 1 + (since if listing.newest is None else listing.newest)):
+        entry = read_entry(storage, table_uri, version)
+        if entry is None:
+            return 0
+        marked -= {action["add"]["path"] for action in entry if "add" in action}
+    for name in marked:
+        storage.remove(f"{table_uri}/{name}")
+    return len(marked)

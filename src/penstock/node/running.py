@@ -32,6 +32,7 @@ from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
+from penstock.subscription.ahead import remove_litter
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
@@ -122,6 +123,7 @@ class RunningNode:
 
     def start(self) -> None:
         """Start the threads."""
+        remove_litter(self._warehouse.storage, self._spool)
         empty_folder(self._spool)
         remove_leftovers(self._warehouse.storage, datetime.now(UTC) - _OLDEST_JOB)
         self._thread.start()

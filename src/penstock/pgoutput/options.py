@@ -2,18 +2,24 @@
 
 In: what a subscription asks for. Out: the option list of START_REPLICATION, in the order in which
 PostgreSQL's subscriber writes it (libpqwalreceiver.c, libpqrcv_startstreaming), or the arguments of
-the slot functions. Which versions a publisher knows is left to the apply worker.
+the slot functions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.errors import InvalidParameterValue
 from penstock.identifiers import quoted
 
 _STREAMING_SINCE = {"on": 2, "parallel": 4}
 _TWO_PHASE_SINCE = 3
+
+_PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
+"""Publisher's version -> the newest protocol that it knows."""
+_ORIGIN_SINCE: Final = 160000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +80,36 @@ class PgoutputOptions:
             f"requested proto_version={self.proto_version} does not support {what}, "
             f"need {since} or higher"
         )
+
+
+def subscriber_options(
+    publisher_version: int,
+    publications: Sequence[str],
+    *,
+    binary: bool,
+    streaming: str,
+    two_phase: bool,
+    origin: str,
+) -> PgoutputOptions:
+    """What PostgreSQL's subscriber asks a publisher of that version for (worker.c,
+    set_stream_options), who may not know all that is wanted. ``streaming``: off, on, parallel."""
+    proto_version = next(
+        (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
+    )
+    options = PgoutputOptions(
+        proto_version=proto_version,
+        publication_names=tuple(publications),
+        binary=binary,
+        two_phase=two_phase and proto_version >= _TWO_PHASE_SINCE,
+        # Older ones send everything.
+        origin=origin if publisher_version >= _ORIGIN_SINCE else None,
+    )
+    if streaming == "off" or proto_version < _STREAMING_SINCE["on"]:
+        return options
+    parallel = streaming == "parallel" and proto_version >= _STREAMING_SINCE["parallel"]
+    return replace(options, streaming="parallel" if parallel else "on")
+
+
+def committed_only(options: PgoutputOptions) -> PgoutputOptions:
+    """The same for what has committed, of which nothing need be streamed."""
+    return replace(options, proto_version=1, streaming=None, two_phase=False)

@@ -72,17 +72,29 @@ class TableWork:
     ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
     ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
     unique index at the publisher says nothing of rows whose deletion was never sent.
+    ``written``: the net change's complete rows, where they are in files already (``write_ahead``)
+    and no more in ``net``.
     """
 
     table: DeltaTable
     net: NetChange
     check_absent: bool = True
     leaves: Leaves | None = None
+    written: tuple[Written, ...] = ()
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The tables that may hold its rows."""
         return parts(self.table, self.leaves, self.net.schema)
+
+    def folded_again(self, net: NetChange) -> TableWork:
+        """With another net change; what was written for this one goes."""
+        self.remove_written()
+        return replace(self, net=net, written=())
+
+    def remove_written(self) -> None:
+        """Remove the files of ``written``."""
+        _remove_written([self], self.written)
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,8 @@ def run_batch(
     Changes of rows that a table does not have are skipped, as PostgreSQL does, and told in the
     outcome. ``failed`` is told of each work that cannot be done: ReplicationConflict naming table
     and keys where a row to be inserted is there already or a key has several rows, StorageError. It
-    raises, and then nothing is staged; or it returns, and the others are.
+    raises, and then nothing is staged, and what was written ahead is left to the caller; or it
+    returns, and the others are.
     """
     while works:
         results = _search_and_write(spark, works, options)
@@ -126,8 +139,9 @@ def run_batch(
                     net = _without_missing(work.net, mine)
                     if net is None:
                         deleted[number] = positions_to_delete(work.table.name, work.net, mine)
-                    again.append(work if net is None else replace(work, net=net))
+                    again.append(work if net is None else work.folded_again(net))
                 except PenstockError as error:
+                    work.remove_written()
                     failed(work, error)
         except BaseException:
             _remove_written(works, results)
@@ -138,6 +152,22 @@ def run_batch(
         _remove_written(works, results)
         works = again
     return ()
+
+
+def write_ahead(
+    spark: Spark, work: TableWork, options: ApplyOptions, mark: str
+) -> tuple[Written, ...]:
+    """Write the complete rows of a work, for ``TableWork.written``, before it is known where its
+    old rows are. ``mark``: part of the files' names.
+
+    Raises what a work fails with; then files may be left behind.
+    """
+    places = tuple(part.destination() for part in work.parts)
+    with payloads(work.table.storage) as area:
+        items = _write_items(0, work, places, area, options, spark, mark)
+        name = f"penstock: write ahead {work.table.name}"[:200]
+        results = run_job(spark, items, run_item, name, here=options.here_seconds)
+    return tuple(done for done in _results_of(0, results) if isinstance(done, Written))
 
 
 def _search_and_write(
@@ -174,12 +204,7 @@ def _items(
     """The items of one work with their costs in seconds."""
     net = work.net
     places = tuple(part.destination() for part in work.parts)
-    items: list[tuple[float, Item]] = []
-    for at, share in shares(net.rows, work.leaves).items():
-        to = places[at]
-        for rows in _slices(to.given(share), options, spark):
-            item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, at)
-            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    items = _write_items(number, work, places, area, options, spark)
     keys = net.removed
     if work.check_absent and net.absent.num_rows:
         keys = pa.concat_tables([keys, net.absent])
@@ -194,6 +219,25 @@ def _items(
         search = SearchItem(where, net.removed.num_rows, completion)
         cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
         items.append((cost, search))
+    return items
+
+
+def _write_items(
+    number: int,
+    work: TableWork,
+    places: Sequence[Destination],
+    area: Payloads,
+    options: ApplyOptions,
+    spark: Spark,
+    mark: str = "",
+) -> list[tuple[float, Item]]:
+    items: list[tuple[float, Item]] = []
+    for at, share in shares(work.net.rows, work.leaves).items():
+        to = places[at]
+        for rows in _slices(to.given(share), options, spark):
+            payload = area.put(rows)
+            item = WriteItem(number, to.storage, to.table_uri, payload, to.generated, at, mark)
+            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
 
@@ -294,7 +338,7 @@ def _stage(
     for part in work.parts:
         files = [
             file
-            for result in results
+            for result in (*results, *(replace(ahead, work=number) for ahead in work.written))
             if isinstance(result, Written) and (result.work, result.part) == (number, part.number)
             for file in result.files
         ]
@@ -303,7 +347,7 @@ def _stage(
         written += len(files)
     outcome = TableOutcome(
         work.table.name,
-        work.net.rows_written,
+        work.net.rows_written + sum(file.rows for ahead in work.written for file in ahead.files),
         work.net.rows_removed,
         written,
         len(deleted),

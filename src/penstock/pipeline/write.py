@@ -25,7 +25,7 @@ from penstock.pipeline.payload import Payload
 @dataclass(frozen=True)
 class WriteItem:
     """A slice of complete rows for one of a work's tables; ``rows`` is in that table's schema,
-    ``generated`` what is still to be made of them."""
+    ``generated`` what is still to be made of them, ``mark`` part of the files' names."""
 
     work: int
     storage: Storage
@@ -33,12 +33,14 @@ class WriteItem:
     rows: Payload
     generated: GeneratedColumns
     part: int = 0
+    mark: str = ""
 
 
 def write(item: WriteItem) -> list[WrittenFile]:
     """Write the rows. Raises StorageError."""
     rows = item.generated.filled(item.rows.table())
-    return FileWriter(item.storage, item.table_uri, rows.schema).write([rows])
+    writer = FileWriter(item.storage, item.table_uri, rows.schema, mark=item.mark)
+    return writer.write([rows])
 
 
 @dataclass(frozen=True)

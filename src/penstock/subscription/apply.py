@@ -27,8 +27,9 @@ from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_b
 from penstock.pipeline.fold import fold
 from penstock.relation import TableName
 from penstock.subscription import origin
+from penstock.subscription.ahead import RunAhead
 from penstock.subscription.conflicts import Conflicts
-from penstock.subscription.inbox import Batch
+from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.parking import Parking, is_own
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
@@ -115,7 +116,7 @@ class Applier:
         for _ in range(_MAX_RACES):
             self.committing = False
             try:
-                rows = self._stage_and_commit(batch, skip)
+                rows = self._attempt(batch, skip)
                 break
             except _OtherTables:
                 return None
@@ -175,15 +176,28 @@ class Applier:
     def _joining(self, lsn: Lsn) -> tuple[Target, ...]:
         return tuple(t for t in self._targets if origin.joins(lsn, t.progress))
 
-    def _stage_and_commit(self, batch: Batch, skip: Lsn) -> int:
+    def _attempt(self, batch: Batch, skip: Lsn) -> int:
+        used: list[RunAhead] = []
+        try:
+            return self._stage_and_commit(batch, skip, used)
+        finally:
+            for done in used:
+                done.forget_notes()
+
+    def _stage_and_commit(self, batch: Batch, skip: Lsn, used: list[RunAhead]) -> int:
         touched: dict[TableName, Target] = {}
         rows, passing = 0, Passing(skip)
         self._outcomes = []
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
-                chunk = passing.rest(piece.chunk())
-                rows += self._stage(chunk, batch.open_end_lsn(number), touched)
+                open_end = batch.open_end_lsn(number)
+                ahead = self._done_ahead(piece, open_end, skip)
+                if ahead is None:
+                    rows += self._stage(passing.rest(piece.chunk()), open_end, touched)
+                else:
+                    used.append(ahead)
+                    rows += self._stage_ahead(ahead, touched)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
@@ -216,6 +230,40 @@ class Applier:
             except PenstockError as error:
                 self._refuse(target, error, touched)
 
+    def _done_ahead(self, piece: FrameRun, open_end: Lsn, skip: Lsn) -> RunAhead | None:
+        """What was done with a piece before its commit, if it is still right."""
+        begun, piece.ahead = piece.ahead, None
+        done = None if begun is None else begun.take()
+        if done is None:
+            return None
+        if skip == INVALID and all(t.fits(self._targets, open_end) for t in done.tables):
+            return done
+        done.remove()
+        return None
+
+    def _stage_ahead(self, done: RunAhead, touched: dict[TableName, Target]) -> int:
+        self._decoder.relations = {**self._decoder.relations, **done.relations}
+        touched.update({t.target.rel.table_name: t.target for t in done.tables})
+        for each in done.tables:
+            each.target.rows_applied += each.rows
+        try:
+            self._run([table.work for table in done.tables], touched)
+        except BaseException:
+            done.remove()
+            raise
+        return sum(t.rows for t in done.tables if t.target.rel.table_name in touched)
+
+    def _run(self, works: Sequence[TableWork], touched: dict[TableName, Target]) -> None:
+        with self._phases.phase("job"):
+            self._outcomes += run_batch(
+                self._spark,
+                works,
+                self._options,
+                failed=lambda work, error: self._refuse(
+                    next(t for t in touched.values() if t.table is work.table), error, touched
+                ),
+            )
+
     def _stage(self, chunk: MessageChunk, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
             decoded = self._decoder.decode(chunk)
@@ -235,15 +283,7 @@ class Applier:
                 works.pop(name, None)
                 self._refuse(target, error, touched)
         if works:
-            with self._phases.phase("job"):
-                self._outcomes += run_batch(
-                    self._spark,
-                    list(works.values()),
-                    self._options,
-                    failed=lambda work, error: self._refuse(
-                        next(t for t in touched.values() if t.table is work.table), error, touched
-                    ),
-                )
+            self._run(list(works.values()), touched)
         return sum(count for name, count in rows.items() if name in touched)
 
     def _work(self, share: Share) -> TableWork:

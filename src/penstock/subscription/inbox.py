@@ -22,6 +22,7 @@ from typing import Final
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.chunk import XLOGDATA_HEADER, MessageChunk
+from penstock.subscription.ahead import AheadOfCommit
 from penstock.subscription.spool import SpooledFrames
 
 BACKLOG_BYTES: Final = 8 << 20
@@ -37,12 +38,14 @@ _INT64: Final = struct.Struct("!q")
 
 @dataclass(slots=True)
 class FrameRun:
-    """A run of frames. ``commits``: positions of Commit messages among them."""
+    """A run of frames. ``commits``: positions of Commit messages among them. ``ahead``: what has
+    begun with it, where it is on disk."""
 
     frames: list[bytes] = field(default_factory=list)
     commits: list[int] = field(default_factory=list)
     size: int = 0
     spooled: SpooledFrames | None = None
+    ahead: AheadOfCommit | None = None
 
     def chunk(self) -> MessageChunk:
         """The messages as one buffer for the columnar decoder."""
@@ -79,6 +82,7 @@ class FrameRun:
         """The same run in memory, and not on disk."""
         if self.spooled is None:
             return self
+        self.drop_ahead()
         frames = self.spooled.load()
         self.spooled.remove()
         return FrameRun(frames, size=self.size)
@@ -88,8 +92,15 @@ class FrameRun:
         del self.frames[count:]
         self.size = sum(map(len, self.frames))
 
+    def drop_ahead(self) -> None:
+        """Nothing of it is done before its commit."""
+        if self.ahead is not None:
+            self.ahead.forget()
+            self.ahead = None
+
     def forget(self) -> None:
         """Free what a spilled piece holds on disk."""
+        self.drop_ahead()
         if self.spooled is not None:
             self.spooled.remove()
 

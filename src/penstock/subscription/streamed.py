@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +34,9 @@ from penstock.pgoutput.messages import (
     StreamStart,
     StreamStop,
 )
+from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.inbox import FrameRun, Inbox
+from penstock.subscription.open_transaction import Definition, OpenTransaction
 from penstock.subscription.prepared import PreparedTransactions
 
 _PROTO_VERSION: Final = 3
@@ -51,66 +52,6 @@ _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
-    """A Relation message. ``arrival``: which of all it was; ``place``: of its frame."""
-
-    oid: int
-    frame: bytes
-    arrival: int
-    place: int = 0
-
-
-@dataclass(slots=True)
-class _Open:
-    """A transaction that has not committed. ``preparing``: the message that began it, of one that
-    comes whole with its Prepare; ``used``: OIDs that such a one names. ``first``: of each
-    subtransaction, how many frames were there before its first one."""
-
-    xid: int
-    preparing: BeginPrepare | None = None
-    sealed: list[FrameRun] = field(default_factory=list)
-    tail: FrameRun = field(default_factory=FrameRun)
-    sealed_frames: int = 0
-    first: dict[bytes, int] = field(default_factory=dict)
-    definitions: list[_Definition] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
-
-    @property
-    def frames(self) -> int:
-        return self.sealed_frames + len(self.tail.frames)
-
-    def seal(self, folder: Path) -> None:
-        """Move what is in memory to disk."""
-        self.tail.spill(folder)
-        self.sealed.append(self.tail)
-        self.sealed_frames += self.tail.count
-        self.tail = FrameRun()
-
-    def cut_off(self, subxid: bytes) -> None:
-        """Forget a subtransaction and all that came after its first change: that is its own, or of
-        those inside it (stream_abort_internal)."""
-        start = self.first.get(subxid)
-        if start is None:
-            return  # it changed nothing here, or went with the one around it
-        while self.sealed and self.sealed_frames > start:
-            run = self.sealed.pop()
-            self.sealed_frames -= run.count
-            if self.sealed_frames < start:
-                self.tail = run.unspilled()
-            else:
-                run.forget()
-                self.tail = FrameRun()
-        self.tail.keep(start - self.sealed_frames)
-        self.first = {xid: place for xid, place in self.first.items() if place < start}
-        self.definitions = [each for each in self.definitions if each.place < start]
-
-    def forget(self) -> None:
-        """Free what it holds on disk."""
-        for run in self.sealed:
-            run.forget()
-
-
 class StreamedTransactions:
     """Stands before an ``Inbox``; the receiving thread calls ``add``."""
 
@@ -122,27 +63,30 @@ class StreamedTransactions:
         *,
         piece_bytes: int,
         piece_frames: int,
+        ahead: AheadWriter | None = None,
     ) -> None:
-        """``piece_bytes``: so much memory is for all transactions together, too."""
+        """``piece_bytes``: so much memory is for all transactions together, too. ``ahead``: begins
+        with runs of open transactions."""
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
         self._piece_bytes = piece_bytes
         self._piece_frames = piece_frames
-        self._open: dict[int, _Open] = {}
-        self._block: _Open | None = None
+        self._ahead = ahead
+        self._open: dict[int, OpenTransaction] = {}
+        self._block: OpenTransaction | None = None
         self.clear()
 
-    def clear(self) -> None:
-        """Forget everything: another stream begins."""
+    def clear(self, *, parallel: bool = False) -> None:
+        """Forget everything: another stream begins. ``parallel``: that is how it was asked for."""
         for transaction in self._open.values():
             transaction.forget()
         if self._block is not None:
             self._block.forget()
         self._open = {}
         self._block = None
-        self._decoder = Decoder(_PROTO_VERSION)
-        self._definitions: dict[int, _Definition] = {}
+        self._decoder = Decoder(_PROTO_VERSION, parallel=parallel)
+        self._definitions: dict[int, Definition] = {}
         self._untold: set[int] = set()
         self._arrivals = 0
         self.surplus = 0
@@ -181,14 +125,14 @@ class StreamedTransactions:
             self._definitions[definition.oid] = definition
             at = kinds.find(_RELATION, at + 1)
 
-    def _definition(self, frame: bytes, place: int = 0) -> _Definition:
+    def _definition(self, frame: bytes, place: int = 0) -> Definition:
         if len(frame) < XLOGDATA_HEADER + 1 + _OID.size:
             raise ProtocolViolation("insufficient data left in message")
         self._arrivals += 1
         (oid,) = _OID.unpack_from(frame, XLOGDATA_HEADER + 1)
-        return _Definition(oid, frame, self._arrivals, place)
+        return Definition(oid, frame, self._arrivals, place)
 
-    def _put(self, block: _Open, frames: Sequence[bytes], kinds: bytes) -> None:
+    def _put(self, block: OpenTransaction, frames: Sequence[bytes], kinds: bytes) -> None:
         """Frames of a block, without their xids."""
         if kinds[:1] == _ORIGIN:  # of the whole transaction, and without an xid
             block.tail.frames.append(frames[0])
@@ -212,11 +156,11 @@ class StreamedTransactions:
             block.tail.frames += part
             block.tail.size += sum(map(len, part))
             if self._is_full(block.tail):
-                block.seal(self._spool_folder)
+                block.seal(self._spool_folder, self._ahead)
         self._bound_memory()
 
     @staticmethod
-    def _without_xids(block: _Open, frames: Sequence[bytes]) -> Sequence[bytes]:
+    def _without_xids(block: OpenTransaction, frames: Sequence[bytes]) -> Sequence[bytes]:
         place, last, own = block.frames, b"", struct.pack("!I", block.xid)
         for number, frame in enumerate(frames):
             xid = frame[_XID]
@@ -235,7 +179,8 @@ class StreamedTransactions:
         if self._block is not None and self._block.preparing:
             waiting.append(self._block)
         while sum(each.tail.size for each in waiting) >= self._piece_bytes:
-            max(waiting, key=lambda each: each.tail.size).seal(self._spool_folder)
+            largest = max(waiting, key=lambda each: each.tail.size)
+            largest.seal(self._spool_folder, self._ahead)
 
     def _control(self, frame: bytes, now: float) -> None:
         message = self._decoder.decode(frame[XLOGDATA_HEADER:])
@@ -262,7 +207,7 @@ class StreamedTransactions:
             case StreamAbort():
                 self._abort(message)
             case BeginPrepare():
-                self._block = _Open(message.xid, message)
+                self._block = OpenTransaction(message.xid, message)
             case Prepare():
                 self._prepare(message)
             case StreamPrepare():
@@ -280,14 +225,14 @@ class StreamedTransactions:
             raise ProtocolViolation(
                 f"STREAM START message of transaction {message.xid} is not in its place"
             )
-        self._block = self._open.setdefault(message.xid, _Open(message.xid))
+        self._block = self._open.setdefault(message.xid, OpenTransaction(message.xid))
 
     def _prepare(self, message: Prepare) -> None:
         block = self._block
         if block is None:
             # Of a transaction that changed nothing, or was rolled back before it was decoded
             # (ReorderBufferPrepare): what follows is a COMMIT PREPARED of the first kind only.
-            self._keep(message, _Open(message.xid))
+            self._keep(message, OpenTransaction(message.xid))
             return
         if block.preparing is None:
             raise ProtocolViolation("PREPARE message without STREAM STOP")
@@ -307,13 +252,15 @@ class StreamedTransactions:
     def _keep(
         self,
         message: Prepare | StreamPrepare,
-        transaction: _Open,
-        known: Sequence[_Definition] = (),
+        transaction: OpenTransaction,
+        known: Sequence[Definition] = (),
     ) -> None:
         """``known``: definitions from before, which another stream would not have."""
         if transaction.tail.frames:
             transaction.seal(self._spool_folder)
         runs = transaction.sealed
+        for run in runs:
+            run.drop_ahead()  # its second phase may be far away, after another start of the node
         if known:
             first = FrameRun([each.frame for each in known])
             first.spill(self._spool_folder)
@@ -363,7 +310,7 @@ class StreamedTransactions:
         self.surplus += transaction.sealed_frames + len(rest)  # and a Begin for the Stream Commit
         self._inbox.add_transaction(header + encode(begin), transaction.sealed, rest, now)
 
-    def _definitions_after(self, transaction: _Open) -> list[bytes]:
+    def _definitions_after(self, transaction: OpenTransaction) -> list[bytes]:
         """Relation messages that came after the transaction's own of the same relations.
 
         The publisher goes on with the newest that it has sent outside of streams or in one that has

@@ -20,9 +20,10 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.options import PgoutputOptions
+from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
 from penstock.pipeline.apply import ApplyOptions
 from penstock.subscription import origin
+from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.apply import Applier
 from penstock.subscription.apply_error import Parts
 from penstock.subscription.cut_requests import RequestedCuts
@@ -47,13 +48,6 @@ _IDLE_CUT_INTERVAL: Final = 1.0
 
 _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox at most: a bound of the latency."""
-
-_PROTO_VERSIONS: Final = {160000: 4, 150000: 3, 140000: 2}
-"""By the publisher's version, as PostgreSQL's subscriber asks (ApplyWorkerMain)."""
-_TWO_PHASE_SINCE: Final = 150000
-_ORIGIN_SINCE: Final = 160000
-_BACKLOG_PROTO_VERSION: Final = 1
-"""All of a backlog has committed, so nothing of it need be streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +98,8 @@ class ApplyStream:
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection = check_connection
         self._subscription, self._targets = subscription, targets
-        self._binary = binary
-        self._options = options
-        self._status = status
-        self._copy_began_at = copy_began_at
-        self._joined = joined
+        self._binary, self._options, self._status = binary, options, status
+        self._copy_began_at, self._joined = copy_began_at, joined
         self._applier = Applier(
             spark,
             warehouse.cuts,
@@ -120,7 +111,6 @@ class ApplyStream:
             last_cut=last_cut,
             members_hold=members_hold,
         )
-        self._frames = 0
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
         spool_folder = two_phase.store.spool_folder
@@ -131,12 +121,16 @@ class ApplyStream:
             memory_bytes=options.queue_bytes,
         )
         self._prepared = PreparedTransactions(two_phase.store)
+        ahead = AheadWriter(spark, targets, options.apply, spool_folder)
+        self._ahead = ahead if subscription.streaming == "parallel" else None
+        self._frames, self._parallel = 0, False
         self._streamed = StreamedTransactions(
             self._inbox,
             spool_folder,
             self._prepared,
             piece_bytes=options.piece_bytes,
             piece_frames=options.piece_frames,
+            ahead=self._ahead,
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
@@ -151,11 +145,13 @@ class ApplyStream:
             self._applier.close()
             self._streamed.clear()
             self._inbox.clear()
+            if self._ahead is not None:
+                self._ahead.close()
 
     def _follow(self, source: FrameSource, until: Callable[[], bool]) -> None:
         """Receive and apply; ends the source."""
         self._frames = 0
-        self._streamed.clear()
+        self._streamed.clear(parallel=self._parallel)
         receiver = Receiver(source, self._streamed, self._inbox, self._options.batch_idle)
         receiver.start()
         try:
@@ -190,7 +186,7 @@ class ApplyStream:
             connection,
             self._subscription.slot_name or "",
             self._start_lsn(),
-            self._plugin_options(_BACKLOG_PROTO_VERSION, connection.server_version),
+            committed_only(self._plugin_options(connection.server_version)),
             threshold=self._options.backlog_threshold,
         )
 
@@ -207,37 +203,16 @@ class ApplyStream:
     def _start_lsn(self) -> Lsn:
         return origin.start_lsn(self._applier.last_cut, self._targets.progress())
 
-    def _plugin_options(
-        self,
-        proto_version: int,
-        publisher_version: int,
-        *,
-        streaming: bool = False,
-        two_phase: bool = False,
-    ) -> PgoutputOptions:
-        # Older publishers send everything: PostgreSQL's subscriber leaves it out for them, too.
-        origins = publisher_version >= _ORIGIN_SINCE
-        return PgoutputOptions(
-            proto_version=proto_version,
-            publication_names=tuple(self._subscription.publications),
-            binary=self._binary,
-            streaming="on" if streaming else None,
-            two_phase=two_phase,
-            origin=self._subscription.origin if origins else None,
-        )
-
-    def _options_for(self, publisher_version: int) -> PgoutputOptions:
-        known = (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since)
-        return self._plugin_options(
-            next(known, 1),
+    def _plugin_options(self, publisher_version: int) -> PgoutputOptions:
+        subscription = self._subscription
+        return subscriber_options(
             publisher_version,
-            streaming=self._subscription.streaming != "off",
-            two_phase=self._enables_two_phase(publisher_version),
+            subscription.publications,
+            binary=self._binary,
+            streaming=subscription.streaming,
+            two_phase=self._two_phase.enable,  # once: the slot remembers it
+            origin=subscription.origin,
         )
-
-    def _enables_two_phase(self, publisher_version: int) -> bool:
-        """On the one stream that enables it; the slot remembers."""
-        return self._two_phase.enable and publisher_version >= _TWO_PHASE_SINCE
 
     def _start(self) -> ReplicationStream:
         subscription, start = self._subscription, self._start_lsn()
@@ -248,9 +223,10 @@ class ApplyStream:
                 status_interval_s=self._options.status_interval,
                 timeout_s=self._options.receiver_timeout,
             )
-            plugin = self._options_for(connection.server_version)
+            plugin = self._plugin_options(connection.server_version)
             stream.start(subscription.slot_name or "", start, plugin.text())
-            if self._enables_two_phase(connection.server_version):
+            self._parallel = plugin.streaming == "parallel"
+            if plugin.two_phase:
                 self._two_phase.enabled()
             self._acknowledge(stream)
         except BaseException:

@@ -1,0 +1,282 @@
+"""Rows of streamed transactions in files before they commit (applyparallelworker.c's purpose).
+
+In: runs of frames on disk, of transactions that are open. Out: their new rows as data files that no
+log entry names yet, and what else is to be done at the commit: which old rows go. It is done in a
+thread beside the applying one, and changes neither tables nor catalog. What cannot be done ahead is
+done by the applying thread, from the frames: they are the truth until the commit.
+
+A file is noted on the node's disk before it is written, until its commit: ``remove_litter``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError, StorageError
+from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.log import remove_unnamed
+from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.storage import Storage, write_temporary
+from penstock.lsn import Lsn
+from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
+from penstock.pgtypes import find
+from penstock.pipeline.apply import ApplyOptions, TableWork, write_ahead
+from penstock.pipeline.fold import fold
+from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.tasks import Written
+from penstock.relation import Relation
+from penstock.subscription.relation_map import Share, shares
+from penstock.subscription.spool import SpooledFrames
+from penstock.subscription.targets import Target, Targets
+
+log = logging.getLogger(__name__)
+
+_NOTES: Final = "ahead"
+_OPEN_END: Final = Lsn((1 << 64) - 1)
+"""For the end of a transaction that has none yet: after everything that a table has."""
+_IN_MEMORY: Final = 1 << 20
+"""Bytes of keys that are kept there."""
+
+
+@dataclass(frozen=True)
+class TableAhead:
+    """What a run does to a table. ``net`` is without its complete rows, which are ``written``;
+    ``rows``: how many changes there are. Good while the table has the columns ``schema``."""
+
+    target: Target
+    relations: tuple[Relation, ...]
+    schema: TableSchema
+    net: NetChange
+    written: tuple[Written, ...]
+    rows: int
+    note: Path
+
+    @property
+    def work(self) -> TableWork:
+        """For ``run_batch``."""
+        return TableWork(self.target.table, self.net, written=self.written)
+
+    def fits(self, targets: Targets, open_end: Lsn) -> bool:
+        """Whether it can be done now, in a transaction that ends there; columns that the publisher
+        has added are staged, as for every change."""
+        target = self.target
+        if targets.of(self.relations[0].oid) is not target or not _plain(target, targets):
+            return False
+        if target.marker is not None and target.marker >= open_end:
+            return False
+        try:
+            for relation in self.relations:
+                targets.follow(target, relation)
+        except PenstockError:
+            return False  # said by whoever does it from the frames
+        return target.table.schema == self.schema
+
+
+@dataclass(frozen=True)
+class RunAhead:
+    """A run's. ``relations``: as of its end, those that the transaction has named."""
+
+    relations: Mapping[int, Relation]
+    tables: tuple[TableAhead, ...]
+
+    def remove(self) -> None:
+        """Its files go: it is not needed."""
+        for table in self.tables:
+            table.work.remove_written()
+        self.forget_notes()
+
+    def forget_notes(self) -> None:
+        """Its files are a table's, or gone."""
+        for table in self.tables:
+            table.note.unlink(missing_ok=True)
+
+
+class AheadOfCommit:
+    """One run that has been given to an ``AheadWriter``."""
+
+    def __init__(self, future: Future[RunAhead | None]) -> None:
+        self._future = future
+
+    def take(self) -> RunAhead | None:
+        """What was done, the caller's from now on; waits for it where it is under way. None: it has
+        not begun, or cannot be done ahead."""
+        return None if self._future.cancel() else self._future.result()
+
+    def forget(self) -> None:
+        """It is not needed; does not wait."""
+        if not self._future.cancel():
+            self._future.add_done_callback(_remove)
+
+
+def _remove(future: Future[RunAhead | None]) -> None:
+    done = future.result()
+    if done is not None:
+        done.remove()
+
+
+class AheadWriter:
+    """Of one stream. ``begin`` is called by the receiving thread; Spark is the cluster's."""
+
+    def __init__(
+        self, spark: Spark, targets: Targets, options: ApplyOptions, spool_folder: Path
+    ) -> None:
+        self._spark = spark
+        self._targets = targets
+        self._options = options
+        self._notes = spool_folder / _NOTES
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="write ahead")
+
+    def begin(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> AheadOfCommit:
+        """``definitions``: Relation messages of the same transaction from before the run."""
+        return AheadOfCommit(self._pool.submit(self._do, spooled, definitions))
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _do(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> RunAhead | None:
+        tables: list[TableAhead] = []
+        relations: dict[int, Relation] = {}
+        try:
+            decoded, relations = _decode(spooled, definitions)
+            for share in _shares(decoded, self._targets):
+                tables.append(self._table(share, spooled, definitions))
+        except _NotAhead as reason:
+            log.debug("a streamed run waits for its commit: %s", reason)
+        except (PenstockError, OSError) as error:
+            log.debug("a streamed run waits for its commit: %s", error)
+        except Exception:
+            log.exception("a streamed run could not be written ahead of its commit")
+        else:
+            rows = sum(table.rows for table in tables)
+            log.debug("%d changes of an open transaction are written ahead", rows)
+            return RunAhead(relations, tuple(tables))
+        RunAhead(relations, tuple(tables)).remove()
+        return None
+
+    def _table(
+        self, share: Share, spooled: SpooledFrames, definitions: Sequence[bytes]
+    ) -> TableAhead:
+        target = share.target
+        schema, table = target.table.schema, target.table
+        if not share.changes:
+            raise _NotAhead("a TRUNCATE alone")
+        net = _fold(share, schema)
+        if net.incomplete is not None:
+            raise _NotAhead("values that were not sent come from old rows")
+        mark = f"{uuid.uuid4().hex}-"
+        note = self._note(mark, table.uri, table.version)
+        try:
+            written = write_ahead(self._spark, TableWork(table, net), self._options, mark)
+            failpoint(AFTER_WRITING_AHEAD)
+        except BaseException:
+            remove_unnamed(table.storage, table.uri, mark, table.version)
+            note.unlink()
+            raise
+        relations = tuple(dict.fromkeys(change.relation for change in share.changes))
+
+        def again() -> NetChange:
+            decoded, _ = _decode(spooled, definitions)
+            found = _shares(decoded, self._targets)
+            return _fold(next(each for each in found if each.target is target), schema)
+
+        keys = self._without_rows(net, again)
+        return TableAhead(target, relations, schema, keys, written, share.rows, note)
+
+    def _note(self, mark: str, uri: str, version: int) -> Path:
+        self._notes.mkdir(parents=True, exist_ok=True)
+        note = self._notes / f"{mark}.json"
+        content = json.dumps({"mark": mark, "uri": uri, "version": version}).encode()
+        write_temporary(note, content, fsync=True).replace(note)
+        return note
+
+    def _without_rows(self, net: NetChange, again: Callable[[], NetChange]) -> NetChange:
+        """Keys alone, and not in memory where they are many. It is folded again from the frames
+        when the table lacks rows."""
+
+        def without(lacking: np.ndarray) -> NetChange:
+            whole = again()
+            assert whole.without is not None
+            return whole.without(lacking)
+
+        return replace(
+            net,
+            rows=net.rows.schema.empty_table(),
+            removed=self._off_memory(net.removed),
+            absent=self._off_memory(net.absent),
+            without=None if net.without is None else without,
+        )
+
+    def _off_memory(self, keys: pa.Table) -> pa.Table:
+        if keys.nbytes < _IN_MEMORY:
+            return keys
+        path = self._notes / f"{uuid.uuid4()}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, keys.schema) as writer:
+            writer.write_table(keys)
+        try:
+            return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        finally:
+            path.unlink()  # what is mapped stays until nobody has it
+
+
+class _NotAhead(Exception):
+    """Why it has to be done at the commit."""
+
+
+def _decode(
+    spooled: SpooledFrames, definitions: Sequence[bytes]
+) -> tuple[DecodedChunk, dict[int, Relation]]:
+    decoder = ColumnarDecoder(find)
+    if definitions:
+        decoder.decode(MessageChunk.from_copy_data(list(definitions)))
+    return decoder.decode(MessageChunk.from_copy_data(spooled.load())), decoder.relations
+
+
+def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
+    """Raises _NotAhead unless each relation is a target's, as it was copied."""
+    named = [change.relation for change in decoded.changes]
+    named += [run.relation for run in decoded.unreadable]
+    named += [relation for event in decoded.truncates for relation in event.relations]
+    for relation in named:
+        target = targets.of(relation.oid)
+        if target is None or not _plain(target, targets):
+            raise _NotAhead(f'"{relation.qualified_name}" is no plain target')
+        if target.rel.table_name != relation.table_name:
+            raise _NotAhead(f'"{relation.qualified_name}" was renamed')
+    if decoded.unreadable:
+        raise _NotAhead("a value cannot be represented")
+    return list(shares(decoded, targets, _OPEN_END))
+
+
+def _plain(target: Target, targets: Targets) -> bool:
+    return targets.named(target.rel.table_name) is target and target.partitions is None
+
+
+def _fold(share: Share, schema: TableSchema) -> NetChange:
+    if share.error is not None:
+        raise share.error
+    return fold(share.changes, schema, truncates=share.truncates, from_sequence=share.first)
+
+
+def remove_litter(storage: Storage, spool: Path) -> None:
+    """Remove the files that a kill has left between their writing and their commit. ``spool``: of
+    all subscriptions of the node, not emptied yet."""
+    for note in spool.glob(f"*/{_NOTES}/*.json"):
+        try:
+            noted = json.loads(note.read_bytes())
+            found = remove_unnamed(storage, noted["uri"], noted["mark"], noted["version"])
+        except StorageError as error:
+            log.warning("files of a streamed transaction are left to VACUUM: %s", error.message)
+        else:
+            log.debug("removed %s files of a streamed transaction", found)
