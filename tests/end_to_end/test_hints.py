@@ -99,6 +99,27 @@ def test_a_lost_slot(
         node.node.sql(f"DROP SUBSCRIPTION {_QUOTED}")
 
 
+def test_a_slot_that_may_be_lost_soon(
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[..., Database],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedPostgres(18, settings={"max_slot_wal_keep_size": "80MB"}) as server:
+        database = database_on(server)
+        database.execute(_SETUP)
+        node = following(local_node, database)
+        node.caught_up(_NAME, database)
+        node.node.sql(f"{_ALTER} DISABLE")
+        node.no_worker()
+        kept = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots"
+        while database.value(kept) < 70 << 20:
+            database.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 4000000))")
+        said = f'replication slot "my_slot" of subscription "{_NAME}" may be lost soon'
+        node.wait_for(_NAME, "a warning", lambda _: said in caplog.text)
+        node.node.sql(f"DROP SUBSCRIPTION {_QUOTED}")
+        assert caplog.text.count(said) == 1
+
+
 def test_a_slot_that_was_dropped(local_node: Callable[..., LocalNode], database: Database) -> None:
     database.execute(_SETUP)
     node = following(local_node, database)

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
-from penstock.walreceiver.slots import MISSING
+from penstock.walreceiver.slots import MISSING, RemoteSlot
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,14 @@ _APPLICATION_NAME: Final = "penstock status"
 @dataclass(frozen=True, slots=True)
 class Told:
     """``at``: when, in seconds since 1970. ``wal_status``: as in pg_replication_slots, or
-    ``missing`` where there is no such slot; None for a subscription without one."""
+    ``missing`` where there is no such slot; None for a subscription without one. ``in_danger``: the
+    slot as it was seen, where it may be lost soon."""
 
     at: float
     position: Lsn
     retained_bytes: int | None
     wal_status: str | None
+    in_danger: RemoteSlot | None = None
 
 
 class SlotWatch:
@@ -61,7 +63,10 @@ class SlotWatch:
     def _ask(self, subscription: Subscription) -> None:
         oid, pause = subscription.oid, _INTERVAL
         try:
-            self._known[oid] = ask(subscription)
+            before, told = self._known.get(oid), ask(subscription)
+            self._known[oid] = told
+            if told.in_danger is not None and (before is None or before.in_danger is None):
+                log.warning("%s", _warning(subscription, told.in_danger))
         except PenstockError as error:
             self._known.pop(oid, None)
             pause = _PAUSE if subscription.stopped else _INTERVAL
@@ -69,6 +74,16 @@ class SlotWatch:
         finally:
             self._due[oid] = time.monotonic() + pause
             self._asking.discard(oid)
+
+
+def _warning(subscription: Subscription, slot: RemoteSlot) -> str:
+    left = max(0, slot.safe_wal_size or 0)
+    return (
+        f'replication slot "{slot.name}" of subscription "{subscription.name}" may be lost soon: '
+        f"the publisher keeps {slot.retained_bytes >> 20} MB of WAL for it and will keep "
+        f"{left >> 20} MB more (wal_status {slot.wal_status}); let the subscription catch up, "
+        "or raise max_slot_wal_keep_size there"
+    )
 
 
 def ask(subscription: Subscription) -> Told:
@@ -81,7 +96,8 @@ def ask(subscription: Subscription) -> Told:
         slot = publisher.slot_state(subscription.slot_name)
         if slot is None:
             return Told(time.time(), position, None, MISSING)
-        return Told(time.time(), position, slot.retained_bytes, slot.wal_status)
+        danger = slot if slot.in_danger else None
+        return Told(time.time(), position, slot.retained_bytes, slot.wal_status, danger)
 
 
 def ask_all(subscriptions: Iterable[Subscription], patience: float) -> Mapping[int, Told]:

@@ -27,6 +27,8 @@ _OLD_SNAPSHOT = {
 
 LOST: Final = "lost"
 """wal_status of a slot whose WAL is gone (slotfuncs.c)."""
+UNRESERVED: Final = "unreserved"
+"""Of one whose WAL goes with the next checkpoint."""
 MISSING: Final = "missing"
 """Ours: there is no such slot."""
 
@@ -42,7 +44,8 @@ class CreatedSlot:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSlot:
-    """A row of pg_replication_slots. ``retained_bytes``: WAL the publisher keeps because of it."""
+    """A row of pg_replication_slots. ``retained_bytes``: WAL the publisher keeps because of it;
+    ``safe_wal_size``: bytes that can be written before it may be lost, None without a limit."""
 
     name: str
     plugin: str | None
@@ -53,6 +56,14 @@ class RemoteSlot:
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
     retained_bytes: int
+    safe_wal_size: int | None
+
+    @property
+    def in_danger(self) -> bool:
+        """Whether a fifth or less is left of the WAL that it may keep."""
+        if self.wal_status == UNRESERVED:
+            return True
+        return self.safe_wal_size is not None and self.safe_wal_size < self.retained_bytes / 4
 
 
 def sync_slot_prefix(app_id: str, purpose: str = "sync") -> str:
@@ -166,12 +177,12 @@ def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
         "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
         " confirmed_flush_lsn, wal_status,"
         " coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()"
-        " ELSE pg_current_wal_lsn() END, restart_lsn), 0)::int8"
+        " ELSE pg_current_wal_lsn() END, restart_lsn), 0)::int8, safe_wal_size"
         f" FROM pg_catalog.pg_replication_slots WHERE slot_name = {quote_literal(name)}"
     )
     if not rows:
         return None
-    _, plugin, database, temporary, pid, restart, confirmed, wal_status, retained = rows[0]
+    _, plugin, database, temporary, pid, restart, confirmed, wal_status, retained, safe = rows[0]
     return RemoteSlot(
         name=name,
         plugin=plugin,
@@ -182,4 +193,5 @@ def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
         confirmed_flush_lsn=Lsn.parse(confirmed) if confirmed else None,
         wal_status=wal_status,
         retained_bytes=max(0, int(retained or 0)),
+        safe_wal_size=int(safe) if safe else None,
     )
