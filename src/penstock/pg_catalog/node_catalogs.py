@@ -24,6 +24,8 @@ from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
 from penstock.pg_catalog.subscription_views import (
     prepared_xacts,
+    replication_origin_status,
+    replication_origins,
     stat_lake_subscription,
     stat_lake_subscription_rel,
     stat_subscription,
@@ -155,6 +157,10 @@ class NodeCatalogs:
                     ),
                     "pg_stat_subscription": stat_subscription(
                         subscriptions, numbers, sessions, oids
+                    ),
+                    "pg_replication_origin": replication_origins(subscriptions),
+                    "pg_replication_origin_status": replication_origin_status(
+                        subscriptions, numbers, snapshot.current_lsn
                     ),
                     "pg_stat_subscription_stats": stat_subscription_stats(
                         subscriptions, self._catalog.statistics.counts()
