@@ -12,7 +12,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import HEAVY, in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -113,9 +113,9 @@ def test_a_story_of_interleaved_transactions(
     node.caught_up("s", database)
     writers = [Writer(database.connect(autocommit=False), i, version) for i in range(3)]
     rng = random.Random(version)
-    for number in range(240):
+    for number in range(240 if HEAVY else 100):
         rng.choice(writers).step()
-        if number == 120:
+        if number == 50:
             node.node.sql("ALTER SUBSCRIPTION s DISABLE")
             node.no_worker()
             node.node.sql("ALTER SUBSCRIPTION s ENABLE")
