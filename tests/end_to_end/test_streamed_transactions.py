@@ -101,9 +101,20 @@ class Writer:
                 self.connection.execute(kind)
 
 
-@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16)), 18])
+@pytest.mark.parametrize(
+    ("version", "seed"),
+    [
+        (14, 14),
+        (18, 18),
+        *(in_make_faults(version, version) for version in (15, 16)),
+        *(in_make_faults(18, seed) for seed in range(1, 7)),
+    ],
+)
 def test_a_story_of_interleaved_transactions(
-    local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[..., Database],
+    version: int,
+    seed: int,
 ) -> None:
     database = database_on(version)
     streams(database)
@@ -111,8 +122,8 @@ def test_a_story_of_interleaved_transactions(
     node = local_node(logical_decoding_work_mem="64kB")
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
-    writers = [Writer(database.connect(autocommit=False), i, version) for i in range(3)]
-    rng = random.Random(version)
+    writers = [Writer(database.connect(autocommit=False), i, seed) for i in range(3)]
+    rng = random.Random(seed)
     for number in range(240 if HEAVY else 100):
         rng.choice(writers).step()
         if number == 50:
