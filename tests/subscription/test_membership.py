@@ -158,6 +158,7 @@ def session(world: World, spark: Any) -> Applier:
     return Applier(
         spark,
         world.warehouse.cuts,
+        world.warehouse.conflicts,
         targets,
         subscription="s",
         app_id=world.subscription.app_id,

@@ -103,6 +103,7 @@ class ApplyStream:
         self._applier = Applier(
             spark,
             warehouse.cuts,
+            warehouse.conflicts,
             targets,
             subscription=subscription.name,
             app_id=subscription.app_id,
