@@ -17,9 +17,9 @@ from typing import Final
 from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import AFTER_CONFLICTS, AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.conflict_table import ConflictTable
-from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
+from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.framing import check_commits
@@ -66,8 +66,7 @@ class Applier:
     def __init__(
         self,
         spark: Spark,
-        cuts: Cuts,
-        conflict_table: ConflictTable,
+        warehouse: Warehouse,
         targets: Targets,
         *,
         subscription: str,
@@ -80,7 +79,7 @@ class Applier:
         """``members_hold``: whether the subscription has the tables that were opened
         (``membership``)."""
         self._spark = spark
-        self._cuts = cuts
+        self._cuts = warehouse.cuts
         self._targets = targets
         self._subscription = subscription
         self._app_id = app_id
@@ -93,7 +92,7 @@ class Applier:
         self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
         self._conflicts = Conflicts(subscription)
-        self._conflict_table = conflict_table
+        self._conflict_table = warehouse.conflicts
         self.committing = False
         """Whether an error came when everything was staged: it is no single transaction's."""
         self.last_cut = None if last_cut is None else last_cut.lsn
