@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.catalog import Catalog, SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
 from penstock.lsn import Lsn
 
 NUMBERS = SubscriptionStatistics(
@@ -96,3 +97,16 @@ def test_fields_of_another_version_are_left_out(tmp_path: Path) -> None:
                 "UPDATE penstock_stat_subscription SET numbers = ?", (json.dumps(numbers),)
             )
         assert catalog.statistics.all() == {16384: NUMBERS}
+
+
+def test_counts_outlive_a_new_count(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        catalog.statistics.count(16384, SubscriptionCounts(confl_insert_exists=2))
+        with catalog.statistics._write() as connection:
+            connection.exec_driver_sql(
+                "ALTER TABLE penstock_stat_subscription_stats DROP COLUMN confl_update_exists"
+            )
+    with Catalog.open(url(tmp_path)) as catalog:
+        catalog.statistics.count(16384, SubscriptionCounts(confl_update_exists=1))
+        counts = SubscriptionCounts(confl_insert_exists=2, confl_update_exists=1)
+        assert catalog.statistics.counts() == {16384: counts}

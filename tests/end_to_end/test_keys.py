@@ -5,7 +5,9 @@ Each case runs beside a stock subscriber, PostgreSQL 18, or says what it would d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +26,12 @@ _EXISTS = 'duplicate key value violates unique constraint of table "public.{tabl
 def _stopped_at(node: LocalNode, name: str, table: str, key: str) -> None:
     status = node.stopped(name)
     assert status.error == _EXISTS.format(table=table)
-    assert status.error_detail == f"Key (id)=({key}) already exists."
+    told = f"Key (id)=({key}) already exists: conflict=insert_exists; remote row ({key}, "
+    assert str(status.error_detail).startswith(told)
+
+
+def _gives(server: Database, query: str, row: tuple[Any, ...]) -> bool:
+    return server.rows(query) == [row]
 
 
 def _uri(node: LocalNode, table: str, subscription: str) -> str:
@@ -167,3 +174,64 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
     seen = node.node.sql("SELECT * FROM pg_stat_subscription_stats")
     (row,) = (dict(zip(seen.columns, row, strict=True)) for row in seen.rows)
     assert (row["confl_update_missing"], row["confl_delete_missing"]) == (6, 3)
+
+
+def test_which_conflict_an_existing_key_is(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    database_on: Callable[[int], Database],
+    spark: Any,
+) -> None:
+    publisher, stock = database_on(17), database
+    create = "CREATE TABLE t (id integer PRIMARY KEY, v text)"
+    publisher.execute(f"{create}; INSERT INTO t VALUES (1, 'a'); CREATE PUBLICATION p FOR TABLE t")
+    stock.execute(create)
+    options = "disable_on_error = true"
+    stock.execute(
+        f"CREATE SUBSCRIPTION stock CONNECTION '{publisher.conninfo}' PUBLICATION p"
+        f" WITH ({options})"
+    )
+    node = local_node()
+    node.subscribe("s", publisher, "p", options)
+    node.caught_up("s", publisher)
+    wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
+    foreign = "VALUES (50, 'foreign'), (60, 'foreign')"
+    spark.sql(f"INSERT INTO delta.`{_uri(node, 't', 's')}` {foreign}").collect()
+    stock.execute(f"INSERT INTO t {foreign}")
+    told = re.compile(r"; (remote row .*?\))\.")
+    counts = (
+        "SELECT confl_insert_exists, confl_update_exists, confl_multiple_unique_conflicts"
+        " FROM pg_stat_subscription_stats"
+    )
+    disabled = "SELECT NOT subenabled FROM pg_subscription WHERE subname = 'stock'"
+    try:
+        for change, row, counted in (
+            (
+                "UPDATE t SET id = 50, v = 'moved' WHERE id = 1",
+                "remote row (50, moved); replica identity (id)=(1)",
+                (0, 1, 0),
+            ),
+            ("INSERT INTO t VALUES (60, 'new')", "remote row (60, new)", (1, 1, 0)),
+        ):
+            log_size = stock.server.log_path.stat().st_size
+            publisher.execute(change)
+            status = node.stopped("s")
+            wait_until(lambda: stock.value(disabled), "the disabling", 60)
+            server_log = stock.server.log_path.read_bytes()[log_size:].decode()
+            kind = "update_exists" if "moved" in row else "insert_exists"
+            assert f'"public.t": conflict={kind}\n' in server_log
+            assert f"already exists: conflict={kind}; " in str(status.error_detail)
+            assert told.findall(server_log) == told.findall(str(status.error_detail)) == [row]
+            wait_until(partial(_gives, stock, counts, counted), "counts", 30)
+            assert node.node.sql(counts).rows == (counted,)
+            assert status.error_hint is not None
+            lsn = re.findall(r"finished at ([0-9A-F]+/[0-9A-F]+)", server_log)[0]
+            assert f"SKIP (lsn = '{lsn}')" in status.error_hint
+            node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION s ENABLE")
+            stock.execute(
+                f"ALTER SUBSCRIPTION stock SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION stock ENABLE"
+            )
+            node.caught_up("s", publisher)
+        assert sorted(node.rows("t")) == [(1, "a"), (50, "foreign"), (60, "foreign")]
+    finally:
+        stock.execute("DROP SUBSCRIPTION stock")

@@ -254,7 +254,7 @@ def test_a_key_inserted_twice_is_a_unique_violation(operations: str) -> None:
     with pytest.raises(ReplicationConflict, match=r'"public\.t"') as raised:
         folded(publisher_with(), sent(operations))
     assert raised.value.sqlstate == "23505"
-    assert raised.value.detail == "Key (a)=(1) already exists."
+    assert str(raised.value.detail).startswith("Key (a)=(1) already exists: conflict=insert_exists")
     assert raised.value.hint is not None
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.errors import ReplicationConflict
+from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import NetChange
@@ -31,6 +32,7 @@ _CHANGES = st.one_of(
     st.tuples(st.just("T"), _KEYS, _KEYS),
 )
 Rows = list[dict[str, Any]]
+_V = frozenset({"v"})
 
 
 def _schema(key: tuple[str, ...]) -> TableSchema:
@@ -165,3 +167,25 @@ def test_what_is_told_of_skipped_changes() -> None:
     assert net.removed["k"].to_pylist() == [1]
     assert net.rows.to_pylist() == [{"k": 1, "v": 5}, {"k": 4, "v": 8}]
     assert net.absent["k"].to_pylist() == [4]
+
+
+def test_what_is_told_of_a_key_that_is_there() -> None:
+    """By the first change that makes it, an INSERT or an UPDATE that changes the key."""
+    publisher = Publisher(dict(TYPES), ("k",))
+    moves = Message(
+        publisher.relation, "U", new={"k": 2, "v": None}, old={"k": 1, "v": None}, unchanged=_V
+    )
+    inserts = Message(publisher.relation, "I", new={"k": 3, "v": 5})
+    net = fold(batches([moves, inserts], TYPES)[0], _schema(("k",)))
+    assert net.absent["k"].to_pylist() == [2, 3]
+    assert net.exists is not None
+    error = net.exists(np.array([0, 1]))
+    assert isinstance(error, UpdateExists)
+    told = "conflict=update_exists; remote row (2, (not sent)); replica identity (k)=(1)."
+    assert error.detail == f"Key (k)=(2), (3) already exists: {told}"
+    error = net.exists(np.array([1]))
+    assert isinstance(error, InsertExists)
+    assert error.detail == "Key (k)=(3) already exists: conflict=insert_exists; remote row (3, 5)."
+    twice = Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 4, "v": None})
+    with pytest.raises(UpdateExists, match="duplicate key"):
+        fold(batches([inserts, twice], TYPES)[0], _schema(("k",)))

@@ -13,9 +13,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    MetaData,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.schema import CreateColumn
 
 from penstock.errors import ConfigurationError, PenstockError, StorageError
 
@@ -140,6 +150,20 @@ def transaction(engine: Engine, *, write: bool) -> Iterator[Connection]:
         options = {"isolation_level": "REPEATABLE READ"}
     with map_errors(), engine.execution_options(**options).begin() as connection:
         yield connection
+
+
+def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
+    """Tables and columns that ``metadata`` has and the database has not; in rows that are there an
+    added column holds its default, or NULL. The transaction is one that writes."""
+    metadata.create_all(connection)
+    found = inspect(connection)
+    quote = connection.dialect.identifier_preparer.format_table
+    for table in metadata.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                definition = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {quote(table)} ADD COLUMN {definition}")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DatabaseError
 
 from penstock.catalog import pg_stat_subscription_stats
 from penstock.catalog.engine import (
+    add_what_is_missing,
     make_private_file,
     open_engine,
     parse_url,
@@ -219,6 +220,11 @@ class StatisticsStore:
         with self._engine.begin() as connection:
             METADATA.create_all(connection)
             connection.execute(select(_TABLE)).all()
+            complete = pg_stat_subscription_stats.is_complete(connection)
+        if not complete:
+            with self._write() as connection:
+                add_what_is_missing(connection, METADATA)
+        with self._engine.begin() as connection:
             pg_stat_subscription_stats.all_counts(connection)
 
 

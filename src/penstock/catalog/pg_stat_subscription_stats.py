@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, Float, MetaData, Table, select
+from sqlalchemy import BigInteger, Column, Connection, Float, MetaData, Table, inspect, select
 
 METADATA: Final = MetaData()
 """Of all statistics."""
@@ -24,6 +24,7 @@ class SubscriptionCounts:
     apply_error_count: int = 0
     sync_error_count: int = 0
     confl_insert_exists: int = 0
+    confl_update_exists: int = 0
     confl_update_missing: int = 0
     confl_delete_missing: int = 0
     stats_reset: float | None = None
@@ -36,9 +37,15 @@ _TABLE: Final = Table(
     "penstock_stat_subscription_stats",
     METADATA,
     Column("subid", BigInteger, primary_key=True, autoincrement=False),
-    *(Column(name, BigInteger, nullable=False) for name in _COUNTED),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in _COUNTED),
     Column("stats_reset", Float(53)),
 )
+
+
+def is_complete(connection: Connection) -> bool:
+    """Whether the table has a column for each count; another version of Penstock made it."""
+    there = {column["name"] for column in inspect(connection).get_columns(_TABLE.name)}
+    return there.issuperset(_COUNTED)
 
 
 def add(connection: Connection, subid: int, more: SubscriptionCounts) -> None:

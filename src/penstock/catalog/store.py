@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from sqlalchemy import Connection, Engine, inspect
-from sqlalchemy.schema import CreateColumn
 
 from penstock.catalog import (
     cut_requests,
@@ -31,6 +30,7 @@ from penstock.catalog import (
     pg_type,
 )
 from penstock.catalog.engine import (
+    add_what_is_missing,
     make_private_file,
     map_errors,
     open_engine,
@@ -46,16 +46,7 @@ SCHEMA_VERSION: Final = 12
 
 
 def _add_what_is_missing(connection: Connection) -> None:
-    """Tables and columns that METADATA has and the store has not; added columns hold NULL."""
-    METADATA.create_all(connection)
-    found = inspect(connection)
-    quote = connection.dialect.identifier_preparer.format_table
-    for table in METADATA.sorted_tables:
-        there = {column["name"] for column in found.get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in there:
-                definition = CreateColumn(column).compile(dialect=connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {quote(table)} ADD COLUMN {definition}")
+    add_what_is_missing(connection, METADATA)
 
 
 _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {

@@ -136,7 +136,7 @@ def _stats(subscription: Subscription, counts: SubscriptionCounts) -> Row:
         "sync_error_count": counts.sync_error_count,
         "confl_insert_exists": counts.confl_insert_exists,
         "confl_update_origin_differs": 0,
-        "confl_update_exists": 0,
+        "confl_update_exists": counts.confl_update_exists,
         "confl_update_missing": counts.confl_update_missing,
         "confl_delete_origin_differs": 0,
         "confl_delete_missing": counts.confl_delete_missing,

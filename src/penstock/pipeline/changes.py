@@ -28,6 +28,8 @@ UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 OLD_KEY: Final = ord("K")
 OLD_ROW: Final = ord("O")
+NOT_SENT: Final = "(not sent)"
+"""What is told of a value that was not."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,19 @@ class Changes:
             self.sequence[deletes][:KEPT],
             self.new.take(pa.array(np.flatnonzero(updates)[:KEPT])),
         )
+
+    def told(
+        self, at: int, key: Sequence[str]
+    ) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+        """One change's new row, and of an UPDATE the old row's key."""
+        (row,) = self.new.slice(at, 1).to_pylist()
+        row |= {name: NOT_SENT for name, mask in self.unchanged.items() if mask[at]}
+        if self.operation[at] != UPDATE:
+            return row, None
+        which = np.zeros(len(self), bool)
+        which[at] = True
+        (identity,) = self._identities(which, key).to_pylist()
+        return row, identity
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
         """The first of them by their old tuples, or new ones where no old one was sent."""

@@ -7,12 +7,12 @@ PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). Changes that are skipped a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import ReplicationConflict
+from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
 
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
@@ -27,7 +27,7 @@ REMEDY: Final = (
 def describe_keys(keys: pa.Table) -> str:
     """``Key (a, b)=(1, x), (2, y)`` of at most KEYS_NAMED rows, long values cut."""
     shown = keys.slice(0, KEYS_NAMED).to_pylist()
-    values = ", ".join(f"({', '.join(_show(v) for v in row.values())})" for row in shown)
+    values = ", ".join(map(_row, shown))
     more = keys.num_rows - len(shown)
     rest = f" and {more} more" if more > 0 else ""
     return f"Key ({', '.join(keys.column_names)})={values}{rest}"
@@ -43,14 +43,30 @@ def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> Replicatio
     )
 
 
-def key_exists(table: str, keys: pa.Table) -> ReplicationConflict:
-    """PostgreSQL's unique violation (insert_exists, update_exists)."""
-    return ReplicationConflict(
+def key_exists(
+    table: str,
+    keys: pa.Table,
+    remote_row: Mapping[str, object],
+    replica_identity: Mapping[str, object] | None,
+) -> ReplicationConflict:
+    """PostgreSQL's unique violation. ``remote_row``: what the first change would have made, which
+    is an UPDATE where it has a ``replica_identity``."""
+    told = f"remote row {_row(remote_row)}"
+    kind = "insert_exists"
+    error: type[ReplicationConflict] = InsertExists
+    if replica_identity is not None:
+        kind, error = "update_exists", UpdateExists
+        identity = f"({', '.join(replica_identity)})={_row(replica_identity)}"
+        told += f"; replica identity {identity}"
+    return error(
         f'duplicate key value violates unique constraint of table "{table}"',
-        detail=f"{describe_keys(keys)} already exists.",
+        detail=f"{describe_keys(keys)} already exists: conflict={kind}; {told}.",
         hint=REMEDY,
-        sqlstate="23505",
     )
+
+
+def _row(values: Mapping[str, object]) -> str:
+    return f"({', '.join(_show(value) for value in values.values())})"
 
 
 def _show(value: object) -> str:

@@ -98,10 +98,11 @@ def _fold_keyed(
 
     with key_events(schema.key, changes) as events:
         totals = events.totals()
-        follows = _follows(table, events, totals, truncate)
+        follows = _follows(table, changes, events, totals, truncate)
         found = np.sort(totals.first[totals.existed])
         removed = events.keys(found)
-        absent = events.keys(np.sort(totals.first[~totals.existed]))
+        made = np.sort(totals.first[~totals.existed])
+        absent = events.keys(made)
         last = np.sort(position(totals.last[totals.exists]))
         if follows:
             rows, incomplete = _versions(table, changes, events, last, found)
@@ -118,16 +119,29 @@ def _fold_keyed(
         truncate=truncate,
         skipped=skipped,
         without=lambda lacking: without(found[lacking > 0]),
+        exists=lambda rows: _exists(table, changes, made[rows], absent.take(pa.array(rows))),
     )
 
 
-def _follows(table: str, events: KeyEvents, totals: KeyTotals, truncate: bool) -> bool:
+def _follows(
+    table: str,
+    changes: Changes,
+    events: KeyEvents,
+    totals: KeyTotals,
+    truncate: bool,
+) -> bool:
     """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else some
     of them are of rows that are not there. Raises ReplicationConflict for a key inserted twice."""
     expected = totals.exists.astype(np.int64) - totals.existed
     if np.any(totals.balance > expected) and len(twice := duplicates(*events.grouped())):
-        raise key_exists(table, events.keys(twice))
+        raise _exists(table, changes, twice, events.keys(twice))
     return bool(np.all(totals.balance == expected) and not (truncate and np.any(totals.existed)))
+
+
+def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> ReplicationConflict:
+    """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
+    row, identity = changes.told(int(position(event[0])), keys.column_names)
+    return key_exists(table, keys, row, identity)
 
 
 def _versions(

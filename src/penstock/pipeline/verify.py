@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from penstock.errors import ReplicationConflict
 from penstock.pipeline.columns import rank
-from penstock.pipeline.conflict import conflict, key_exists
+from penstock.pipeline.conflict import conflict
 from penstock.pipeline.net_change import NetChange
 from penstock.pipeline.tasks import Candidates, Located, Written
 
@@ -41,7 +41,8 @@ def positions_to_delete(
         found |= here
     wanted = BitMap(range(net.removed.num_rows))
     if exist := found - wanted:
-        raise key_exists(table, _with_numbers(net.absent, exist, net.removed.num_rows))
+        assert net.exists is not None
+        raise net.exists(np.array(exist, np.int64) - net.removed.num_rows)
     findings = [
         (what, _with_numbers(net.removed, numbers))
         for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))
@@ -71,8 +72,8 @@ def missing_rows(
     return lacking if lacking.any() else None
 
 
-def _with_numbers(keys: pa.Table, numbers: BitMap, offset: int = 0) -> pa.Table:
-    return keys.take(pa.array(np.array(numbers, np.int64) - offset))
+def _with_numbers(keys: pa.Table, numbers: BitMap) -> pa.Table:
+    return keys.take(pa.array(np.array(numbers, np.int64)))
 
 
 def _check_completed(

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.log import remove_unnamed
@@ -210,12 +210,18 @@ class AheadWriter:
             assert whole.without is not None
             return whole.without(lacking)
 
+        def exists(rows: np.ndarray) -> ReplicationConflict:
+            whole = again()
+            assert whole.exists is not None
+            return whole.exists(rows)
+
         return replace(
             net,
             rows=net.rows.schema.empty_table(),
             removed=self._off_memory(net.removed),
             absent=self._off_memory(net.absent),
             without=None if net.without is None else without,
+            exists=None if net.exists is None else exists,
         )
 
     def _off_memory(self, keys: pa.Table) -> pa.Table:

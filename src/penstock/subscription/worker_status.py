@@ -16,11 +16,10 @@ from typing import Any, Final, Protocol
 
 from penstock.catalog.pg_stat_subscription import STREAMING
 from penstock.catalog.pg_stat_subscription_stats import SubscriptionCounts
-from penstock.errors import PenstockError
+from penstock.errors import InsertExists, PenstockError, UpdateExists
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
-from penstock.sqlstate import UniqueViolation
 from penstock.subscription.apply import Applied
 from penstock.subscription.targets import Target
 
@@ -238,10 +237,13 @@ class WorkerStatus:
     def failed(self, error: BaseException) -> None:
         """The session has ended with an error."""
         self._set(error_count=self._now.error_count + 1, **_fields(error))
-        exists = (
-            isinstance(error, PenstockError) and error.sqlstate == UniqueViolation.default_sqlstate
+        self._count(
+            SubscriptionCounts(
+                apply_error_count=1,
+                confl_insert_exists=int(isinstance(error, InsertExists)),
+                confl_update_exists=int(isinstance(error, UpdateExists)),
+            )
         )
-        self._count(SubscriptionCounts(apply_error_count=1, confl_insert_exists=int(exists)))
 
     def _lasting_error(self) -> dict[str, Any]:
         """What is left when the stream goes on: the error of a table that is not copied."""
