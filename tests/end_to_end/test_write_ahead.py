@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,10 @@ def test_rows_are_written_before_the_commit(
 
 
 def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
-    local_node: Callable[..., LocalNode], publisher: Database, caplog: pytest.LogCaptureFixture
+    local_node: Callable[..., LocalNode],
+    publisher: Database,
+    spark: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Rows that the table lacks; a column that came in between; a key that is there already."""
     caplog.set_level(logging.DEBUG, "penstock.subscription.ahead")
@@ -127,6 +131,19 @@ def test_what_does_not_fit_at_the_commit_is_done_from_the_changes(
         == 600
     )
     assert not litter(node.warehouse)
+    uri = node.cut("s").tables["public", "lacking"].uri
+    spark.sql(f"INSERT INTO delta.`{uri}` VALUES (5000, 'foreign', 0)").collect()
+    with publisher.connect(autocommit=False) as connection:
+        before = caplog.text.count(_AHEAD)
+        connection.execute(
+            "INSERT INTO lacking SELECT i, repeat('n', 500), i FROM generate_series(4800, 5400) i"
+        )
+        wait_until(lambda: caplog.text.count(_AHEAD) > before + 3, "files of the last one")
+        connection.commit()
+    told = (
+        f"Key (id)=(5000) already exists: conflict=insert_exists; remote row (5000, {'n' * 64}..."
+    )
+    assert told in str(node.stopped("s").error_detail)
 
 
 def test_a_node_that_is_killed_leaves_no_files(tmp_path: Path, publisher: Database) -> None:
