@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, RelationChanged
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Mask, take_either
 from penstock.pipeline.net_change import KEPT, Skipped
@@ -172,12 +173,12 @@ def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
     if position < 0:
         return filled(column, batch.num_rows, datetime.now(UTC))
     array = batch.column(position)
-    if array.type != column.type:
+    if array.type != column.type and not (column.own and holds(column.type, column, array.type)):
         raise RelationChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
         )
-    return array
+    return widened(array, column.type)
 
 
 def _nulls(schema: TableSchema, count: int) -> pa.Table:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import RelationChanged
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
-from penstock.relation import Relation
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier, type_text
 
 
@@ -31,6 +32,24 @@ def exchange_error(
         f'columns of relation "{rel.qualified_name}" have exchanged their names',
         detail=f"They were ({', '.join(old)}), and are ({', '.join(new)}) now.",
     )
+
+
+def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
+    """Whether the table is known by the PRIMARY KEY that CREATE TABLE on the node had, which the
+    publisher's replica identity has to hold (logicalrep_rel_mark_updatable)."""
+    own = schema.primary_key
+    return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)
+
+
+def followed_key(schema: TableSchema, relation: Relation) -> tuple[str, ...] | None:
+    """The key that a table keeps; None for the replica identity's.
+
+    FULL flags every column; the table keeps the primary key that the catalogs named at its
+    creation. INSERTs alone need no key at all.
+    """
+    keyless = relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
+    own = keeps_primary_key(schema, relation) or (not relation.key and schema.has_own_key)
+    return schema.source_key if keyless or own else None
 
 
 def check_dropped(table: DeltaTable, relation: Relation) -> None:

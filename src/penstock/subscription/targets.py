@@ -26,6 +26,7 @@ from penstock.errors import (
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -33,7 +34,12 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
-from penstock.subscription.target_columns import check_dropped, exchange_error, unfilled_warning
+from penstock.subscription.target_columns import (
+    check_dropped,
+    exchange_error,
+    followed_key,
+    unfilled_warning,
+)
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
@@ -333,10 +339,11 @@ class Targets:
         that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
-        wanted = TableSchema.of_relation(relation, self._key(target, relation))
+        wanted = TableSchema.of_relation(relation, followed_key(target.table.schema, relation))
         try:
             check_dropped(target.table, relation)
-            added = target.table.schema.columns_added(
+            added = columns_added(
+                target.table.schema,
                 wanted,
                 table=target.table.name,
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
@@ -382,16 +389,6 @@ class Targets:
         if error is not None:
             self.record_conflict(target, error)
             raise error
-
-    @staticmethod
-    def _key(target: Target, relation: Relation) -> tuple[str, ...] | None:
-        # FULL flags every column; the table keeps the primary key that the catalogs named at its
-        # creation. INSERTs alone need no key at all.
-        keyless = (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
-        schema = target.table.schema
-        if relation.replica_identity in keyless or (not relation.key and schema.has_own_key):
-            return schema.source_key
-        return None
 
 
 def _tree(target: Target) -> tuple[LakeTable, ...]:
