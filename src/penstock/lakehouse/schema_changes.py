@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.errors import RelationChanged
+from penstock.errors import RelationChanged, SchemaChanged
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.widening import holds
@@ -50,7 +50,7 @@ def columns_added(
     """
     _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
     if set(wanted.source_key) != set(have.source_key):
-        raise RelationChanged(
+        raise SchemaChanged(
             f'replica identity of relation "{table}" has changed',
             detail=f"The target table's key is {_key_text(have)}, the publisher's "
             f"{_key_text(wanted)}.",
@@ -101,26 +101,26 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 "such column.",
             )
         if other is None:
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" is no longer published',
                 detail=f'The target table has the column "{column.name}" of type {mine}, the '
                 "publication has not: it was dropped, renamed or left out of the column list.",
             )
         theirs = type_text(delta_type(other.type))
         if mine != theirs and not (column.own and holds(column.type, column, other.type)):
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
                 f"needs {theirs}.",
             )
 
 
-def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> RelationChanged:
+def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> SchemaChanged:
     """logicalrep_report_missing_and_gen_attrs. Missing columns are made here, as a rule; not where
     the values of another one may go on in them."""
     columns = "column" if len(missing) == 1 else "columns"
     names = ", ".join(f'"{name}"' for name in missing)
-    return RelationChanged(
+    return SchemaChanged(
         f'logical replication target relation "{table}" is missing replicated {columns}: {names}',
         detail=f'The column "{column.source}" is no longer published: it may have been renamed. A '
         "new copy of the table keeps it as a column of the node's own, without the publisher's "

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, RelationChanged
+from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.widening import holds, widened
@@ -158,7 +158,7 @@ def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:
     known = {column.source for column in schema.columns}
     for attribute in relation.attributes:
         if attribute.name not in known:
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'table "{table}" has no column for the publisher\'s column "{attribute.name}"'
             )
 
@@ -174,7 +174,7 @@ def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
         return filled(column, batch.num_rows, datetime.now(UTC))
     array = batch.column(position)
     if array.type != column.type and not (column.own and holds(column.type, column, array.type)):
-        raise RelationChanged(
+        raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
         )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConflict
+from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
@@ -66,7 +66,7 @@ def _check_tuples(
     for relation in {batch.relation for batch in batches}:
         sent = {attribute.name for attribute in relation.attributes}
         if not relation.key or needed & sent - set(relation.key):
-            raise RelationChanged(
+            raise SchemaChanged(
                 "publisher did not send replica identity column expected by the logical "
                 f'replication target relation "{table}"',
                 detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",
