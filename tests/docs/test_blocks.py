@@ -10,6 +10,7 @@ import pytest
 
 from docs.blocks import Block, blocks, pages
 from docs.world import FEED, GUIDE, World, reports_server, shop_server
+from faults.heavy import part_of_make_faults
 from fix_object_store import ObjectStore
 from penstock.embedded import EmbeddedPostgres
 
@@ -51,6 +52,7 @@ def test_feed(tmp_path: Path) -> None:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
+@part_of_make_faults
 def test_object_stores(followed_shop: World, s3: ObjectStore) -> None:
     followed_shop.names = {"my-lake": s3.bucket()}
     # Its sessions are for its own store.

@@ -16,6 +16,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.node.status import SubscriptionStatus, TableStatus
@@ -194,7 +195,7 @@ def test_what_changed_before_the_locks_is_copied_again(
     assert node.status("s").error is None
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
     version: int, local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:
@@ -266,7 +267,7 @@ def test_a_table_that_is_locked_before_the_slot_is_told_of(
     assert node.status("s").error is None
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_nothing_is_left_when_a_waiting_copy_is_stopped(
     version: int, local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

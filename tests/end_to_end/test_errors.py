@@ -17,9 +17,10 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
-from penstock.embedded import CommandFailed, EmbeddedPostgres, NodeProcess, clients
+from penstock.embedded import CommandFailed, EmbeddedPostgres, clients
 from penstock.node.status import SubscriptionStatus
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -43,7 +44,7 @@ def node_process(tmp_path: Path) -> Iterator[NodeProcess]:
 def refused(node: NodeProcess, statement: str) -> str:
     """What ``penstock sql`` says about a statement that it refuses."""
     with pytest.raises(CommandFailed) as failed:
-        node.sql(statement)
+        node.command("sql", "-D", str(node.folder), statement)
     assert "exit status 1\n" in str(failed.value)
     said = str(failed.value)
     assert said.count("ERROR:") == 1
@@ -102,7 +103,7 @@ def test_a_password_that_has_become_wrong_stops_and_goes_on_after_the_remedy(
 def test_a_missing_publication(node_process: NodeProcess, database: Database) -> None:
     database.execute(_SETUP)
     create = f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION "
-    output = node_process.sql(create + "nothing")
+    output = node_process.command("sql", "-D", str(node_process.folder), create + "nothing")
     # As PostgreSQL: a warning, since the publication may be made later.
     assert 'publication "nothing" does not exist on the publisher' in output
     assert "WARNING" in output
@@ -274,7 +275,7 @@ def test_a_second_start_is_refused_and_does_no_harm(
     node_process.start()
 
     with Node(node_process.folder) as beside:
-        node_process.wait_until(lambda: beside.cut("s"), "the first cut")
+        node_process.wait_for("the first cut", lambda: beside.cut("s") is not None)
     for command in (("start",), ("run", "--until-caught-up")):
         with pytest.raises(CommandFailed) as failed:
             node_process.command(*command, "-D", str(node_process.folder))
@@ -283,6 +284,6 @@ def test_a_second_start_is_refused_and_does_no_harm(
         assert "HINT:" in str(failed.value)
         assert "Traceback" not in str(failed.value)
     # Other commands work beside it.
-    assert "s" in node_process.command("status", "-D", str(node_process.folder))
+    assert [told["name"] for told in node_process.status()] == ["s"]
     assert node_process.running
     assert node_process.stop(group=True) == 0

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.embedded.account import server_account
@@ -73,7 +74,7 @@ def _same(node: LocalNode, database: Database) -> None:
     assert rows == database.rows("SELECT id, v FROM t ORDER BY id")
 
 
-@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize("version", [in_make_faults(17), 18])
 def test_a_promoted_standby_goes_on(version: int, tmp_path: Path, spark: Any) -> None:
     with (
         primary_and_standby(version) as (first, second),
@@ -108,6 +109,7 @@ def test_a_promoted_standby_goes_on(version: int, tmp_path: Path, spark: Any) ->
         assert numbers.rows == ((0, 0, 0),)
 
 
+@part_of_make_faults
 def test_the_primary_is_killed_under_load(tmp_path: Path, spark: Any) -> None:
     """What the standby has not is not with the node either, so it needs no statement to go on."""
     with primary_and_standby(18) as (first, second), LocalNode(tmp_path / "node", spark) as node:
@@ -165,7 +167,7 @@ def _write_until_it_ends(database: Database) -> None:
             connection.execute("UPDATE t SET v = %s WHERE id = 1", (str(number),))
 
 
-@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize("version", [in_make_faults(17), 18])
 def test_slot_and_row_say_the_same(version: int, database_on: Any, tmp_path: Path) -> None:
     database = database_on(version)
     database.execute(_TABLE)
@@ -197,7 +199,7 @@ def test_slot_and_row_say_the_same(version: int, database_on: Any, tmp_path: Pat
         node.node.sql("DROP SUBSCRIPTION s")
 
 
-@pytest.mark.parametrize("version", [14, 16])
+@pytest.mark.parametrize("version", [in_make_faults(14), 16])
 def test_an_older_publisher_has_no_failover(version: int, database_on: Any, tmp_path: Path) -> None:
     """What the server says, as to PostgreSQL's own subscriber; nothing stays behind."""
     database = database_on(version)

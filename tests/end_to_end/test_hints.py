@@ -10,6 +10,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres
 from penstock.node.status import Health, health
@@ -76,7 +77,7 @@ def test_infinity_in_the_stream(
     assert_equal(node, database)
 
 
-@pytest.mark.parametrize("version", [15, 18])
+@pytest.mark.parametrize("version", [in_make_faults(15), 18])
 def test_a_lost_slot(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
 ) -> None:

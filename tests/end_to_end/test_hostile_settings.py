@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -66,7 +67,7 @@ _INSERT = (
 )
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [14, in_make_faults(18)])
 def test_a_hostile_role(
     version: int,
     local_node: Callable[..., LocalNode],

@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres
 from penstock.lsn import Lsn
@@ -23,7 +24,7 @@ def states(wanted: str) -> Callable[[SubscriptionStatus], bool]:
     return lambda status: "".join(t.state for t in status.tables) == wanted
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_a_table_joins_an_idle_publisher(
     local_node: Callable[..., LocalNode], version: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock import Node
 
@@ -56,7 +57,12 @@ def came_back(node: LocalNode, database: Database) -> None:
 
 @pytest.mark.parametrize(
     ("copied", "returned", "changed"),
-    [("true", False, True), ("false", False, True), ("false", False, False), ("false", True, True)],
+    [
+        ("true", False, True),
+        ("false", False, True),
+        in_make_faults("false", False, False),
+        in_make_faults("false", True, True),
+    ],
 )
 def test_a_table_that_was_parked_since(
     local_node: Callable[..., LocalNode],

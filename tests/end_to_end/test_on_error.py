@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue
@@ -71,7 +72,7 @@ def _sql(node: LocalNode, text: str) -> Any:
     return value
 
 
-@pytest.mark.parametrize("size", [1, 6000])
+@pytest.mark.parametrize("size", [in_make_faults(1), 6000])
 def test_the_transaction_of_an_error_is_named_and_skipped_alone(
     local_node: Callable[..., LocalNode],
     database: Database,
@@ -138,7 +139,9 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
         assert getattr(raised.value, "sqlstate", None) == InvalidParameterValue.default_sqlstate
 
 
-@pytest.mark.parametrize("way_on", ["REFRESH PUBLICATION", "SET (on_table_error = park)"])
+@pytest.mark.parametrize(
+    "way_on", ["REFRESH PUBLICATION", in_make_faults("SET (on_table_error = park)")]
+)
 def test_other_ways_on_of_a_disabled_subscription(
     local_node: Callable[..., LocalNode], database: Database, spark: Any, way_on: str
 ) -> None:
@@ -217,7 +220,7 @@ def test_an_error_of_a_copy_disables(
     node.wait_for("s", "the new row", lambda _: sorted(node.rows("good")) == [(1,), (2,)])
 
 
-@pytest.mark.parametrize("identity", ["FULL", "NOTHING", "DEFAULT"])
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING", in_make_faults("DEFAULT")])
 def test_a_key_of_the_node_alone_is_kept(
     local_node: Callable[..., LocalNode], database: Database, stock: Database, identity: str
 ) -> None:

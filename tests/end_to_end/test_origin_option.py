@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -66,7 +67,7 @@ def _change_both(cascade: Any, second: Database, more: int = 0) -> None:
 
 
 @pytest.mark.parametrize("backlog", ["-1", "0"])
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [in_make_faults(16), 18])
 def test_own_changes_or_all(
     version: int, backlog: str, cascade: Any, tmp_path: Path, spark: Any
 ) -> None:
@@ -127,7 +128,7 @@ _SUBSCRIBE = "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION {} WITH ({})"
         ("p", "origin = none, copy_data = false", False),
     ],
 )
-@pytest.mark.parametrize("version", [15, 18])
+@pytest.mark.parametrize("version", [in_make_faults(15), 18])
 def test_the_warning_is_postgresqls(
     version: int,
     publication: str,

@@ -11,6 +11,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import NotInPrerequisiteState
@@ -101,7 +102,9 @@ def follows(node: LocalNode, database: Database, options: str = "two_phase = tru
     wait_until(lambda: state(node) == "e", "two-phase commit to be enabled")
 
 
-@pytest.mark.parametrize(("version", "streaming"), [(15, "off"), (15, "on"), (18, "parallel")])
+@pytest.mark.parametrize(
+    ("version", "streaming"), [(15, "off"), in_make_faults(15, "on"), (18, "parallel")]
+)
 def test_from_prepare_to_the_second_phase(
     local_node: Callable[..., LocalNode],
     publisher: Callable[..., Database],

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.catalog.cut_requests import CutRequest
 from penstock.cli.main import app
@@ -166,7 +167,7 @@ def test_a_command_that_was_killed_holds_the_node_for_a_while_only(
     assert len(node.rows("t")) == 1001
 
 
-@pytest.mark.parametrize("state", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("state", ["sqlite", in_make_faults("postgresql")])
 def test_several_at_the_same_time(
     local_node: LocalNodes, database_on: Callable[..., Database], state: str
 ) -> None:
@@ -261,7 +262,7 @@ def test_a_table_makes_way_for_who_wants_to_change_it(
     assert again.tables[0].difference.publisher_rows == 0
 
 
-@pytest.mark.parametrize("threshold", ["64kB", 0])
+@pytest.mark.parametrize("threshold", [in_make_faults("64kB"), 0])
 def test_a_node_that_fetches_a_backlog_is_compared_in_the_middle_of_it(
     local_node: LocalNodes, database: Database, threshold: str | int
 ) -> None:

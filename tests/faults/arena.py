@@ -20,6 +20,7 @@ import psycopg
 from end_to_end.compare import Difference, delta_rows, difference, publisher_rows
 from faults.bank import TABLES, Bank
 from faults.check_cuts import CutChecker
+from faults.heavy import HEAVY
 from faults.node_process import NodeProcess
 from fix_proxy import Proxy
 from penstock import failpoint
@@ -65,11 +66,12 @@ class Arena:
         self.two_phase = two_phase
         more = {"max_prepared_transactions": 10} if two_phase else {}
         self.server = EmbeddedPostgres(18, settings={**SERVER, **more})
-        self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed)
+        rate = 40 if HEAVY else 12
+        self.bank = Bank(lambda: psycopg.connect(self.server.conninfo()), seed=seed, rate=rate)
         self.node = NodeProcess(
             folder / "node", warehouse=folder / "warehouse", warehouse_uri=warehouse
         )
-        self.cuts = CutChecker(self.node.warehouse_uri, SUBSCRIPTION)
+        self.cuts = CutChecker(self.node.warehouse_uri, SUBSCRIPTION, every=1 if HEAVY else 4)
         self.cycles: list[Cycle] = []
         self.kills = 0
         self.complaints: list[str] = []

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-part_of_make_faults: Final = pytest.mark.skipif(
-    "PENSTOCK_FAULT_CYCLES" not in os.environ, reason="part of make faults"
-)
+HEAVY: Final = "PENSTOCK_FAULT_CYCLES" in os.environ
+"""``make faults``."""
+
+part_of_make_faults: Final = pytest.mark.skipif(not HEAVY, reason="part of make faults")
 
 
 def in_make_faults(*values: Any, id: str | None = None) -> Any:

@@ -64,6 +64,16 @@ def test_tables_are_there_before_their_copies(lake: LakeServer) -> None:
     assert rows(lake, joined) == [("a",)]
 
 
+def test_each_has_an_origin(lake: LakeServer) -> None:
+    oid = subscription(lake)
+    origins = "SELECT roname, external_id, remote_lsn FROM pg_replication_origin LEFT JOIN"
+    origins += " pg_replication_origin_status ON local_id = roident"
+    assert rows(lake, origins) == [(f"pg_{oid}", None, None)]
+    told = SubscriptionStatistics(oid, 1, "streaming", time.time(), cut_lsn=Lsn(16))
+    lake.catalog.statistics.report([told])
+    assert rows(lake, origins) == [(f"pg_{oid}", f"pg_{oid}", "0/10")]
+
+
 def test_workers_and_their_errors_are_shown(lake: LakeServer) -> None:
     oid = subscription(lake)
     workers = (

@@ -27,6 +27,7 @@ def _fill(table: PublishedTable, rows: int, files: int) -> None:
     )
 
 
+@part_of_make_faults
 @pytest.mark.usefixtures("small_memory")
 def test_shares_hold_whole_keys(published: PublishingLake) -> None:
     table = published.table("divided", "id INT, v STRING")

@@ -56,7 +56,9 @@ def test_identity_by_other_columns_than_the_primary_key(published: PublishingLak
 
 
 @pytest.mark.parametrize(
-    ("identity", "key"), [("NOTHING", "id"), ("NOTHING", None), ("", None)], ids=str
+    ("identity", "key"),
+    [("NOTHING", "id"), in_make_faults("NOTHING", None), in_make_faults("", None)],
+    ids=str,
 )
 def test_without_an_identity_the_stream_stops(
     published: PublishingLake, identity: str, key: str | None
@@ -147,8 +149,8 @@ def test_column_lists_leave_columns_out(published: PublishingLake) -> None:
     ("name", "generated", "identity", "published_as"),
     [
         ("all_listed", "", "FULL", "(id, n)"),
-        ("not_filtered_by_key", "", "DEFAULT", "WHERE (n > 15)"),
-        ("unpublished", ", g INT GENERATED ALWAYS AS (n * 2)", "FULL", ""),
+        in_make_faults("not_filtered_by_key", "", "DEFAULT", "WHERE (n > 15)"),
+        in_make_faults("unpublished", ", g INT GENERATED ALWAYS AS (n * 2)", "FULL", ""),
     ],
 )
 def test_what_a_server_refuses_stops_the_stream(

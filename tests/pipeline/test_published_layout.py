@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from penstock.errors import RequiredChangesRemoved
 from pipeline.published import PublishedTable, PublishingLake, vacuum
 
@@ -38,6 +39,7 @@ def test_moved_rows_are_not_sent(published: PublishingLake) -> None:
     assert subscriber.catch_up() == []
 
 
+@part_of_make_faults
 def test_a_range_with_compactions_in_between(published: PublishingLake) -> None:
     """What a subscription of the node publishes: all from cut to cut is one transaction."""
     table = items(published)
@@ -86,6 +88,7 @@ def test_restore_sends_the_way_back(published: PublishingLake) -> None:
     ]
 
 
+@part_of_make_faults
 def test_a_clone_into_a_published_table(published: PublishingLake) -> None:
     table, source = items(published), items(published)
     subscriber = table.follow()

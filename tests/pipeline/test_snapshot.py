@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from faults.heavy import in_make_faults
 from penstock.errors import (
     ConnectionFailure,
     PenstockError,
@@ -109,7 +110,7 @@ def copier(
     return Copier(spark, database, tmp_path / "warehouse", request.param)
 
 
-@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16, 17)), 18])
 def test_copy_on_every_version(
     version: int, spark: SparkSession, database_on: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+_SELDOM: Final = 2.0
+"""So many times the duration of a look passes before the next one."""
 
 
 def _nothing() -> None:
@@ -27,13 +29,15 @@ def wait_until(
     progress: Callable[[], object] = _nothing,
     pause: float = 0.05,
 ) -> T:
-    """Look every ``pause`` seconds until what is found is true, and return it.
+    """Look every ``pause`` seconds, or more seldom where a look takes long, until what is found is
+    true, and return it.
 
     ``state`` is asked for the message of the TimeoutError, else it shows what was found last.
     ``guard`` is called each time and raises when waiting has become pointless; as long as
     ``progress`` changes, there is time.
     """
-    deadline, reached = time.monotonic() + timeout, progress()
+    began = time.monotonic()
+    deadline, reached = began + timeout, progress()
     while not (found := look()):
         if (now := progress()) != reached:
             deadline, reached = time.monotonic() + timeout, now
@@ -42,5 +46,7 @@ def wait_until(
             last = found if state is None else state()
             shown = "" if isinstance(last, bool) else f"; last seen: {last}"
             raise TimeoutError(f"no {what} in {timeout:g} s{shown}")
-        time.sleep(pause)
+        # What is waited for is to have the processor, not the looking.
+        time.sleep(max(pause, _SELDOM * (time.monotonic() - began)))
+        began = time.monotonic()
     return found

@@ -24,6 +24,8 @@ from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pg_catalog.statistics_functions import STATISTICS_FUNCTIONS, StatisticsFunctions
 from penstock.pg_catalog.subscription_views import (
     prepared_xacts,
+    replication_origin_status,
+    replication_origins,
     stat_lake_subscription,
     stat_lake_subscription_rel,
     stat_subscription,
@@ -32,7 +34,8 @@ from penstock.pg_catalog.subscription_views import (
 from penstock.pg_catalog.table_columns import TableColumns
 from penstock.protocol.answers import Description, Rows
 from penstock.protocol.backend_messages import FieldDescription
-from penstock.stats.backend_status import Sessions
+from penstock.relation import TableName
+from penstock.stats.backend_status import Activity, Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.troubles import Trouble, Troubles
@@ -112,7 +115,6 @@ class NodeCatalogs:
 
     def _snapshot(self, facts: SessionFacts) -> pg_catalog.CatalogSnapshot:
         states = self._slots.all()
-        numbers = self._catalog.statistics.all()
         with self._catalog.read() as t:
             publications = t.publications
             tables = tuple(self._columns.of(table) for table in t.tables.all())
@@ -144,21 +146,7 @@ class NodeCatalogs:
                         facts, tables, t.transactions.sequenced()
                     ),
                     "pg_stat_activity": stat_activity(sessions, names, facts, self._database_oid),
-                    "pg_stat_lake_subscription": stat_lake_subscription(
-                        subscriptions, numbers, superuser=facts.superuser
-                    ),
-                    "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
-                        subscriptions,
-                        snapshot.subscription_rels,
-                        oids,
-                        superuser=facts.superuser,
-                    ),
-                    "pg_stat_subscription": stat_subscription(
-                        subscriptions, numbers, sessions, oids
-                    ),
-                    "pg_stat_subscription_stats": stat_subscription_stats(
-                        subscriptions, self._catalog.statistics.counts()
-                    ),
+                    **self._of_subscriptions(snapshot, facts, sessions, oids),
                     "pg_prepared_xacts": prepared_xacts(
                         t.prepared_xacts.all(), names[NODE_OWNER], facts.database
                     ),
@@ -167,6 +155,32 @@ class NodeCatalogs:
                     "pg_replication_slots": [_slot(state, facts.database) for state in states],
                 },
             )
+
+    def _of_subscriptions(
+        self,
+        snapshot: pg_catalog.CatalogSnapshot,
+        facts: SessionFacts,
+        sessions: Sequence[Activity],
+        oids: Mapping[TableName, int],
+    ) -> Mapping[str, list[Mapping[str, object]]]:
+        subscriptions, rels = snapshot.subscriptions, snapshot.subscription_rels
+        numbers, superuser = self._catalog.statistics.all(), facts.superuser
+        return {
+            "pg_stat_lake_subscription": stat_lake_subscription(
+                subscriptions, numbers, superuser=superuser
+            ),
+            "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
+                subscriptions, rels, oids, superuser=superuser
+            ),
+            "pg_stat_subscription": stat_subscription(subscriptions, numbers, sessions, oids),
+            "pg_replication_origin": replication_origins(subscriptions),
+            "pg_replication_origin_status": replication_origin_status(
+                subscriptions, numbers, snapshot.current_lsn
+            ),
+            "pg_stat_subscription_stats": stat_subscription_stats(
+                subscriptions, self._catalog.statistics.counts()
+            ),
+        }
 
     def _stat_lake_tables(
         self, facts: SessionFacts, tables: Sequence[CatalogTable], followed: Mapping[int, Sequenced]

@@ -20,6 +20,7 @@ from penstock.catalog import (
     SubscriptionRel,
     SubscriptionStatistics,
 )
+from penstock.lsn import Lsn
 from penstock.relation import TableName
 from penstock.stats.backend_status import Activity, BackendType
 
@@ -92,6 +93,32 @@ def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> 
         }
         for xact in xacts
     ]
+
+
+def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
+    """pg_replication_origin: PostgreSQL's subscriber has one for each subscription
+    (ReplicationOriginNameForLogicalRep), and so it is shown here."""
+    return [{"roident": _origin(s), "roname": f"pg_{s.oid}"} for s in subscriptions]
+
+
+def replication_origin_status(
+    subscriptions: Iterable[Subscription], numbers: Numbers, local_lsn: Lsn
+) -> list[Row]:
+    """pg_replication_origin_status: the last cut that was told of. ``local_lsn``: of the node."""
+    return [
+        {
+            "local_id": _origin(subscription),
+            "external_id": f"pg_{subscription.oid}",
+            "remote_lsn": told.cut_lsn,
+            "local_lsn": local_lsn,
+        }
+        for subscription in subscriptions
+        if (told := numbers.get(subscription.oid)) is not None and told.cut_lsn is not None
+    ]
+
+
+def _origin(subscription: Subscription) -> int:
+    return subscription.oid & 0xFFFF  # RepOriginId has 16 bits
 
 
 def stat_subscription_stats(
