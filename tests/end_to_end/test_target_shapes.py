@@ -130,3 +130,35 @@ def test_rows_are_those_of_a_stock_subscriber(
         _equal(node, stock)
     finally:
         stock.execute("DROP SUBSCRIPTION shapes")
+
+
+def test_a_table_without_columns(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    """Its rows are counted, and are there when it gets a column."""
+    database.execute(
+        "CREATE TABLE e (); ALTER TABLE e REPLICA IDENTITY FULL; CREATE TABLE i ();"
+        "INSERT INTO e DEFAULT VALUES; INSERT INTO e DEFAULT VALUES; INSERT INTO i DEFAULT VALUES;"
+        "CREATE PUBLICATION p FOR ALL TABLES"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    assert (len(node.rows("e")), len(node.rows("i"))) == (2, 1)
+    database.execute(
+        "INSERT INTO e DEFAULT VALUES; INSERT INTO e DEFAULT VALUES; INSERT INTO i DEFAULT VALUES"
+    )
+    database.execute("DELETE FROM e WHERE ctid = '(0,2)'")
+    node.caught_up("s", database)
+    assert (len(node.rows("e")), len(node.rows("i"))) == (3, 2)
+    database.execute("ALTER TABLE e ADD x int; ALTER TABLE i ADD x int; INSERT INTO i VALUES (5)")
+    database.execute("UPDATE e SET x = 7 WHERE ctid = '(0,1)'; INSERT INTO e VALUES (8)")
+    node.caught_up("s", database)
+    for table, wanted in (("e", ["7", "8", "None", "None"]), ("i", ["5", "None", "None"])):
+        pin = node.cut().tables["public", table]
+        found = spark.sql(f"SELECT x FROM delta.`{pin.uri}` VERSION AS OF {pin.version}").collect()
+        assert sorted(str(x) for (x,) in found) == wanted
+    assert node.node.verify(subscription="s").equal
+    database.execute("TRUNCATE e; INSERT INTO e VALUES (1)")
+    node.caught_up("s", database)
+    assert len(node.rows("e")) == 1

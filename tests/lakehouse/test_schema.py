@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
+from penstock.lakehouse.describe import describe
 from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
 from penstock.lakehouse.schema_changes import columns_added, copied_again
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.walsender.lake_columns import columns_of
 
 INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
 
@@ -214,3 +218,19 @@ def test_appended_columns_leave_the_others_alone() -> None:
     first, second = json.loads(longer)["fields"]
     assert first == json.loads(commented)
     assert second["metadata"] == {"penstock.source": "b", "penstock.type": "25,-1"}
+
+
+def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> None:
+    """Neither the catalogs nor a publication, and nobody takes it for a column of the table."""
+    warehouse = Warehouse(str(tmp_path), False)
+    made = TableSchema.of_relation(relation()).with_row()
+    table = warehouse.create("public", "t", made)
+    table.add_columns(made.lacking(TableSchema.of_relation(relation(ID)).columns))
+    table.commit(app_id="APP", operation="TEST")
+    described = describe(warehouse, table.uri)
+    assert described is not None
+    assert [field["name"] for field in described.fields] == ["id"]
+    assert [column.name for column in columns_of(table.state)] == ["id"]
+    assert [column.name for column in table.schema.taken().columns if column.local] == []
+    wanted = TableSchema.of_relation(relation(ID), ())
+    assert columns_added(table.schema, wanted, table="t") == ()

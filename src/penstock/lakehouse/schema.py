@@ -88,7 +88,12 @@ class Column:
     @property
     def own(self) -> bool:
         """Whether somebody else than a subscription has made it, who has chosen its type."""
-        return self.local or not self.type_oid
+        return self.local or (not self.type_oid and self != ROW)
+
+
+ROW: Final = Column("penstock_row", "", pa.bool_())
+"""Of tables without columns, whose rows have to be somewhere: NULL in each of them. No column of
+PostgreSQL has its name there, so nobody sends or sees it."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,10 @@ class TableSchema:
     def delta_json(self) -> str:
         """The value of metaData.schemaString."""
         return json.dumps({"type": "struct", "fields": [_field(c) for c in self.columns]})
+
+    def with_row(self) -> TableSchema:
+        """This schema with a column, whatever it has."""
+        return self if self.columns else TableSchema((ROW,))
 
     def with_columns(self, added: Sequence[Column]) -> TableSchema:
         """This schema with columns appended."""

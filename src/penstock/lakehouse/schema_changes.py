@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.errors import RelationChanged, SchemaChanged
 from penstock.lakehouse.delta_types import delta_type, type_text
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema import ROW, Column, TableSchema
 from penstock.lakehouse.widening import holds
 
 
@@ -32,7 +32,7 @@ def copied_again(have: TableSchema, wanted: TableSchema, *, table: str) -> Table
         for c in have.columns
         if c.local and c.source not in wanted.by_source
     ]
-    return TableSchema((*columns, *rest), wanted.key)
+    return TableSchema((*columns, *rest), wanted.key).with_row()
 
 
 def columns_added(
@@ -87,8 +87,8 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
     missing = [column.source for column in wanted.columns if column.source not in have.by_source]
     for column in have.columns:
         other = wanted.by_source.get(column.source)
-        if other is None and column.generated is not None:
-            continue  # follows from the others
+        if column.source == ROW.source or (other is None and column.generated is not None):
+            continue  # says nothing, or follows from the others
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
         if other is None and column.local and own:

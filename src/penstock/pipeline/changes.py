@@ -122,8 +122,9 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
 
 def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Changes:
     _check_columns(table, schema, batch.relation)
-    new = _columns(table, schema, batch.new.slice(first))
-    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first))
+    rows = len(batch.operation) - first
+    new = _columns(table, schema, batch.new.slice(first), rows)
+    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first), rows)
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
@@ -163,15 +164,16 @@ def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:
             )
 
 
-def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch) -> pa.Table:
-    arrays = [_column(table, column, batch) for column in schema.columns]
+def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch, rows: int) -> pa.Table:
+    """``rows``: a batch without columns does not know it."""
+    arrays = [_column(table, column, batch, rows) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
 
-def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
+def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
     if position < 0:
-        return filled(column, batch.num_rows, datetime.now(UTC))
+        return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
     if array.type != column.type and not (column.own and holds(column.type, column, array.type)):
         raise SchemaChanged(

@@ -22,7 +22,7 @@ from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import ROW, TableSchema
 from penstock.lakehouse.schema_changes import columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -229,7 +229,7 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        return warehouse.create(relation.schema, relation.name, wanted)
+        return warehouse.create(relation.schema, relation.name, wanted.with_row())
     if must_be_empty and table.rows:
         raise _not_empty(table)
     table.mark_published((), taken=True)
@@ -242,7 +242,7 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
-    table.add_columns(added)
+    table.add_columns(added if added or table.schema.columns else (ROW,))
     table.mark_published(wanted.by_source)
     return table
 
