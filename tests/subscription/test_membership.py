@@ -158,7 +158,7 @@ def session(world: World, spark: Any) -> Applier:
         targets.open(rel)
     return Applier(
         spark,
-        world.warehouse.cuts,
+        world.warehouse,
         targets,
         subscription="s",
         app_id=world.subscription.app_id,

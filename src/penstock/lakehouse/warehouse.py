@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from penstock.errors import ConfigurationError, DuplicateObject, StorageError
 from penstock.lakehouse.cluster import Cluster
+from penstock.lakehouse.conflict_table import ConflictTable
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
@@ -58,6 +59,11 @@ class Warehouse:
     def cuts(self) -> Cuts:
         """The cuts of all subscriptions of the node."""
         return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_there)
+
+    @cached_property
+    def conflicts(self) -> ConflictTable:
+        """Changes of all subscriptions that could not be applied as they came."""
+        return ConflictTable(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/conflicts")
 
     def prepared_uri(self, app_id: str) -> str:
         """Where prepared transactions of a subscription are kept."""

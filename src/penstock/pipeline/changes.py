@@ -35,11 +35,13 @@ OLD_ROW: Final = ord("O")
 class Changes:
     """Row changes of one table in order; row i of every part belongs to change i.
 
-    ``new`` and ``old`` have the target's columns; ``old`` is None where no change has an old tuple.
+    ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None
+    where no change has an old tuple.
     ``unchanged``: column -> mask of changes whose new cell is an unchanged TOASTed value that the
     old tuple does not give either.
     """
 
+    sequence: np.ndarray
     operation: np.ndarray
     old_kind: np.ndarray
     new: pa.Table
@@ -53,6 +55,7 @@ class Changes:
         """Those of ``kept``, in their order."""
         rows = pa.array(kept)
         return Changes(
+            self.sequence[kept],
             self.operation[kept],
             self.old_kind[kept],
             self.new.filter(rows),
@@ -69,6 +72,9 @@ class Changes:
             int(deletes.sum()),
             self._identities(updates, columns),
             self._identities(deletes, columns),
+            self.sequence[updates][:KEPT],
+            self.sequence[deletes][:KEPT],
+            self.new.take(pa.array(np.flatnonzero(updates)[:KEPT])),
         )
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
@@ -103,6 +109,7 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
     old = [part.old for part in parts]
     has_old = any(part is not None for part in old)
     return Changes(
+        _concatenate([part.sequence for part in parts]),
         _concatenate([part.operation for part in parts]),
         _concatenate([part.old_kind for part in parts]),
         pa.concat_tables([empty, *(part.new for part in parts)]),
@@ -152,7 +159,7 @@ def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Cha
             unchanged[column.name] = mask
     if any(name in unchanged for name in schema.key):
         raise ProtocolViolation(f'a change of table "{table}" does not give its row\'s key')
-    return Changes(batch.operation[first:], old_kind, new, old, unchanged)
+    return Changes(batch.sequence[first:], batch.operation[first:], old_kind, new, old, unchanged)
 
 
 def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:

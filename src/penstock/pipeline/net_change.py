@@ -38,7 +38,8 @@ class Skipped:
     """Changes of rows that the target does not have, left out (update_missing, delete_missing).
 
     ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; in a
-    table without a key whole rows. Not more than KEPT of each, ``update_missing`` and
+    table without a key whole rows. ``updates_at``, ``deletes_at``: the changes' message sequences;
+    ``new_rows``: of the updates. Not more than KEPT of each, ``update_missing`` and
     ``delete_missing`` count them all.
     """
 
@@ -46,6 +47,9 @@ class Skipped:
     delete_missing: int
     updates: pa.Table
     deletes: pa.Table
+    updates_at: np.ndarray
+    deletes_at: np.ndarray
+    new_rows: pa.Table
 
     def with_more(self, more: Skipped) -> Skipped:
         """Both together."""
@@ -54,6 +58,9 @@ class Skipped:
             self.delete_missing + more.delete_missing,
             pa.concat_tables([self.updates, more.updates]).slice(0, KEPT),
             pa.concat_tables([self.deletes, more.deletes]).slice(0, KEPT),
+            np.concatenate([self.updates_at, more.updates_at])[:KEPT],
+            np.concatenate([self.deletes_at, more.deletes_at])[:KEPT],
+            pa.concat_tables([self.new_rows, more.new_rows]).slice(0, KEPT),
         )
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError
-from penstock.failpoint import AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
+from penstock.failpoint import AFTER_CONFLICTS, AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.cuts import Cut, CutOwner, Cuts, CutTable
+from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ColumnarDecoder, MessageChunk
+from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
@@ -65,7 +66,7 @@ class Applier:
     def __init__(
         self,
         spark: Spark,
-        cuts: Cuts,
+        warehouse: Warehouse,
         targets: Targets,
         *,
         subscription: str,
@@ -78,7 +79,7 @@ class Applier:
         """``members_hold``: whether the subscription has the tables that were opened
         (``membership``)."""
         self._spark = spark
-        self._cuts = cuts
+        self._cuts = warehouse.cuts
         self._targets = targets
         self._subscription = subscription
         self._app_id = app_id
@@ -88,8 +89,10 @@ class Applier:
         self._decoder = ColumnarDecoder(find)
         self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
         self._phases = Phases()
+        self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
-        self._conflicts = Conflicts()
+        self._conflicts = Conflicts(subscription)
+        self._conflict_table = warehouse.conflicts
         self.committing = False
         """Whether an error came when everything was staged: it is no single transaction's."""
         self.last_cut = None if last_cut is None else last_cut.lsn
@@ -188,16 +191,20 @@ class Applier:
         touched: dict[TableName, Target] = {}
         rows, passing = 0, Passing(skip)
         self._outcomes = []
+        self._conflicts.take()
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
                 open_end = batch.open_end_lsn(number)
                 ahead = self._done_ahead(piece, open_end, skip)
+                before = len(self._outcomes)
                 if ahead is None:
                     rows += self._stage(passing.rest(piece.chunk()), open_end, touched)
                 else:
                     used.append(ahead)
                     rows += self._stage_ahead(ahead, touched)
+                chunk = self._chunk if ahead is None else None
+                self._conflicts.note(self._outcomes[before:], chunk, open_end, batch.commit_time)
             # A table that has left is its readers' (``tablesync``): no commit of ours may follow
             # theirs. What they commit after this look makes ours lose, and look again.
             if not self._members_hold():
@@ -208,6 +215,10 @@ class Applier:
             for target in touched.values():
                 target.discard()
             raise
+        skipped = self._conflicts.take()
+        if skipped is not None:
+            self._conflict_table.append(self._app_id, batch.end_lsn, skipped)
+            failpoint(AFTER_CONFLICTS)
         self.committing = True
         with self._phases.phase("commit"):
             self._commit(list(touched.values()), batch.end_lsn)
@@ -266,7 +277,7 @@ class Applier:
 
     def _stage(self, chunk: MessageChunk, open_end: Lsn, touched: dict[TableName, Target]) -> int:
         with self._phases.phase("decode"):
-            decoded = self._decoder.decode(chunk)
+            decoded = self._chunk = self._decoder.decode(chunk)
             check_commits(decoded)
         works: dict[TableName, TableWork] = {}
         rows: dict[TableName, int] = {}

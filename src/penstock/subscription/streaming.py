@@ -102,7 +102,7 @@ class ApplyStream:
         self._copy_began_at, self._joined = copy_began_at, joined
         self._applier = Applier(
             spark,
-            warehouse.cuts,
+            warehouse,
             targets,
             subscription=subscription.name,
             app_id=subscription.app_id,
