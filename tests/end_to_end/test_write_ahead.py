@@ -89,6 +89,15 @@ def test_rows_are_written_before_the_commit(
     assert_equal(node, publisher)
     with publisher.connect(autocommit=False) as connection:
         before = caplog.text.count(_AHEAD)
+        connection.execute("UPDATE a SET v = repeat('y', 600)")
+        wait_until(lambda: caplog.text.count(_AHEAD) > before + 3, "files that are vacuumed")
+        for name in litter(node.warehouse):
+            (node.warehouse / "public" / "a" / name).unlink()
+        connection.commit()
+    node.caught_up("s", publisher)
+    assert_equal(node, publisher)
+    with publisher.connect(autocommit=False) as connection:
+        before = caplog.text.count(_AHEAD)
         connection.execute("UPDATE a SET v = repeat('z', 600)")
         wait_until(lambda: caplog.text.count(_AHEAD) > before + 3, "files of the next one")
         connection.rollback()

@@ -163,6 +163,15 @@ def last_cut(rows: pa.Table) -> Cut | None:
     )
 
 
+def all_cuts(rows: pa.Table) -> tuple[Cut, ...]:
+    """The cuts among rows of one subscription, the oldest first."""
+    found: list[Cut] = []
+    while (cut := last_cut(rows)) is not None:
+        found.append(cut)
+        rows = rows.filter(pc.less(rows["cut_time"], pa.scalar(cut.cut_time, TIMESTAMP)))
+    return tuple(reversed(found))
+
+
 def names_table(rows: pa.Table, table: TableName) -> pa.Array:
     """A mask of the rows of a table."""
     schema, name = table

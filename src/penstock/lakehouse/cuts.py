@@ -34,6 +34,7 @@ from penstock.lakehouse.cut_rows import (
     Cut,
     CutOwner,
     CutTable,
+    all_cuts,
     last_cut,
     names_table,
     newest_cuts,
@@ -117,6 +118,24 @@ class Cuts:
         """The newest cut of a subscription, by any writer; None when there is none."""
         state = load(self._storage, self.uri)
         return None if state is None else self._last(state, owner)
+
+    def all(self, owner: CutOwner) -> tuple[Cut, ...]:
+        """Those of a subscription that are kept, the oldest first."""
+        state = load(self._storage, self.uri)
+        return () if state is None else all_cuts(of_owner(self._all_rows(state), owner))
+
+    def as_of(self, owner: CutOwner, wanted: Lsn | datetime) -> Cut | None:
+        """The newest cut at an LSN or before; or whose last transaction had committed at a time.
+        None: there is none, or none any more."""
+        state = load(self._storage, self.uri)
+        if state is None:
+            return None
+        rows = of_owner(self._all_rows(state), owner)
+        if isinstance(wanted, datetime):
+            # A cut that brought nothing tells of the time when it was made.
+            at = pc.coalesce(rows["commit_time"], rows["cut_time"])
+            return last_cut(rows.filter(pc.less_equal(at, pa.scalar(wanted, TIMESTAMP))))
+        return last_cut(rows.filter(pc.less_equal(rows["lsn"], int(wanted))))
 
     def before(self, owner: CutOwner, cut: Cut) -> Cut | None:
         """The cut before another one; None where there was none, or it is pruned."""

@@ -37,6 +37,7 @@ from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import NodeQueries
 from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
 from penstock.node.claims import LockFile, running_pid, take_warehouse
+from penstock.node.cut_choice import AsOf, CutChoice
 from penstock.node.monitoring import Monitoring, node_report
 from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import ServingNode
@@ -318,30 +319,45 @@ class Node:
 
     # Reading
 
+    @property
+    def _cut_choice(self) -> CutChoice:
+        return CutChoice(self._catalog, self._warehouse)
+
     def cut(self, subscription: str | None = None) -> Cut | None:
         """The last cut of a subscription; of the only one when none is named."""
-        return self._last_cut(self._subscription(subscription))
+        return self._cut_choice.last(self._subscription(subscription))
 
-    def read(self, table: str | TableName, *, subscription: str | None = None) -> DataFrame:
+    def cuts(self, subscription: str | None = None) -> Sequence[Cut]:
+        """All cuts of a subscription that are kept (``cuts_kept``), the oldest first."""
+        return self._cut_choice.all(self._subscription(subscription))
+
+    def read(
+        self,
+        table: str | TableName,
+        *,
+        subscription: str | None = None,
+        as_of: AsOf | None = None,
+    ) -> DataFrame:
         """A table at the last cut: ``schema.table`` as SQL reads it (``sales."Order Items"``), or
-        the two names. While a table is copied again, at the last cut that holds it. Raises
-        UndefinedObject, SqlSyntaxError."""
+        the two names. While a table is copied again, at the last cut that holds it.
+
+        ``as_of``: at the newest cut up to an LSN or a time instead, or at a Cut. Raises
+        UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
         name = reading.named(table)
-        cut = self._cut_of(subscription, name)
-        if name not in cut.tables:
-            known = self._subscription(cut.subscription)
-            cut = reading.older_cut(self._catalog, self._warehouse, known, name) or cut
-        return reading.read(self.spark, cut, name, self._leaves(name))
+        cut = self._cut_choice.wanted(subscription, name, as_of)
+        return reading.read(self.spark, cut, name, self._cut_choice.leaves(name))
 
     def views(
-        self, spark: SparkSession | None = None, *, subscription: str | None = None
+        self,
+        spark: SparkSession | None = None,
+        *,
+        subscription: str | None = None,
+        as_of: AsOf | None = None,
     ) -> dict[TableName, str]:
-        """Register every table of one cut as a temporary view; (schema, table) -> view name."""
-        cut = self._cut_of(subscription, None)
-        return reading.register_views(spark or self.spark, cut, self._leaves)
-
-    def _leaves(self, table: TableName) -> tuple[TableName, ...]:
-        return reading.leaves(self._catalog, table)
+        """Register every table of one cut as a temporary view; (schema, table) -> view name.
+        ``as_of``: as of ``read``."""
+        cut = self._cut_choice.wanted(subscription, None, as_of)
+        return reading.register_views(spark or self.spark, cut, self._cut_choice.leaves)
 
     def verify(
         self,
@@ -379,19 +395,6 @@ class Node:
 
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)
-
-    def _cut_of(self, subscription: str | None, table: TableName | None) -> Cut:
-        known = self._catalog.subscriptions()
-        if subscription is None and table is not None and len(known) > 1:
-            cuts = [self._last_cut(each) for each in known]
-            holding = [cut for cut in cuts if cut is not None and table in cut.tables]
-            if len(holding) == 1:
-                return holding[0]
-        chosen = self._subscription(subscription)
-        return reading.existing(self._last_cut(chosen), chosen)
-
-    def _last_cut(self, subscription: Subscription) -> Cut | None:
-        return self._warehouse.cuts.last(CutOwner(subscription.name, subscription.app_id))
 
     def _subscription(self, name: str | None) -> Subscription:
         return reading.subscription(self._catalog, name)

@@ -80,7 +80,13 @@ class TableAhead:
                 targets.follow(target, relation)
         except PenstockError:
             return False  # said by whoever does it from the frames
-        return target.table.schema == self.schema
+        return target.table.schema == self.schema and self._is_there()
+
+    def _is_there(self) -> bool:
+        """A VACUUM takes what no log entry names, and the transaction may have been open long."""
+        table = self.target.table
+        paths = [file.path for written in self.written for file in written.files]
+        return all(table.storage.exists(f"{table.uri}/{path}") for path in paths)
 
 
 @dataclass(frozen=True)
