@@ -178,6 +178,10 @@ class RelationChanged(NotInPrerequisiteState):
     """A change of a published relation that the target table cannot follow by itself."""
 
 
+class SchemaChanged(RelationChanged):
+    """One that the publisher has made, and that a new copy of the table follows."""
+
+
 class StateMismatch(NotInPrerequisiteState):
     """Publisher, slot, cuts or tables are not those that were followed, or one went back."""
 

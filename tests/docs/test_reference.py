@@ -154,6 +154,7 @@ def test_subscription_options() -> None:
         "streaming",
         "two_phase",
         "on_table_error",
+        "schema_change",
         "disable_on_error",
         "synchronous_commit",
         "origin",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.delta_types import arrow_type, delta_type
+from penstock.lakehouse.describe import describe
 from penstock.lakehouse.schema import KEY, Column, TableSchema, alter_schema_json, recorded_type
+from penstock.lakehouse.schema_changes import columns_added, copied_again
+from penstock.lakehouse.warehouse import Warehouse
 from penstock.relation import Attribute, Relation, ReplicaIdentity
+from penstock.walsender.lake_columns import columns_of
 
 INT8, TEXT, NUMERIC, TIMESTAMP = 20, 25, 1700, 1114
 
@@ -55,7 +60,7 @@ def test_a_column_made_here_keeps_its_type_when_it_is_copied_again() -> None:
     )
     own = TableSchema(tuple(replace(c, local=True, default="'x'") for c in made.columns), made.key)
     published = relation(ID, Attribute("mood", 16777), Attribute("n", TEXT))
-    again = own.copied_again(TableSchema.of_relation(published), table="public.t")
+    again = copied_again(own, TableSchema.of_relation(published), table="public.t")
     types = {c.name: (c.type_oid, c.local, c.default) for c in again.columns}
     assert types == {
         "id": (INT8, True, "'x'"),
@@ -110,25 +115,25 @@ def test_types_that_delta_has_and_we_do_not_write() -> None:
 
 def test_same_and_reordered_relations_fit() -> None:
     have = TableSchema.of_relation(relation(ID, NOTE))
-    assert have.columns_added(have, table="public.orders") == ()
-    assert have.columns_added(TableSchema.of_relation(relation(NOTE, ID)), table="t") == ()
+    assert columns_added(have, have, table="public.orders") == ()
+    assert columns_added(have, TableSchema.of_relation(relation(NOTE, ID)), table="t") == ()
     varchar = TableSchema.of_relation(relation(ID, Attribute("note", 1043, 14)))
-    assert have.columns_added(varchar, table="t") == (), "text and varchar are both strings"
+    assert columns_added(have, varchar, table="t") == (), "text and varchar are both strings"
 
 
 def test_added_columns_get_names_that_are_free() -> None:
     have = TableSchema.of_relation(relation(ID, Attribute("a_b", TEXT)))
     wanted = TableSchema.of_relation(relation(ID, Attribute("a b", INT8), Attribute("a_b", TEXT)))
-    (added,) = have.columns_added(wanted, table="public.orders")
+    (added,) = columns_added(have, wanted, table="public.orders")
     assert (added.source, added.name, added.type) == ("a b", "a_b_2", pa.int64())
-    assert have.with_columns([added]).columns_added(wanted, table="public.orders") == ()
+    assert columns_added(have.with_columns([added]), wanted, table="public.orders") == ()
 
 
 def test_a_column_that_another_writer_has_added() -> None:
     wanted = TableSchema.of_relation(relation(ID))
     have = wanted.with_columns([Column("note", "note", pa.string())])
     with pytest.raises(RelationChanged, match="is not published") as caught:
-        have.columns_added(wanted, table="public.orders")
+        columns_added(have, wanted, table="public.orders")
     assert "Another writer has made it" in str(caught.value.detail)
 
 
@@ -146,7 +151,7 @@ def test_other_changes_stop_with_table_column_types_and_remedy(
 ) -> None:
     have = TableSchema.of_relation(relation(ID, NOTE))
     with pytest.raises(RelationChanged) as caught:
-        have.columns_added(TableSchema.of_relation(relation(*attributes)), table="public.orders")
+        columns_added(have, TableSchema.of_relation(relation(*attributes)), table="public.orders")
     report = caught.value.with_statement("ALTER SUBSCRIPTION s").report()
     assert all(word in report for word in ["public.orders", *words]), report
 
@@ -156,19 +161,19 @@ def test_a_column_of_the_nodes_own_that_was_published_and_may_be_renamed() -> No
     theirs = TableSchema.of_relation(relation(ID, NOTE))
     made = TableSchema(tuple(replace(c, local=True) for c in theirs.columns), theirs.key)
     renamed = TableSchema.of_relation(relation(ID, Attribute("remark", TEXT), Attribute("a", TEXT)))
-    assert [c.source for c in made.columns_added(renamed, table="t")] == ["remark", "a"]
+    assert [c.source for c in columns_added(made, renamed, table="t")] == ["remark", "a"]
     fields = alter_schema_json(made.delta_json(), made.with_published(["id", "note"]).columns, ())
     sent = TableSchema.of_delta(fields, {KEY: '["id"]'})
     with pytest.raises(RelationChanged) as caught:
-        sent.columns_added(renamed, table="public.t")
+        columns_added(sent, renamed, table="public.t")
     assert str(caught.value.message) == (
         'logical replication target relation "public.t" is missing replicated columns: '
         '"remark", "a"'
     )
     assert '"note" is no longer published' in str(caught.value.detail)
-    assert sent.columns_added(TableSchema.of_relation(relation(ID)), table="t") == ()
+    assert columns_added(sent, TableSchema.of_relation(relation(ID)), table="t") == ()
     assert theirs.with_published(["note"]) == theirs
-    again = sent.copied_again(renamed, table="t")
+    again = copied_again(sent, renamed, table="t")
     assert {c.source: c.published for c in again.columns} == {
         "id": True,
         "remark": False,
@@ -213,3 +218,19 @@ def test_appended_columns_leave_the_others_alone() -> None:
     first, second = json.loads(longer)["fields"]
     assert first == json.loads(commented)
     assert second["metadata"] == {"penstock.source": "b", "penstock.type": "25,-1"}
+
+
+def test_nobody_sees_the_column_of_a_table_without_columns(tmp_path: Path) -> None:
+    """Neither the catalogs nor a publication, and nobody takes it for a column of the table."""
+    warehouse = Warehouse(str(tmp_path), False)
+    made = TableSchema.of_relation(relation()).with_row()
+    table = warehouse.create("public", "t", made)
+    table.add_columns(made.lacking(TableSchema.of_relation(relation(ID)).columns))
+    table.commit(app_id="APP", operation="TEST")
+    described = describe(warehouse, table.uri)
+    assert described is not None
+    assert [field["name"] for field in described.fields] == ["id"]
+    assert [column.name for column in columns_of(table.state)] == ["id"]
+    assert [column.name for column in table.schema.taken().columns if column.local] == []
+    wanted = TableSchema.of_relation(relation(ID), ())
+    assert columns_added(table.schema, wanted, table="t") == ()

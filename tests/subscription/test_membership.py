@@ -94,6 +94,7 @@ class World:
             two_phase=lambda: two_phase(
                 self.catalog, self.warehouse, self.subscription, Path("spool")
             ),
+            follow_change=lambda rel, error: None,
             count=lambda more: None,
             skip_lsns=SkipLsns(
                 self.catalog.generation,

@@ -70,7 +70,16 @@ _TABLE = Table(
     Column("subfailover", Boolean),
     Column("subpasswordrequired", Boolean),
     Column("subrunasowner", Boolean),
+    Column("subschemachange", String(6)),
 )
+
+
+ADD: Final = "add"
+STOP: Final = "stop"
+FOLLOW: Final = "follow"
+SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW)
+"""Values of the option schema_change: columns that the publisher adds are added, and every other
+change that does not fit stops; all stop; tables are copied again for the others."""
 
 
 class TwoPhaseState(enum.Enum):
@@ -109,6 +118,7 @@ class Subscription:
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
+    ``schema_change``: one of ``SCHEMA_CHANGES``.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -136,6 +146,7 @@ class Subscription:
     failover: bool = field(default=False, compare=False)
     password_required: bool = field(default=True, compare=False)
     run_as_owner: bool = field(default=False, compare=False)
+    schema_change: str = ADD
 
     @property
     def own_changes_only(self) -> bool:
@@ -207,6 +218,7 @@ class PgSubscription:
         failover: bool = False,
         password_required: bool = True,
         run_as_owner: bool = False,
+        schema_change: str = ADD,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -229,6 +241,7 @@ class PgSubscription:
             failover=failover,
             password_required=password_required,
             run_as_owner=run_as_owner,
+            schema_change=schema_change,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -273,6 +286,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subfailover": subscription.failover,
         "subpasswordrequired": subscription.password_required,
         "subrunasowner": subscription.run_as_owner,
+        "subschemachange": subscription.schema_change,
     }
 
 
@@ -305,4 +319,5 @@ def _subscription(row: RowMapping) -> Subscription:
         failover=bool(row["subfailover"]),
         password_required=row["subpasswordrequired"] is not False,
         run_as_owner=bool(row["subrunasowner"]),
+        schema_change=row["subschemachange"] or ADD,
     )

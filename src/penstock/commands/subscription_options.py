@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.catalog.pg_subscription import ADD, SCHEMA_CHANGES
 from penstock.commands.define import (
     conflicting_options,
     def_get_boolean,
@@ -41,6 +42,7 @@ class SubscriptionOptions:
     binary: bool = False
     synchronous_commit: str = "off"
     on_table_error: str = "stop"
+    schema_change: str = ADD
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -58,7 +60,7 @@ _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
-    | {"on_table_error", "streaming", "two_phase", "disable_on_error"}
+    | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
     | {"origin", "failover", "password_required", "run_as_owner"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
@@ -150,6 +152,16 @@ def _on_table_error(option: DefElem) -> str:
     return value
 
 
+def _schema_change(option: DefElem) -> str:
+    value = def_get_string(option).lower()
+    if value not in SCHEMA_CHANGES:
+        raise InvalidParameterValue(
+            f'invalid value for parameter "schema_change": "{value}"',
+            hint=f"Available values: {', '.join(SCHEMA_CHANGES)}.",
+        )
+    return value
+
+
 def _lsn(option: DefElem) -> Lsn:
     text = def_get_string(option)
     if text == "none":
@@ -166,6 +178,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "streaming": def_get_streaming_mode,
     "origin": _origin,
     "on_table_error": _on_table_error,
+    "schema_change": _schema_change,
     "lsn": _lsn,
 }
 

@@ -31,8 +31,8 @@ from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError
 from penstock.sql import AlterSubscriptionSet
 
 _KEPT: Final = (
-    *("binary", "synchronous_commit", "on_table_error", "streaming", "origin", "failover"),
-    *("password_required", "run_as_owner", "disable_on_error"),
+    *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
+    *("failover", "password_required", "run_as_owner", "disable_on_error"),
 )
 """Options that are written into the row as they are, under their own names."""
 

@@ -277,6 +277,7 @@ def _insert(
             binary=options.binary,
             synchronous_commit=options.synchronous_commit,
             on_table_error=options.on_table_error,
+            schema_change=options.schema_change,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

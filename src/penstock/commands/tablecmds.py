@@ -164,6 +164,7 @@ def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
         replace(
             c,
             local=True,
+            primary=c.source in definition.primary_key,
             default=defined[c.source].default,
             generated=defined[c.source].generation,
             virtual=defined[c.source].generated is AttGenerated.VIRTUAL,

@@ -14,6 +14,7 @@ from penstock.catalog import Role
 from penstock.errors import FeatureNotSupported
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.schema import ROW
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable
@@ -97,7 +98,8 @@ class LakeSelect:
                 CopyTable(
                     leaf.uri or "",
                     version,
-                    tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted),
+                    tuple(CopyColumn(ScanColumn(name, c.stored, c.type)) for name, c in wanted)
+                    or (CopyColumn(ScanColumn(ROW.name, ROW.name, ROW.type)),),
                 )
             )
         schema = pa.schema(types) if types else self.schema(item, at, role)
@@ -107,7 +109,8 @@ class LakeSelect:
         """Of what is read of a table."""
         table = self._tables.find(item.scan.table, role)
         types = {column.name: column.type for column in self._tables.columns_at(table, at)}
-        return pa.schema([(name, types[column.name]) for name, column in item.columns])
+        columns = [(name, types[column.name]) for name, column in item.columns]
+        return pa.schema(columns or [(ROW.name, ROW.type)])
 
 
 def _fields(query: Query) -> tuple[FieldDescription, ...]:

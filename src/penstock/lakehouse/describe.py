@@ -52,7 +52,8 @@ def describe(warehouse: Warehouse, uri: str) -> TableDescription | None:
 
 
 def _description(state: TableState) -> TableDescription:
-    fields = tuple(json.loads(state.metadata["schemaString"])["fields"])
+    written = json.loads(state.metadata["schemaString"])["fields"]
+    fields = tuple(field for field in written if source_name(field))  # without ROW
     sources = {field["name"]: source_name(field) for field in fields}
     key = state.properties.get(KEY)
     return TableDescription(

@@ -1,8 +1,9 @@
-"""A relation as a Delta table: columns, names, types, key; and how a table may follow a change.
+"""A relation as a Delta table: columns, names, types, key.
 
 In: a Relation of the publisher, or a Delta table's metadata. Out: TableSchema, as Arrow schema and
 as Delta's schema JSON (protocol: "Schema Serialization Format"). What PostgreSQL's types become is
-left to ``penstock.pgtypes``, what names become to ``names``.
+left to ``penstock.pgtypes``, what names become to ``names``, how a table may follow a change to
+``schema_changes``.
 
 The publisher's column name and type stay in a field's metadata ("penstock.source", "penstock.type"
 = "type oid,typmod"); the key is the table property "penstock.key".
@@ -19,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 import penstock.pgtypes as pgtypes
-from penstock.errors import FeatureNotSupported, PenstockError, RelationChanged
-from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz, type_text
+from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.lakehouse.delta_types import arrow_type, delta_type, has_timestamp_ntz
 from penstock.lakehouse.names import column_names
 from penstock.relation import AttGenerated, Relation, ReplicaIdentity
 
@@ -29,6 +30,8 @@ TYPE: Final = "penstock.type"
 KEY: Final = "penstock.key"
 LOCAL: Final = "penstock.local"
 """Metadata: the column was made by CREATE TABLE on the node, whatever is published."""
+PRIMARY: Final = "penstock.primary"
+"""Metadata: such a column is of the PRIMARY KEY that CREATE TABLE had."""
 PUBLISHED: Final = "penstock.published"
 """Metadata: a publication has sent such a column."""
 DEFAULT: Final = "penstock.default"
@@ -65,9 +68,9 @@ class Column:
     """One column: its name in Delta, its name and type at the publisher, its Arrow type.
 
     ``type_oid`` is 0 where the table was not created by us. ``local``: made by CREATE TABLE on the
-    node, so that a publication may lack it; ``published``: one has had it; ``default``: for rows
-    without a value then. ``generated``: the expression, in PostgreSQL's words and names, that makes
-    its values; ``virtual``: it is VIRTUAL to PostgreSQL.
+    node, so that a publication may lack it; ``primary``: of its PRIMARY KEY there; ``published``:
+    one has had it; ``default``: for rows without a value then. ``generated``: the expression, in
+    PostgreSQL's words and names, that makes its values; ``virtual``: it is VIRTUAL to PostgreSQL.
     """
 
     name: str
@@ -80,6 +83,17 @@ class Column:
     default: str | None = None
     generated: str | None = None
     virtual: bool = False
+    primary: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether somebody else than a subscription has made it, who has chosen its type."""
+        return self.local or (not self.type_oid and self != ROW)
+
+
+ROW: Final = Column("penstock_row", "", pa.bool_())
+"""Of tables without columns, whose rows have to be somewhere: NULL in each of them. No column of
+PostgreSQL has its name there, so nobody sends or sees it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +148,11 @@ class TableSchema:
         return bool(self.key) and local.issuperset(self.key)
 
     @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The PRIMARY KEY that CREATE TABLE on the node had, by its names at the publisher."""
+        return tuple(column.source for column in self.columns if column.primary)
+
+    @property
     def source_key(self) -> tuple[str, ...]:
         """The key by its names at the publisher."""
         sources = {column.name: column.source for column in self.columns}
@@ -163,6 +182,10 @@ class TableSchema:
         """The value of metaData.schemaString."""
         return json.dumps({"type": "struct", "fields": [_field(c) for c in self.columns]})
 
+    def with_row(self) -> TableSchema:
+        """This schema with a column, whatever it has."""
+        return self if self.columns else TableSchema((ROW,))
+
     def with_columns(self, added: Sequence[Column]) -> TableSchema:
         """This schema with columns appended."""
         return TableSchema((*self.columns, *added), self.key)
@@ -172,47 +195,11 @@ class TableSchema:
         columns = tuple(column for column in self.columns if column.name not in dropped)
         return TableSchema(columns, () if set(dropped) & set(self.key) else self.key)
 
-    def copied_again(self, wanted: TableSchema, *, table: str) -> TableSchema:
-        """``wanted`` with what the node's own CREATE TABLE has made beside it.
-
-        Raises RelationChanged where one of the two would be lost.
-        """
-        _check_not_generated(self, wanted, table)
-        own = self.by_source
-        columns = [
-            _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else c
-            for c in wanted.columns
-        ]
-        rest = [
-            replace(
-                c, published=False
-            )  # of the rows that it has now, none has a value that was sent
-            for c in self.columns
-            if c.local and c.source not in wanted.by_source
-        ]
-        return TableSchema((*columns, *rest), wanted.key)
-
-    def columns_added(
-        self, wanted: TableSchema, *, table: str, whole_rows: bool = True
-    ) -> tuple[Column, ...]:
-        """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
-
-        The added columns carry the names that they get here. The order of columns does not matter.
-        ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
-        others here.
-        Raises RelationChanged naming table, column and both types for anything else: a column that
-        is gone, one of the node's own that may have another name now, a type that became another,
-        another key. To take it back at the publisher does not
-        help: its WAL keeps the definition of then.
-        """
-        _check_same_columns(self, wanted, table, own=bool(self.key) or not whole_rows)
-        if set(wanted.source_key) != set(self.source_key):
-            raise RelationChanged(
-                f'replica identity of relation "{table}" has changed',
-                detail=f"The target table's key is {_key_text(self)}, the publisher's "
-                f"{_key_text(wanted)}.",
-            )
-        return self.lacking(wanted.columns)
+    def taken(self) -> TableSchema:
+        """This schema, of a table that a subscription finds: what another writer has made is the
+        table's own, as what CREATE TABLE on the node has."""
+        columns = tuple(replace(c, local=True) if c.own else c for c in self.columns)
+        return TableSchema(columns, self.key)
 
     def with_published(self, sources: Collection[str]) -> TableSchema:
         """This schema with those of its own columns marked that a publication has (names there)."""
@@ -271,83 +258,11 @@ def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[
     return json.dumps(schema)
 
 
-def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
-    """logicalrep_report_missing_and_gen_attrs: values come from the row or from the publisher."""
-    both = [
-        f'"{column.source}"'
-        for column in have.columns
-        if column.generated is not None and column.source in wanted.by_source
-    ]
-    if both:
-        columns = "column" if len(both) == 1 else "columns"
-        raise RelationChanged(
-            f'logical replication target relation "{table}" has incompatible generated {columns}: '
-            f"{', '.join(both)}",
-            detail="Values of a generated column are made here, of the other values of the row.",
-            hint="Leave it out of the publication, by a column list.",
-        )
-
-
-def _keep_own_type(own: Column, wanted: Column) -> Column:
-    """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
-    if own.type == wanted.type:
-        wanted = replace(wanted, type_oid=own.type_oid, typmod=own.typmod)
-    return replace(wanted, local=True, published=True, default=own.default)
-
-
-def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
-    _check_not_generated(have, wanted, table)
-    missing = [column.source for column in wanted.columns if column.source not in have.by_source]
-    for column in have.columns:
-        other = wanted.by_source.get(column.source)
-        if other is None and column.generated is not None:
-            continue  # follows from the others
-        if other is None and column.published and missing:
-            raise _may_be_renamed(column, missing, table)
-        if other is None and column.local and own:
-            continue  # keeps its own values, as a subscriber's do
-        mine = type_text(delta_type(column.type))
-        if other is None and not column.type_oid:
-            raise RelationChanged(
-                f'column "{column.name}" of target table "{table}" is not published',
-                detail=f"Another writer has made it there, of type {mine}; the publication has no "
-                "such column.",
-            )
-        if other is None:
-            raise RelationChanged(
-                f'column "{column.source}" of relation "{table}" is no longer published',
-                detail=f'The target table has the column "{column.name}" of type {mine}, the '
-                "publication has not: it was dropped, renamed or left out of the column list.",
-            )
-        theirs = type_text(delta_type(other.type))
-        if mine != theirs:
-            raise RelationChanged(
-                f'column "{column.source}" of relation "{table}" has changed its type',
-                detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
-                f"needs {theirs}.",
-            )
-
-
-def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> RelationChanged:
-    """logicalrep_report_missing_and_gen_attrs. Missing columns are made here, as a rule; not where
-    the values of another one may go on in them."""
-    columns = "column" if len(missing) == 1 else "columns"
-    names = ", ".join(f'"{name}"' for name in missing)
-    return RelationChanged(
-        f'logical replication target relation "{table}" is missing replicated {columns}: {names}',
-        detail=f'The column "{column.source}" is no longer published: it may have been renamed. A '
-        "new copy of the table keeps it as a column of the node's own, without the publisher's "
-        "values.",
-    )
-
-
-def _key_text(schema: TableSchema) -> str:
-    return f"({', '.join(schema.source_key)})" if schema.key else "none"
-
-
 def _mark_published(field: dict[str, Any], column: Column) -> dict[str, Any]:
     if column.published:
         field["metadata"][PUBLISHED] = "true"
+    if column.local:
+        field["metadata"][LOCAL] = "true"
     return field
 
 
@@ -359,6 +274,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[LOCAL] = "true"
     if column.published:
         metadata[PUBLISHED] = "true"
+    if column.primary:
+        metadata[PRIMARY] = "true"
     if column.default is not None:
         metadata[DEFAULT] = column.default
     if column.generated is not None:
@@ -397,4 +314,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         default=metadata.get(DEFAULT),
         generated=metadata.get(GENERATED),
         virtual=metadata.get(VIRTUAL) == "true",
+        primary=metadata.get(PRIMARY) == "true",
     )

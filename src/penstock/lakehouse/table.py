@@ -201,9 +201,11 @@ class DeltaTable:
             self._staged_schema = self.schema.with_columns(columns)
             self._staged_unfilled = (*self.unfilled, *unfilled)
 
-    def mark_published(self, sources: Collection[str]) -> None:
-        """Stage that a publication has these columns (names there), where that is new."""
-        marked = self.schema.with_published(sources)
+    def mark_published(self, sources: Collection[str], *, taken: bool = False) -> None:
+        """Stage that a publication has these columns (names there), where that is new; ``taken``:
+        and that those of other writers are the table's own."""
+        schema = self.schema.taken() if taken else self.schema
+        marked = schema.with_published(sources)
         if marked != self.schema:
             self._staged_schema = marked
 

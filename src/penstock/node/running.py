@@ -25,6 +25,7 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.reports import Reports
+from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
 from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.compact import CompactOptions
@@ -202,6 +203,9 @@ class RunningNode:
                 requested_cuts=self._requested_cuts(oid),
                 two_phase=lambda: two_phase(
                     self._catalog, self._warehouse, subscription, self._spool / str(oid)
+                ),
+                follow_change=lambda rel, error: follow_change(
+                    self._catalog, self._warehouse, rel, error
                 ),
                 count=lambda more: self._count(oid, more),
                 skip_lsns=self._skip_lsns(oid),

@@ -27,9 +27,10 @@ _OURS: Final[dict[str, str]] = {
     "pg_stat_lake_tables": "relid:oid schemaname:name relname:text version:int8 table_id:text "
     "state:text error:text error_since:timestamptz",
     "pg_stat_lake_subscription": "subid:oid subname:name app_id:text on_table_error:text "
-    "stopped:bool error:text error_detail:text error_hint:text error_time:timestamptz state:text "
-    "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn lag_bytes:int8 lag_seconds:float8 "
-    "retained_bytes:int8 rows_applied:int8 rows_per_second:float8",
+    "schema_change:text stopped:bool error:text error_detail:text error_hint:text "
+    "error_time:timestamptz state:text applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
+    "lag_bytes:int8 lag_seconds:float8 retained_bytes:int8 rows_applied:int8 "
+    "rows_per_second:float8",
     "pg_stat_lake_subscription_rel": "subid:oid subname:name relid:oid schemaname:name "
     "relname:name state:char lsn:pg_lsn sync_id:text error:text error_detail:text "
     "error_hint:text error_time:timestamptz",

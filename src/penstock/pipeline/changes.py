@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, RelationChanged
+from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Mask, take_either
 from penstock.pipeline.net_change import KEPT, Skipped
@@ -143,8 +144,9 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
 
 def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Changes:
     _check_columns(table, schema, batch.relation)
-    new = _columns(table, schema, batch.new.slice(first))
-    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first))
+    rows = len(batch.operation) - first
+    new = _columns(table, schema, batch.new.slice(first), rows)
+    old = None if batch.old is None else _columns(table, schema, batch.old.slice(first), rows)
     old_kind = batch.old_kind[first:]
     unchanged = {}
     replica_key = set(batch.relation.key)
@@ -179,27 +181,28 @@ def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:
     known = {column.source for column in schema.columns}
     for attribute in relation.attributes:
         if attribute.name not in known:
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'table "{table}" has no column for the publisher\'s column "{attribute.name}"'
             )
 
 
-def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch) -> pa.Table:
-    arrays = [_column(table, column, batch) for column in schema.columns]
+def _columns(table: str, schema: TableSchema, batch: pa.RecordBatch, rows: int) -> pa.Table:
+    """``rows``: a batch without columns does not know it."""
+    arrays = [_column(table, column, batch, rows) for column in schema.columns]
     return pa.Table.from_arrays(arrays, schema=schema.arrow())
 
 
-def _column(table: str, column: Column, batch: pa.RecordBatch) -> pa.Array:
+def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
     position = batch.schema.get_field_index(column.source)
     if position < 0:
-        return filled(column, batch.num_rows, datetime.now(UTC))
+        return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
-    if array.type != column.type:
-        raise RelationChanged(
+    if array.type != column.type and not (column.own and holds(column.type, column, array.type)):
+        raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
         )
-    return array
+    return widened(array, column.type)
 
 
 def _nulls(schema: TableSchema, count: int) -> pa.Table:

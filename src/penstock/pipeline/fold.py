@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import ProtocolViolation, RelationChanged, ReplicationConflict
+from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
@@ -23,6 +23,7 @@ from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_event
 from penstock.pipeline.lineage import changes_of_missing, duplicates, trace
 from penstock.pipeline.multiset import fold_multiset
 from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
+from penstock.relation import ReplicaIdentity
 
 
 def fold(
@@ -65,8 +66,9 @@ def _check_tuples(
     needed = {source[name] for name in schema.identity}
     for relation in {batch.relation for batch in batches}:
         sent = {attribute.name for attribute in relation.attributes}
-        if not relation.key or needed & sent - set(relation.key):
-            raise RelationChanged(
+        known = relation.key or relation.replica_identity is ReplicaIdentity.FULL
+        if not known or needed & sent - set(relation.key):
+            raise SchemaChanged(
                 "publisher did not send replica identity column expected by the logical "
                 f'replication target relation "{table}"',
                 detail=f"Rows of the target are identified by {', '.join(sorted(needed))}.",

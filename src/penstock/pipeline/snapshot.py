@@ -164,8 +164,6 @@ def run_copy(
     round_ = _Round(job, copies, owners, sizes, progress, finished, failed, wanted, check)
     for copy in copies:
         progress(copy.progress)
-        if not copy.units:  # a table without columns has nothing that a file could hold
-            round_.finish(copy)
     try:
         with job:
             for result in job.results(round_.look, round_.stray):

@@ -37,6 +37,7 @@ from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.widening import widened
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
@@ -228,7 +229,7 @@ def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     }
     now = datetime.now(UTC)
     arrays = [
-        published[column.source]
+        widened(published[column.source], column.type)
         if column.source in published
         else filled(column, batch.num_rows, now)
         for column in task.targets

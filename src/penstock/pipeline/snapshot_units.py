@@ -32,12 +32,13 @@ def units_of(table: RemoteTable, columns: Sequence[Attribute], unit_bytes: int) 
     """Cut a table into units of about ``unit_bytes``; small partitions share one.
 
     ``columns``: the published columns in the order in which the target wants them. There is always
-    at least one unit, even for a table that looks empty; none without columns.
+    at least one unit, even for a table that looks empty. Without columns its rows are counted.
     """
-    if not columns:
-        return []
-    selected = ", ".join(
-        pgtypes.find(c.type_oid).copy_expression(quoted(c.name), c.typmod) for c in columns
+    selected = (
+        ", ".join(
+            pgtypes.find(c.type_oid).copy_expression(quoted(c.name), c.typmod) for c in columns
+        )
+        or "true"
     )
     units: list[Unit] = []
     queries: list[str] = []

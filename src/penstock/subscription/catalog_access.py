@@ -52,6 +52,9 @@ class CatalogAccess:
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhase]
     """Whether prepared transactions are received as such, as it is now."""
+    follow_change: Callable[[SubscriptionRel, BaseException], object]
+    """Have a table copied again whose relation has changed at the publisher. Raises what REFRESH
+    raises."""
     count: Callable[[SubscriptionCounts], object]
     """Count errors and conflicts; never raises."""
     skip_lsns: SkipLsns

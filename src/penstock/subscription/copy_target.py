@@ -22,7 +22,8 @@ from penstock.catalog import LakeTable
 from penstock.catalog.pg_subscription import is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import ROW, TableSchema
+from penstock.lakehouse.schema_changes import columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.partition_tree import routing_of
@@ -30,6 +31,7 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import check_columns, check_key, open_leaf
+from penstock.subscription.target_columns import keeps_primary_key
 from penstock.walreceiver.table_info import RemoteTable
 
 _WAYS_ON: Final = (
@@ -93,9 +95,11 @@ def target_key(info: RemoteTable) -> tuple[str, ...]:
 
 
 def _key_for(info: RemoteTable, table: DeltaTable | None) -> tuple[str, ...]:
-    """Where the publisher has no key, a primary key that CREATE TABLE has made on the node stays,
-    as on a server."""
+    """Where the publisher has no key, or identifies rows by that one's columns and others, a
+    primary key that CREATE TABLE has made on the node stays, as on a server."""
     key = target_key(info)
+    if table is not None and keeps_primary_key(table.schema, info.relation):
+        return table.schema.source_key
     if key or table is None or not table.schema.has_own_key:
         return key
     own = table.schema.source_key
@@ -126,7 +130,7 @@ def copy_target(
         table.uri,
     )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
-    table.replace(table.schema.copied_again(wanted, table=table.name))
+    table.replace(copied_again(table.schema, wanted, table=table.name))
     return table
 
 
@@ -225,26 +229,27 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        return warehouse.create(relation.schema, relation.name, wanted)
+        return warehouse.create(relation.schema, relation.name, wanted.with_row())
     if must_be_empty and table.rows:
         raise _not_empty(table)
+    table.mark_published((), taken=True)
     if must_be_empty:
         _take_key(table, wanted)
     try:
         whole_rows = relation.replica_identity is ReplicaIdentity.FULL
-        added = table.schema.columns_added(wanted, table=table.name, whole_rows=whole_rows)
+        added = columns_added(table.schema, wanted, table=table.name, whole_rows=whole_rows)
     except RelationChanged as error:
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
-    table.add_columns(added)
+    table.add_columns(added if added or table.schema.columns else (ROW,))
     table.mark_published(wanted.by_source)
     return table
 
 
 def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
-    """An empty table that CREATE TABLE has made on the node gets the publisher's key: rows of the
-    stream are found by it."""
+    """An empty table that CREATE TABLE on the node or another writer has made gets the publisher's
+    key: rows of the stream are found by it."""
     schema, own = table.schema, table.schema.by_source
     made_here = all(column.local for column in schema.columns)
     known = all(source in own for source in wanted.source_key)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import FOLLOW, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
@@ -23,6 +23,7 @@ from penstock.errors import (
     PenstockError,
     RelationChanged,
     ReplicationConflict,
+    SchemaChanged,
     StateMismatch,
     StorageError,
     UndefinedObject,
@@ -98,7 +99,7 @@ class Parking:
         ):
             message = f'duplicate key value violates unique constraint "{key}"'
             error = error.changed(message=message)
-        if self._subscription.on_table_error != "park":
+        if self._subscription.on_table_error != "park" or self._follows(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)
         found = _parking_error(error, begun)
@@ -109,6 +110,13 @@ class Parking:
             self._subscription.name,
             found.report(),
         )
+
+    def to_follow(self, error: BaseException) -> SubscriptionRel | None:
+        """The table whose change has ended the session, where the subscription follows it."""
+        return self.refused if self._follows(error) else None
+
+    def _follows(self, error: BaseException) -> bool:
+        return self._subscription.schema_change == FOLLOW and isinstance(error, SchemaChanged)
 
     def _named(self, rel: SubscriptionRel, error: PenstockError) -> PenstockError:
         """With the name of the constraint, as a server has it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.errors import PenstockError, RelationChanged
+from penstock.errors import PenstockError, SchemaChanged
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, Unreadable
 from penstock.relation import Relation
@@ -136,15 +136,15 @@ def _namesake(
     return None, None
 
 
-def _rename_error(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
+def _rename_error(targets: Targets, target: Target, relation: Relation) -> SchemaChanged:
     name = target.rel.qualified_name
-    error = RelationChanged(
+    error = SchemaChanged(
         f'logical replication target relation "{relation.qualified_name}" does not exist',
         detail=f'At the publisher, table "{name}" (OID {relation.oid}) was renamed to '
         f'"{relation.qualified_name}".',
     )
     if targets.named(relation.table_name) is not None:
-        error = RelationChanged(
+        error = SchemaChanged(
             f'relation "{relation.qualified_name}" is the one that was copied as "{name}"',
             detail=f"Tables have exchanged their names at the publisher (OID {relation.oid}).",
         )
@@ -152,8 +152,8 @@ def _rename_error(targets: Targets, target: Target, relation: Relation) -> Relat
     return error
 
 
-def _another(targets: Targets, target: Target, relation: Relation) -> RelationChanged:
-    error = RelationChanged(
+def _another(targets: Targets, target: Target, relation: Relation) -> SchemaChanged:
+    error = SchemaChanged(
         f'relation "{relation.qualified_name}" is not the one that was copied',
         detail=f"That one had OID {target.rel.relid}, this one has OID {relation.oid}: it was "
         "dropped and created again, or tables were renamed.",

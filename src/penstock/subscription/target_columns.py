@@ -1,53 +1,87 @@
-"""What is said of a target's columns that are not as the publisher's (relation.c).
+"""What is said of a target that is not as the publisher's (relation.c).
 
 In: a target and its relation. Out: an error, or a warning, with the statement that mends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from penstock.catalog.pg_subscription import FOLLOW
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
-from penstock.errors import RelationChanged
+from penstock.errors import RelationChanged, SchemaChanged, StateMismatch
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.table import DeltaTable
-from penstock.relation import Relation
+from penstock.relation import Relation, ReplicaIdentity
 from penstock.sql.text.quoting import quote_identifier, type_text
 
 
 def exchange_error(
-    rel: SubscriptionRel, before: Relation | None, relation: Relation
-) -> RelationChanged | None:
+    rel: SubscriptionRel, old: Sequence[str], relation: Relation
+) -> SchemaChanged | None:
     """PostgreSQL never moves a column: where the order of names is another one, columns have
     exchanged their names, and rows from before would keep the values under the old ones."""
-    if before is None or before == relation:
-        return None
-    old = [a.name for a in before.attributes]
     new = [a.name for a in relation.attributes]
     kept = set(old) & set(new)
     if [n for n in old if n in kept] == [n for n in new if n in kept]:
         return None
-    return RelationChanged(
+    return SchemaChanged(
         f'columns of relation "{rel.qualified_name}" have exchanged their names',
         detail=f"They were ({', '.join(old)}), and are ({', '.join(new)}) now.",
     )
+
+
+def order_before(
+    followed: Relation | None, schema: TableSchema, schema_change: str
+) -> Sequence[str]:
+    """The columns in the publisher's order as it was, as far as it is known: of the newest change,
+    or of the copy, which has made the table in this order. A column that joins a list later comes
+    last there, and is taken for one that was renamed: the copy that follows puts it right."""
+    if followed is not None:
+        return [a.name for a in followed.attributes]
+    made = schema_change == FOLLOW and not any(column.own for column in schema.columns)
+    return [column.source for column in schema.columns] if made else ()
+
+
+def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
+    """Whether the table is known by the PRIMARY KEY that CREATE TABLE on the node had, which the
+    publisher's replica identity has to hold (logicalrep_rel_mark_updatable)."""
+    own = schema.primary_key
+    return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)
+
+
+def followed_key(schema: TableSchema, relation: Relation) -> tuple[str, ...] | None:
+    """The key that a table keeps; None for the replica identity's.
+
+    FULL flags every column; the table keeps the primary key that the catalogs named at its
+    creation. INSERTs alone need no key at all.
+    """
+    keyless = relation.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
+    own = keeps_primary_key(schema, relation) or (not relation.key and schema.has_own_key)
+    return schema.source_key if keyless or own else None
 
 
 def check_dropped(table: DeltaTable, relation: Relation) -> None:
     """A column that DROP COLUMN has taken away does not come back by itself, as others do that are
     missing (relation.c, logicalrep_report_missing_or_gen_attrs)."""
     dropped = table.dropped
-    missing = [a for a in relation.attributes if a.name in dropped]
-    if not missing:
-        return
-    names = ", ".join(f'"{attribute.name}"' for attribute in missing)
+    missing = [a.name for a in relation.attributes if a.name in dropped]
+    if missing:
+        raise missing_error(relation, missing)
+
+
+def missing_error(relation: Relation, missing: Collection[str]) -> RelationChanged:
+    """logicalrep_report_missing_or_gen_attrs, with the statement that adds the columns."""
+    lacking = [a for a in relation.attributes if a.name in missing]
+    names = ", ".join(f'"{attribute.name}"' for attribute in lacking)
     columns = ", ".join(
-        f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in missing
+        f"ADD COLUMN {quote_identifier(a.name)} {type_text(a.type_oid, a.typmod)}" for a in lacking
     )
     name = f"{quote_identifier(relation.schema)}.{quote_identifier(relation.name)}"
-    raise RelationChanged(
+    return RelationChanged(
         f'logical replication target relation "{relation.qualified_name}" is missing replicated '
-        f"column{'s' if len(missing) > 1 else ''}: {names}",
+        f"column{'s' if len(lacking) > 1 else ''}: {names}",
         hint=f"Run ALTER TABLE {name} {columns}",
     )
 
@@ -60,4 +94,14 @@ def unfilled_warning(subscription: str, rel: SubscriptionRel, columns: Sequence[
         f'rows of table "{rel.qualified_name}" from before a column was added hold NULL in it, and '
         f"may have a default or another value at the publisher: {named}. To copy the table again: "
         f"{alter(subscription)} REFRESH TABLE {table}"
+    )
+
+
+def another_delta_table(rel: SubscriptionRel, uri: str, table: DeltaTable | None) -> StateMismatch:
+    """What lies at the place of a target is not the table that the row is bound to."""
+    found = "There is none now" if table is None else f"Its id is {table.id}"
+    return StateMismatch(
+        f'target table "{rel.qualified_name}" is not the one that was copied',
+        detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
+        hint="Put the table back in its place; for a new copy move away what lies there.",
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
+from penstock.catalog.pg_subscription import ADD, STOP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
@@ -21,11 +22,12 @@ from penstock.errors import (
     CommitConflict,
     PenstockError,
     RelationChanged,
-    StateMismatch,
+    SchemaChanged,
 )
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -33,7 +35,15 @@ from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
-from penstock.subscription.target_columns import check_dropped, exchange_error, unfilled_warning
+from penstock.subscription.target_columns import (
+    another_delta_table,
+    check_dropped,
+    exchange_error,
+    followed_key,
+    missing_error,
+    order_before,
+    unfilled_warning,
+)
 from penstock.subscription.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
@@ -134,6 +144,7 @@ class Targets:
         columns_with_values: Callable[[int, Sequence[str]], Collection[str]],
         last_cut: Lsn | None = None,
         unanswered: Unanswered | None = None,
+        schema_change: str = ADD,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -142,6 +153,7 @@ class Targets:
         self.subscription: Final = subscription
         self.unanswered: Final = unanswered or Unanswered()
         self._columns_with_values = columns_with_values
+        self._schema_change = schema_change
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -155,7 +167,7 @@ class Targets:
         return iter(self._by_name.values())
 
     def progress(self) -> list[TableProgress]:
-        """All tables' progress."""
+        """All of them."""
         return [target.progress for target in self]
 
     def open(self, rel: SubscriptionRel) -> Target | None:
@@ -165,13 +177,13 @@ class Targets:
         Delta table is not the one that the row is bound to.
         """
         if rel.conflict is not None:
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'table "{rel.qualified_name}" must be copied again',
                 detail=rel.conflict,
             )
         table = self._warehouse.open(rel.schema, rel.table)
         if rel.table_id is not None and (table is None or table.id != rel.table_id):
-            raise self._another_delta_table(rel, table)
+            raise another_delta_table(rel, self._warehouse.table_uri(rel.schema, rel.table), table)
         if table is None:
             return None
         # A node killed between an entry's appearance and the sync of its folder leaves an entry
@@ -201,7 +213,7 @@ class Targets:
         """One relation has one target: REFRESH finds out which of two it is."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
-            raise RelationChanged(
+            raise SchemaChanged(
                 f'tables "{other.rel.qualified_name}" and "{target.rel.qualified_name}" are copies '
                 "of one relation",
                 detail=f"Tables were renamed at the publisher (OID {relid}).",
@@ -236,15 +248,6 @@ class Targets:
                 self.subscription,
                 alter(self.subscription),
             )
-
-    def _another_delta_table(self, rel: SubscriptionRel, table: DeltaTable | None) -> StateMismatch:
-        uri = self._warehouse.table_uri(rel.schema, rel.table)
-        found = "There is none now" if table is None else f"Its id is {table.id}"
-        return StateMismatch(
-            f'target table "{rel.qualified_name}" is not the one that was copied',
-            detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
-            hint="Put the table back in its place; for a new copy move away what lies there.",
-        )
 
     def close(self, target: Target) -> None:
         """Take a table out: its changes are ignored from now on, and no cut holds it."""
@@ -333,24 +336,24 @@ class Targets:
         that does not fit is not the newest version: that one is loaded then.
         """
         self._check_order(target, relation)
-        wanted = TableSchema.of_relation(relation, self._key(target, relation))
+        wanted = TableSchema.of_relation(relation, followed_key(target.table.schema, relation))
         try:
             check_dropped(target.table, relation)
-            added = target.table.schema.columns_added(
+            added = columns_added(
+                target.table.schema,
                 wanted,
                 table=target.table.name,
                 whole_rows=relation.replica_identity is ReplicaIdentity.FULL,
             )
+            if added and self._schema_change == STOP:
+                raise missing_error(relation, [column.source for column in added])
         except RelationChanged:
             self._check_newest(target)
             raise
         if added:
             self._check_newest(target)
-            log.info(
-                'added columns to table "%s": %s',
-                target.table.name,
-                ", ".join(column.name for column in added),
-            )
+            names = [column.name for column in added]
+            log.info('added columns to table "%s": %s', target.table.name, ", ".join(names))
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
@@ -378,20 +381,12 @@ class Targets:
         return names
 
     def _check_order(self, target: Target, relation: Relation) -> None:
-        error = exchange_error(target.rel, target.followed, relation)
-        if error is not None:
+        if relation == target.followed:
+            return
+        old = order_before(target.followed, target.table.schema, self._schema_change)
+        if error := exchange_error(target.rel, old, relation):
             self.record_conflict(target, error)
             raise error
-
-    @staticmethod
-    def _key(target: Target, relation: Relation) -> tuple[str, ...] | None:
-        # FULL flags every column; the table keeps the primary key that the catalogs named at its
-        # creation. INSERTs alone need no key at all.
-        keyless = (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
-        schema = target.table.schema
-        if relation.replica_identity in keyless or (not relation.key and schema.has_own_key):
-            return schema.source_key
-        return None
 
 
 def _tree(target: Target) -> tuple[LakeTable, ...]:

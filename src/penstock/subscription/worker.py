@@ -166,6 +166,15 @@ class ApplyWorker:
 
     def _again_after(self, error: Exception) -> bool:
         """Log, record and wait as ``retry`` decides; whether to begin another session."""
+        changed = None if self._parking is None else self._parking.to_follow(error)
+        if changed is not None:
+            try:
+                self._catalog.follow_change(changed, error)
+                return True
+            except ConnectionFailure as lost:  # it is tried again, and meets the change again
+                error = lost
+            except PenstockError as refused:
+                log.warning("the change is not followed: %s", refused.message)
         if self.status.progressed_since_failure():
             self._failures = 0
         self._failures += 1
@@ -295,6 +304,7 @@ class ApplyWorker:
             self._columns_with_values,
             None if self._witness.last_cut is None else self._witness.last_cut.lsn,
             self._unanswered,
+            subscription.schema_change,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)

@@ -59,7 +59,7 @@ def columns_of(state: TableState) -> tuple[LakeColumn, ...]:
     for tables that are not to be read by what is known here."""
     check_readable(state.protocol, state.metadata)
     fields = json.loads(state.metadata["schemaString"])["fields"]
-    return tuple(_column(field) for field in fields)
+    return tuple(column for column in map(_column, fields) if column.name)  # without ROW
 
 
 def _column(field: Mapping[str, Any]) -> LakeColumn:

@@ -1,0 +1,132 @@
+"""How a target table may follow a change of the publisher's, and what a new copy of it keeps.
+
+In: the schema that a table has, and the one that the publisher's relation would get. Out: columns
+to be added, or a schema; RelationChanged for what the table cannot follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.errors import RelationChanged, SchemaChanged
+from penstock.lakehouse.delta_types import delta_type, type_text
+from penstock.lakehouse.schema import ROW, Column, TableSchema
+from penstock.lakehouse.widening import holds
+
+
+def copied_again(have: TableSchema, wanted: TableSchema, *, table: str) -> TableSchema:
+    """``wanted`` with what the node's own CREATE TABLE has made beside it.
+
+    Raises RelationChanged where one of the two would be lost.
+    """
+    _check_not_generated(have, wanted, table)
+    own = have.by_source
+    columns = [
+        _keep_own_type(own[c.source], c) if c.source in own and own[c.source].local else c
+        for c in wanted.columns
+    ]
+    rest = [
+        # of the rows that it has now, none has a value that was sent
+        replace(c, published=False)
+        for c in have.columns
+        if c.local and c.source not in wanted.by_source
+    ]
+    return TableSchema((*columns, *rest), wanted.key).with_row()
+
+
+def columns_added(
+    have: TableSchema, wanted: TableSchema, *, table: str, whole_rows: bool = True
+) -> tuple[Column, ...]:
+    """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
+
+    The added columns carry the names that they get here. The order of columns does not matter.
+    ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
+    others here.
+    Raises RelationChanged naming table, column and both types for anything else: a column that
+    is gone, one of the node's own that may have another name now, a type that became another,
+    another key. To take it back at the publisher does not help: its WAL keeps the definition of
+    then.
+    """
+    _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
+    if set(wanted.source_key) != set(have.source_key):
+        raise SchemaChanged(
+            f'replica identity of relation "{table}" has changed',
+            detail=f"The target table's key is {_key_text(have)}, the publisher's "
+            f"{_key_text(wanted)}.",
+        )
+    return have.lacking(wanted.columns)
+
+
+def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> None:
+    """logicalrep_report_missing_and_gen_attrs: values come from the row or from the publisher."""
+    both = [
+        f'"{column.source}"'
+        for column in have.columns
+        if column.generated is not None and column.source in wanted.by_source
+    ]
+    if both:
+        columns = "column" if len(both) == 1 else "columns"
+        raise RelationChanged(
+            f'logical replication target relation "{table}" has incompatible generated {columns}: '
+            f"{', '.join(both)}",
+            detail="Values of a generated column are made here, of the other values of the row.",
+            hint="Leave it out of the publication, by a column list.",
+        )
+
+
+def _keep_own_type(own: Column, wanted: Column) -> Column:
+    """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
+    if holds(own.type, own, wanted.type):
+        wanted = replace(wanted, type=own.type, type_oid=own.type_oid, typmod=own.typmod)
+    return replace(wanted, local=True, published=True, default=own.default, primary=own.primary)
+
+
+def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, own: bool) -> None:
+    _check_not_generated(have, wanted, table)
+    missing = [column.source for column in wanted.columns if column.source not in have.by_source]
+    for column in have.columns:
+        other = wanted.by_source.get(column.source)
+        if column.source == ROW.source or (other is None and column.generated is not None):
+            continue  # says nothing, or follows from the others
+        if other is None and column.published and missing:
+            raise _may_be_renamed(column, missing, table)
+        if other is None and column.local and own:
+            continue  # keeps its own values, as a subscriber's do
+        mine = type_text(delta_type(column.type))
+        if other is None and not column.type_oid:
+            raise RelationChanged(
+                f'column "{column.name}" of target table "{table}" is not published',
+                detail=f"Another writer has made it there, of type {mine}; the publication has no "
+                "such column.",
+            )
+        if other is None:
+            raise SchemaChanged(
+                f'column "{column.source}" of relation "{table}" is no longer published',
+                detail=f'The target table has the column "{column.name}" of type {mine}, the '
+                "publication has not: it was dropped, renamed or left out of the column list.",
+            )
+        theirs = type_text(delta_type(other.type))
+        if mine != theirs and not (column.own and holds(column.type, column, other.type)):
+            raise SchemaChanged(
+                f'column "{column.source}" of relation "{table}" has changed its type',
+                detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "
+                f"needs {theirs}.",
+            )
+
+
+def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> SchemaChanged:
+    """logicalrep_report_missing_and_gen_attrs. Missing columns are made here, as a rule; not where
+    the values of another one may go on in them."""
+    columns = "column" if len(missing) == 1 else "columns"
+    names = ", ".join(f'"{name}"' for name in missing)
+    return SchemaChanged(
+        f'logical replication target relation "{table}" is missing replicated {columns}: {names}',
+        detail=f'The column "{column.source}" is no longer published: it may have been renamed. A '
+        "new copy of the table keeps it as a column of the node's own, without the publisher's "
+        "values.",
+    )
+
+
+def _key_text(schema: TableSchema) -> str:
+    return f"({', '.join(schema.source_key)})" if schema.key else "none"
