@@ -179,11 +179,11 @@ def test_what_is_told_of_a_key_that_is_there() -> None:
     net = fold(batches([moves, inserts], TYPES)[0], _schema(("k",)))
     assert net.absent["k"].to_pylist() == [2, 3]
     assert net.exists is not None
-    error = net.exists(np.array([0, 1]))
+    error = net.exists("t", np.array([0, 1]))
     assert isinstance(error, UpdateExists)
     told = "conflict=update_exists; remote row (2, (not sent)); replica identity (k)=(1)."
     assert error.detail == f"Key (k)=(2), (3) already exists: {told}"
-    error = net.exists(np.array([1]))
+    error = net.exists("t", np.array([1]))
     assert isinstance(error, InsertExists)
     assert error.detail == "Key (k)=(3) already exists: conflict=insert_exists; remote row (3, 5)."
     twice = Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 4, "v": None})

@@ -121,7 +121,7 @@ def _fold_keyed(
         truncate=truncate,
         skipped=skipped,
         without=lambda lacking: without(found[lacking > 0]),
-        exists=lambda rows: _exists(table, changes, made[rows], absent.take(pa.array(rows))),
+        exists=lambda name, rows: _exists(name, changes, made[rows], absent.take(pa.array(rows))),
     )
 
 

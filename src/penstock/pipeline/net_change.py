@@ -90,9 +90,11 @@ class NetChange:
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
     """Fold again without the changes of rows that are not there: given is for each row of
     ``removed`` how many of it are missing. None: a net change that does not know its changes."""
-    exists: Callable[[np.ndarray], ReplicationConflict] | None = field(default=None, repr=False)
-    """The error for these rows of ``absent``, in order, which the target has. None: ``absent`` is
-    empty."""
+    exists: Callable[[str, np.ndarray], ReplicationConflict] | None = field(
+        default=None, repr=False
+    )
+    """The error for these rows of ``absent``, in order, which the target, of this name, has.
+    None: ``absent`` is empty."""
 
     @property
     def empty(self) -> bool:

@@ -42,7 +42,7 @@ def positions_to_delete(
     wanted = BitMap(range(net.removed.num_rows))
     if exist := found - wanted:
         assert net.exists is not None
-        raise net.exists(np.array(exist, np.int64) - net.removed.num_rows)
+        raise net.exists(table, np.array(exist, np.int64) - net.removed.num_rows)
     findings = [
         (what, _with_numbers(net.removed, numbers))
         for what, numbers in ((MISSING, wanted - found), (REPEATED, repeated & wanted))

@@ -216,10 +216,10 @@ class AheadWriter:
             assert whole.without is not None
             return whole.without(lacking)
 
-        def exists(rows: np.ndarray) -> ReplicationConflict:
+        def exists(name: str, rows: np.ndarray) -> ReplicationConflict:
             whole = again()
             assert whole.exists is not None
-            return whole.exists(rows)
+            return whole.exists(name, rows)
 
         return replace(
             net,
