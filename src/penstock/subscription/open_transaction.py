@@ -15,7 +15,7 @@ from penstock.subscription.inbox import FrameRun
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class SentRelation:
     """A Relation message. ``arrival``: which of all it was; ``place``: of its frame."""
 
     oid: int
@@ -36,7 +36,7 @@ class OpenTransaction:
     tail: FrameRun = field(default_factory=FrameRun)
     sealed_frames: int = 0
     first: dict[bytes, int] = field(default_factory=dict)
-    definitions: list[Definition] = field(default_factory=list)
+    definitions: list[SentRelation] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
 
     @property

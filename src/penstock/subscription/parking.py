@@ -94,11 +94,7 @@ class Parking:
             raise error
         self._warehouse.check_there()  # else no table of it is to blame
         begun = alter(self._subscription.name)
-        if error.sqlstate == UniqueViolation.default_sqlstate and (
-            key := self._primary_key_name(rel.table_name)
-        ):
-            message = f'duplicate key value violates unique constraint "{key}"'
-            error = error.changed(message=message)
+        error = self._named(rel, error)
         if self._subscription.on_table_error != "park" or self._follows(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)

@@ -36,7 +36,7 @@ from penstock.pgoutput.messages import (
 )
 from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.inbox import FrameRun, Inbox
-from penstock.subscription.open_transaction import Definition, OpenTransaction
+from penstock.subscription.open_transaction import OpenTransaction, SentRelation
 from penstock.subscription.prepared import PreparedTransactions
 
 _PROTO_VERSION: Final = 3
@@ -86,7 +86,7 @@ class StreamedTransactions:
         self._open = {}
         self._block = None
         self._decoder = Decoder(_PROTO_VERSION, parallel=parallel)
-        self._definitions: dict[int, Definition] = {}
+        self._definitions: dict[int, SentRelation] = {}
         self._untold: set[int] = set()
         self._arrivals = 0
         self.surplus = 0
@@ -125,12 +125,12 @@ class StreamedTransactions:
             self._definitions[definition.oid] = definition
             at = kinds.find(_RELATION, at + 1)
 
-    def _definition(self, frame: bytes, place: int = 0) -> Definition:
+    def _definition(self, frame: bytes, place: int = 0) -> SentRelation:
         if len(frame) < XLOGDATA_HEADER + 1 + _OID.size:
             raise ProtocolViolation("insufficient data left in message")
         self._arrivals += 1
         (oid,) = _OID.unpack_from(frame, XLOGDATA_HEADER + 1)
-        return Definition(oid, frame, self._arrivals, place)
+        return SentRelation(oid, frame, self._arrivals, place)
 
     def _put(self, block: OpenTransaction, frames: Sequence[bytes], kinds: bytes) -> None:
         """Frames of a block, without their xids."""
@@ -253,7 +253,7 @@ class StreamedTransactions:
         self,
         message: Prepare | StreamPrepare,
         transaction: OpenTransaction,
-        known: Sequence[Definition] = (),
+        known: Sequence[SentRelation] = (),
     ) -> None:
         """``known``: definitions from before, which another stream would not have."""
         if transaction.tail.frames:
