@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from penstock.backend.backend import BackendOptions, Services
+from penstock.backend.backend import ALWAYS_REPORTED, BackendOptions, Services
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
@@ -115,7 +115,9 @@ class LakeServer:
                 **self.values,
             }
         )
-        options = BackendOptions(18, self.settings, parse_rules(["host all all all trust"]), b"s")
+        options = BackendOptions(
+            18, {**ALWAYS_REPORTED, **self.settings}, parse_rules(["host all all all trust"]), b"s"
+        )
         self.server = Server(
             ListenOptions(port=0, max_wal_senders=self.max_wal_senders),
             options,

@@ -126,13 +126,15 @@ def _running(folder: Path) -> Iterator[int]:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    """Until a bucket can be made there."""
+    """Until an object can be put there: a bucket can be made before there is a place for any."""
     probe = ObjectStore(f"http://127.0.0.1:{port}")
 
     def there() -> bool:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
             probe.filesystem().create_dir("probe")
+            with probe.filesystem().open_output_stream("probe/object") as file:
+                file.write(b"there")
             return True
         return False
 

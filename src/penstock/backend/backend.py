@@ -71,6 +71,20 @@ class SessionContext:
     port: int
 
 
+ALWAYS_REPORTED: Final[Mapping[str, str]] = {
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "integer_datetimes": "on",
+    "server_encoding": "UTF8",
+    "standard_conforming_strings": "on",
+    "in_hot_standby": "off",
+    "default_transaction_read_only": "off",
+}
+"""Values for ParameterStatus that are the same on every node. Clients rely on them: psycopg 3.2
+reads a time from a server without TimeZone and dies."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What every session of a node shares.

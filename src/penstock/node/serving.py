@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.backend.backend import BackendOptions, Services, SessionContext
+from penstock.backend.backend import ALWAYS_REPORTED, BackendOptions, Services, SessionContext
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
@@ -158,20 +158,9 @@ class ServingNode:
 
     def _backend_options(self, folder: Path) -> BackendOptions:
         parameters = self._parameters
-        reported = dict(self._settings())
-        reported |= {
-            "DateStyle": "ISO, MDY",
-            "IntervalStyle": "postgres",
-            "TimeZone": "UTC",
-            "integer_datetimes": "on",
-            "server_encoding": "UTF8",
-            "standard_conforming_strings": "on",
-            "in_hot_standby": "off",
-            "default_transaction_read_only": "off",
-        }
         return BackendOptions(
             version=parameters.server_version,
-            settings=reported,
+            settings={**ALWAYS_REPORTED, **self._settings()},
             rules=parse_rules(parameters.hba),
             secret=hashlib.sha256(self._catalog.node_info.node_id.encode()).digest(),
             tls=_tls(folder, parameters),
