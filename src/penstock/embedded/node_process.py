@@ -166,7 +166,7 @@ class NodeProcess:
             raise ConfigurationError("the node has ended", detail=self.log_tail())
 
     def wait_until(
-        self, look: Callable[[], T], what: str, timeout: float = 90, pause: float = 0.05
+        self, look: Callable[[], T], what: str, timeout: float = 90, pause: float | None = None
     ) -> T:
         """As the function, while the node runs. Raises ConfigurationError, TimeoutError."""
         return wait_until(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+_PAUSE: Final = 0.05
 _SELDOM: Final = 2.0
 """So many times the duration of a look passes before the next one."""
 
@@ -27,10 +28,11 @@ def wait_until(
     state: Callable[[], object] | None = None,
     guard: Callable[[], object] = _nothing,
     progress: Callable[[], object] = _nothing,
-    pause: float = 0.05,
+    pause: float | None = None,
 ) -> T:
-    """Look every ``pause`` seconds, or more seldom where a look takes long, until what is found is
-    true, and return it.
+    """Look every ``pause`` seconds until what is found is true, and return it. Without a ``pause``,
+    every 0.05 s, and more seldom where a look takes long: what is waited for is to have the
+    processor, not the looking.
 
     ``state`` is asked for the message of the TimeoutError, else it shows what was found last.
     ``guard`` is called each time and raises when waiting has become pointless; as long as
@@ -46,7 +48,7 @@ def wait_until(
             last = found if state is None else state()
             shown = "" if isinstance(last, bool) else f"; last seen: {last}"
             raise TimeoutError(f"no {what} in {timeout:g} s{shown}")
-        # What is waited for is to have the processor, not the looking.
-        time.sleep(max(pause, _SELDOM * (time.monotonic() - began)))
+        adapted = max(_PAUSE, _SELDOM * (time.monotonic() - began))
+        time.sleep(adapted if pause is None else pause)
         began = time.monotonic()
     return found
