@@ -16,18 +16,25 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+import penstock.pipeline.compact as compact
+import penstock.pipeline.copy_to as copy_to
 import penstock.pipeline.job as job
 import penstock.pipeline.publish_changes as publish_changes
 from penstock.lakehouse.session import build_session
-from penstock.pipeline.compact import CompactOptions, compact
-from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
 from penstock.pipeline.scan import ScanColumn
+from penstock.pipeline.table_work import ApplyOptions
 from pipeline.history import Publisher
 from pipeline.lake import Lake
 from pipeline.published import PublishingLake
 
 ROWS = 3000
 _once = job.run_task
+_HERE = (
+    (compact, "HERE_SECONDS"),
+    (copy_to, "HERE_BYTES"),
+    (publish_changes, "HERE_BYTES"),
+)
+"""Up to which size work has no tasks."""
 _folder = Path(sys.argv[1])
 
 
@@ -66,22 +73,22 @@ def apply_and_compact(lake: Lake) -> dict[str, object]:
             source.insert({"a": start + a, "b": "b" * 20})
         source.update(start, {"b": "updated"})
         lake.follow(table, source)
-    compact(lake.spark, table, CompactOptions(small_files=2))
+    compact.compact(lake.spark, table, compact.CompactOptions(small_files=2))
     lake.check(table, source)
     return {"files": len(table.files)}
 
 
 def copy(lake: Lake, uri: str, version: int) -> dict[str, object]:
     columns = tuple(
-        CopyColumn(ScanColumn(name, name, kind), oid)
+        copy_to.CopyColumn(ScanColumn(name, name, kind), oid)
         for name, kind, oid in (("id", pa.int32(), 23), ("v", pa.string(), 25))
     )
     staging = f"{lake.warehouse.uri}/_penstock/staging"
     parts = list(
-        copy_to(
+        copy_to.copy_to(
             lake.spark,
             lake.warehouse.storage,
-            [CopyTable(uri, version, columns)],
+            [copy_to.CopyTable(uri, version, columns)],
             staging=staging,
         )
     )
@@ -106,7 +113,9 @@ def main() -> None:
     )
     job.run_task = twice
     publish_changes._INLINE_BYTES = 100  # type: ignore[misc]
-    lake = Lake(spark, _folder / "applied")
+    for module, name in _HERE:
+        setattr(module, name, 0)
+    lake = Lake(spark, _folder / "applied", ApplyOptions(here_seconds=0))
     found = apply_and_compact(lake)
     publishing = PublishingLake(spark, _folder / "published")
     publishing.work_mem = 1 << 14  # changes are divided among tasks
