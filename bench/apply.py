@@ -24,8 +24,9 @@ from penstock.lakehouse.session import build_session
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.apply import run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 RELATION = Relation(

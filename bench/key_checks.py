@@ -23,8 +23,9 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.session import build_session
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.apply import run_batch
 from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 
 BATCH = 10_000
 TIMES = 7

@@ -155,6 +155,7 @@ def test_subscription_options() -> None:
         "two_phase",
         "on_table_error",
         "schema_change",
+        "history",
         "disable_on_error",
         "synchronous_commit",
         "origin",
@@ -241,6 +242,8 @@ def test_tries() -> None:
             error = getattr(errors, name)("test")
             if "the server starts" in names:
                 error.sqlstate = "57P03"
+            if "any other error" in names:
+                error.sqlstate = "42704"
             if "a file is gone" in names:
                 error.sqlstate = "58P01"
             told = None if tries == "for ever" else int(tries.partition(";")[0])

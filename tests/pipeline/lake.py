@@ -14,8 +14,9 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
-from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
+from penstock.pipeline.apply import TableOutcome, run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from pipeline.history import TEXT, Publisher, Row, batches, multiset, record_batch
 
 APP = "pg_16384"

@@ -23,9 +23,10 @@ from penstock.errors import (
 )
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage
-from penstock.pipeline.apply import ApplyOptions, TableWork, run_batch
+from penstock.pipeline.apply import run_batch
 from penstock.pipeline.fold import fold
 from penstock.pipeline.payload import Payloads, remove_leftovers
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import ReplicaIdentity
 from pipeline.history import Publisher, Row, batches
 from pipeline.lake import APP, Lake

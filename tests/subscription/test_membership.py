@@ -25,8 +25,8 @@ from penstock.node.shown_workers import ShownWorkers
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.tuple_data import Text
-from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier

@@ -21,8 +21,9 @@ from penstock.errors import (
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
-from penstock.pipeline.apply import TableOutcome, TableWork, run_batch
+from penstock.pipeline.apply import TableOutcome, run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.table_work import TableWork
 from penstock.relation import ReplicaIdentity
 from penstock.subscription.partitions import Partitions, open_partitions
 from pipeline.history import Message, Publisher, batches, multiset, record_batch

@@ -44,7 +44,13 @@ def test_what_a_retry_cannot_heal_stops_at_once(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ProtocolViolation("x"), StorageError("a file is gone", sqlstate="58P01"), KeyError(1)]
+    "error",
+    [
+        ProtocolViolation("x"),
+        PublisherError("got sequence entry 3 for toast chunk 1", sqlstate="XX000"),
+        StorageError("a file is gone", sqlstate="58P01"),
+        KeyError(1),
+    ],
 )
 def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
     assert decide(error, 1, 5.0).verdict is Verdict.RETRY

@@ -71,6 +71,7 @@ _TABLE = Table(
     Column("subpasswordrequired", Boolean),
     Column("subrunasowner", Boolean),
     Column("subschemachange", String(6)),
+    Column("subhistory", Boolean),
 )
 
 
@@ -118,7 +119,7 @@ class Subscription:
     ``skip_lsn``: the finish LSN of a transaction to be skipped; the worker reads and clears it as
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
-    ``schema_change``: one of ``SCHEMA_CHANGES``.
+    ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -147,6 +148,7 @@ class Subscription:
     password_required: bool = field(default=True, compare=False)
     run_as_owner: bool = field(default=False, compare=False)
     schema_change: str = ADD
+    history: bool = False
 
     @property
     def own_changes_only(self) -> bool:
@@ -219,6 +221,7 @@ class PgSubscription:
         password_required: bool = True,
         run_as_owner: bool = False,
         schema_change: str = ADD,
+        history: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -242,6 +245,7 @@ class PgSubscription:
             password_required=password_required,
             run_as_owner=run_as_owner,
             schema_change=schema_change,
+            history=history,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -287,6 +291,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subpasswordrequired": subscription.password_required,
         "subrunasowner": subscription.run_as_owner,
         "subschemachange": subscription.schema_change,
+        "subhistory": subscription.history,
     }
 
 
@@ -320,4 +325,5 @@ def _subscription(row: RowMapping) -> Subscription:
         password_required=row["subpasswordrequired"] is not False,
         run_as_owner=bool(row["subrunasowner"]),
         schema_change=row["subschemachange"] or ADD,
+        history=bool(row["subhistory"]),
     )

@@ -42,7 +42,7 @@ from penstock.catalog.metadata import METADATA
 from penstock.catalog.pg_control import NodeInfo
 from penstock.errors import ConfigurationError, DuplicateObject
 
-SCHEMA_VERSION: Final = 13
+SCHEMA_VERSION: Final = 14
 
 
 def _add_what_is_missing(connection: Connection) -> None:
@@ -73,6 +73,8 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     11: _add_what_is_missing,
     # What becomes of tables whose columns change at the publisher.
     12: _add_what_is_missing,
+    # Whether tables have a history.
+    13: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""
 

@@ -27,10 +27,10 @@ from penstock.node.guc import Parameters
 from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
-from penstock.pipeline.apply import ApplyOptions
 from penstock.pipeline.compact import CompactOptions
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.snapshot import CopyOptions
+from penstock.pipeline.table_work import ApplyOptions
 from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.ahead import remove_litter

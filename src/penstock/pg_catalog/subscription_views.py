@@ -156,6 +156,7 @@ def stat_lake_subscription(
             "app_id": subscription.app_id,
             "on_table_error": subscription.on_table_error,
             "schema_change": subscription.schema_change,
+            "history": subscription.history,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
             **_progress(numbers.get(subscription.oid)),

@@ -108,8 +108,8 @@ class TruncateEvent:
 class DecodedChunk:
     """Everything in a chunk that an applier needs.
 
-    ``begin_sequence`` and ``final_lsn`` are the same of each Begin message. ``unreadable`` must be
-    looked at: it is the error of whom its relations concern.
+    ``begin_sequence``, ``final_lsn`` and ``xid`` are the same of each Begin message.
+    ``unreadable`` must be looked at: it is the error of whom its relations concern.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -124,3 +124,4 @@ class DecodedChunk:
     unreadable: tuple[Unreadable, ...] = ()
     begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    xid: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))

@@ -75,7 +75,7 @@ class ColumnarDecoder:
         definitions = _Definitions(self.relations)
         truncates = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
         begins, origins = kind == _BEGIN, kind == _ORIGIN
-        final_lsn = read_begins(buffer, starts[begins], ends[begins])
+        final_lsn, xid = read_begins(buffer, starts[begins], ends[begins])
         if origins.any():
             check_origins(buffer, starts[origins], ends[origins])
         commits = np.flatnonzero(kind == _COMMIT)
@@ -100,6 +100,7 @@ class ColumnarDecoder:
             tuple(unreadable),
             np.flatnonzero(begins),
             final_lsn,
+            xid,
         )
 
     def _rare(

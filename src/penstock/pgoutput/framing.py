@@ -25,13 +25,13 @@ _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
 
 def read_begins(
     buffer: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """final_lsn of each Begin. Raises ProtocolViolation."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """final_lsn and xid of each Begin. Raises ProtocolViolation."""
     _sized(starts, ends, _BEGIN_SIZE)
     final_lsn = window(buffer, ">i8")[starts + 1].astype(np.int64, copy=False)
     if (final_lsn == 0).any():
         raise ProtocolViolation("final_lsn not set in begin message")
-    return final_lsn
+    return final_lsn, window(buffer, ">u4")[starts + 17].astype(np.int64)
 
 
 def check_commits(chunk: DecodedChunk) -> None:

@@ -11,90 +11,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Final
 
-import pyarrow as pa
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.columns import Integers
-from penstock.pipeline.job import HERE_SECONDS, run_job
-from penstock.pipeline.locate import LocateItem
-from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
-from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
-from penstock.pipeline.payload import Payload, Payloads, payloads
-from penstock.pipeline.prune import candidates, integer_bounds
+from penstock.pipeline.job import run_job
+from penstock.pipeline.net_change import NetChange, Skipped
+from penstock.pipeline.payload import payloads
+from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
 from penstock.pipeline.tasks import (
+    HISTORY,
     Candidates,
     Failed,
     Item,
     Located,
     Result,
-    SearchItem,
     Written,
     run_item,
 )
 from penstock.pipeline.verify import FileName, missing_rows, positions_to_delete
-from penstock.pipeline.write import Completion, Destination, WriteItem
 
 log = logging.getLogger(__name__)
 
 Done = Located | Candidates | Written
 """Of a task, what is no error."""
-
-_ITEM_SECONDS: Final = 0.01
-"""What a task costs before it reads its first byte, about; with the next two it decides how work is
-packed, and whether there is a job at all."""
-_SECONDS_PER_ROW: Final = 2e-8
-"""Of a file to be searched, and of the keys looked for."""
-_SECONDS_PER_BYTE: Final = 2e-9
-
-
-@dataclass(frozen=True)
-class ApplyOptions:
-    """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
-    a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
-    job."""
-
-    min_slice_bytes: int = 24 << 20
-    max_slice_bytes: int = 256 << 20
-    here_seconds: float = HERE_SECONDS
-
-
-@dataclass(frozen=True)
-class TableWork:
-    """A net change to be carried out on a table.
-
-    ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
-    ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
-    unique index at the publisher says nothing of rows whose deletion was never sent.
-    ``written``: the net change's complete rows, where they are in files already (``write_ahead``)
-    and no more in ``net``.
-    """
-
-    table: DeltaTable
-    net: NetChange
-    check_absent: bool = True
-    leaves: Leaves | None = None
-    written: tuple[Written, ...] = ()
-
-    @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """The tables that may hold its rows."""
-        return parts(self.table, self.leaves, self.net.schema)
-
-    def folded_again(self, net: NetChange) -> TableWork:
-        """With another net change; what was written for this one goes."""
-        self.remove_written()
-        return replace(self, net=net, written=())
-
-    def remove_written(self) -> None:
-        """Remove the files of ``written``."""
-        _remove_written([self], self.written)
 
 
 @dataclass(frozen=True)
@@ -138,6 +79,7 @@ def run_batch(
                     mine = _results_of(number, results)
                     net = _without_missing(work.net, mine)
                     if net is None:
+                        _check_history(work, mine)
                         deleted[number] = positions_to_delete(work.table.name, work.net, mine)
                     again.append(work if net is None else work.folded_again(net))
                 except PenstockError as error:
@@ -164,7 +106,7 @@ def write_ahead(
     """
     places = tuple(part.destination() for part in work.parts)
     with payloads(work.table.storage) as area:
-        items = _write_items(0, work, places, area, options, spark, mark)
+        items = write_items(0, work, places, area, options, spark, mark)
         name = f"penstock: write ahead {work.table.name}"[:200]
         results = run_job(spark, items, run_item, name, here=options.here_seconds)
     return tuple(done for done in _results_of(0, results) if isinstance(done, Written))
@@ -180,7 +122,7 @@ def _search_and_write(
         failed: list[Result] = []
         for number, work in enumerate(works):
             try:
-                items += _items(number, work, area, options, spark)
+                items += items_of(number, work, area, options, spark)
             except (ReplicationConflict, RelationChanged) as error:
                 failed.append(Failed(number, error))
         names = ", ".join(work.table.name for work in works)
@@ -198,114 +140,15 @@ def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | Non
     return None if lacking is None or net.without is None else net.without(lacking)
 
 
-def _items(
-    number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
-) -> list[tuple[float, Item]]:
-    """The items of one work with their costs in seconds."""
-    net = work.net
-    places = tuple(part.destination() for part in work.parts)
-    items = _write_items(number, work, places, area, options, spark)
-    keys = net.removed
-    if work.check_absent and net.absent.num_rows:
-        keys = pa.concat_tables([keys, net.absent])
-    files = [(part, file) for part in work.parts for file in _candidates(part, keys)]
-    if not files:
-        return items
-    probe = area.put(_probe(net, keys))
-    rows_to_complete = _rows_to_complete(work, area)
-    for part, file in files:
-        where = _locate_item(number, part, net, file, probe)
-        completion = _completion(net, part, places, rows_to_complete)
-        search = SearchItem(where, net.removed.num_rows, completion)
-        cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
-        items.append((cost, search))
-    return items
-
-
-def _write_items(
-    number: int,
-    work: TableWork,
-    places: Sequence[Destination],
-    area: Payloads,
-    options: ApplyOptions,
-    spark: Spark,
-    mark: str = "",
-) -> list[tuple[float, Item]]:
-    items: list[tuple[float, Item]] = []
-    for at, share in shares(work.net.rows, work.leaves).items():
-        to = places[at]
-        for rows in _slices(to.given(share), options, spark):
-            payload = area.put(rows)
-            item = WriteItem(number, to.storage, to.table_uri, payload, to.generated, at, mark)
-            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
-    return items
-
-
-def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
-    return candidates(part.table.files.values(), part.keys(keys)) if keys.num_rows else []
-
-
-def _locate_item(
-    number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
-) -> LocateItem:
-    key = tuple(part.names[name] for name in net.schema.identity)
-    schema = part.table.schema.arrow()
-    return LocateItem(
-        work=number,
-        table_uri=part.table.uri,
-        path=file.path,
-        rows=file.rows,
-        deletion_vector=file.deletion_vector,
-        key=key,
-        probe=probe,
-        multiset=not net.schema.key,
-        first_between=integer_bounds(file, key[0], schema) if net.schema.key else None,
-        part=part.number,
-    )
-
-
-def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
-    """``LocateItem.probe``."""
-    probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
-    if net.copies is not None:
-        probe = probe.append_column("copies", pa.array(net.copies))
-    return probe
-
-
-def _rows_to_complete(work: TableWork, area: Payloads) -> Payload | None:
-    incomplete = work.net.incomplete
-    if incomplete is None:
-        return None
-    to = destinations(incomplete.rows, work.leaves)
-    return area.put(_completion_table(incomplete, to))
-
-
-def _completion(
-    net: NetChange, part: Part, places: tuple[Destination, ...], rows: Payload | None
-) -> Completion | None:
-    """For files of one part; the rows may go to others."""
-    if net.incomplete is None or rows is None:
-        return None
-    missing = {name: part.names[name] for name in net.incomplete.missing}
-    return Completion(net.schema.arrow(), missing, places, rows)
-
-
-def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
-    """What ``Completion.rows`` holds."""
-    columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
-    columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
-    return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})
-
-
-def _slices(rows: pa.Table, options: ApplyOptions, spark: Spark) -> list[pa.Table]:
-    if not rows.num_rows:
-        return []
-    size = rows.nbytes
-    count = size // options.min_slice_bytes
-    if count > 1:  # a small batch asks for no Spark
-        count = min(count, spark.sparkContext.defaultParallelism)
-    step = -(-rows.num_rows // max(count, -(-size // options.max_slice_bytes), 1))
-    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
+def _check_history(work: TableWork, results: Sequence[Done]) -> None:
+    """Raises ReplicationConflict where old rows were not found: nothing is left out."""
+    expected = 0 if work.history_incomplete is None else work.history_incomplete.rows.num_rows
+    mine = (r for r in results if isinstance(r, Written) and r.part == HISTORY)
+    if (completed := sum(r.completed for r in mine)) != expected:
+        raise ReplicationConflict(
+            f'{completed} of {expected} rows of the history of table "{work.table.name}" with '
+            "values that the publisher did not send were completed"
+        )
 
 
 def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
@@ -320,12 +163,9 @@ def _results_of(number: int, results: Sequence[Result]) -> list[Done]:
 
 
 def _remove_written(works: Sequence[TableWork], results: Sequence[Result]) -> None:
-    """Best effort: what stays is in no log entry and goes with the next VACUUM."""
     for result in results:
         if isinstance(result, Written):
-            table = works[result.work].parts[result.part].table
-            for file in result.files:
-                table.storage.remove(f"{table.uri}/{file.path}")
+            works[result.work].remove_files(result)
 
 
 def _stage(
@@ -345,6 +185,11 @@ def _stage(
         goes = {path: found for (at, path), found in deleted.items() if at == part.number}
         part.table.stage(written=files, deleted=goes, remove_all=work.net.truncate)
         written += len(files)
+    if work.history is not None:
+        mine = (r for r in results if isinstance(r, Written) and r.work == number)
+        work.history.table.stage(
+            written=[file for r in mine if r.part == HISTORY for file in r.files]
+        )
     outcome = TableOutcome(
         work.table.name,
         work.net.rows_written + sum(file.rows for ahead in work.written for file in ahead.files),

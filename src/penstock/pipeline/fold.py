@@ -9,7 +9,7 @@ again without the changes of rows that turn out to be missing, which PostgreSQL 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,13 @@ from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChange
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
+from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.conflict import key_exists
+from penstock.pipeline.history import OldRows, versions
 from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
-from penstock.pipeline.lineage import changes_of_missing, duplicates, trace
+from penstock.pipeline.lineage import Lineage, changes_of_missing, duplicates, trace
 from penstock.pipeline.multiset import fold_multiset
-from penstock.pipeline.net_change import Incomplete, NetChange, Skipped
+from penstock.pipeline.net_change import Incomplete, NetChange, Skipped, Versions
 from penstock.relation import ReplicaIdentity
 
 
@@ -32,13 +34,15 @@ def fold(
     *,
     truncates: Sequence[int] = (),
     from_sequence: int = 0,
+    with_versions: bool = False,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
     ``batches``: of one relation, in the versions of its definition that the run saw; ``schema``:
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
-    a multiset.
+    a multiset. ``with_versions``: also what becomes of rows in between; nothing may be before a
+    TRUNCATE then.
 
     Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
     RelationChanged where changes do not fit the target's columns or do not identify rows as the
@@ -50,10 +54,10 @@ def fold(
     _check_tuples(table, schema, batches, changes)
     truncate = bool(valid)
     if schema.key:
-        return _fold_keyed(table, schema, changes, truncate)
+        return _fold_keyed(table, schema, changes, truncate, with_versions)
     if changes.unchanged:
         raise _value_not_sent(table, next(iter(changes.unchanged)))
-    return fold_multiset(table, schema, changes, truncate)
+    return fold_multiset(table, schema, changes, truncate, with_versions)
 
 
 def _check_tuples(
@@ -84,6 +88,7 @@ def _fold_keyed(
     schema: TableSchema,
     changes: Changes,
     truncate: bool,
+    with_versions: bool,
     skipped: Skipped | None = None,
 ) -> NetChange:
     def without(missing: np.ndarray) -> NetChange:
@@ -96,7 +101,8 @@ def _fold_keyed(
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
         more = changes.skipped(left_out, schema.key)
         all_of_them = more if skipped is None else skipped.with_more(more)
-        return _fold_keyed(table, schema, changes.take(~left_out), truncate, all_of_them)
+        left = changes.take(~left_out)
+        return _fold_keyed(table, schema, left, truncate, with_versions, all_of_them)
 
     with key_events(schema.key, changes) as events:
         totals = events.totals()
@@ -108,6 +114,7 @@ def _fold_keyed(
         last = np.sort(position(totals.last[totals.exists]))
         if follows:
             rows, incomplete = _versions(table, changes, events, last, found)
+            every = _every_version(table, changes, events, found) if with_versions else None
     if not follows:
         return without(np.empty(0, np.int64))
     return NetChange(
@@ -120,6 +127,7 @@ def _fold_keyed(
         incomplete=incomplete,
         truncate=truncate,
         skipped=skipped,
+        versions=every,
         without=lambda lacking: without(found[lacking > 0]),
         exists=lambda name, rows: _exists(name, changes, made[rows], absent.take(pa.array(rows))),
     )
@@ -173,6 +181,14 @@ def _versions(
         np.searchsorted(found, lineage.origin[partial]),
     )
     return rows.filter(pa.array(~partial)), incomplete
+
+
+def _every_version(table: str, changes: Changes, events: KeyEvents, found: np.ndarray) -> Versions:
+    def follow(last: Integers, gaps: Mapping[str, Mask]) -> Lineage:
+        return trace(*events.grouped(), last, gaps)
+
+    old_rows = OldRows(follow, found, lambda column: _value_not_sent(table, column))
+    return versions(changes, old_rows)
 
 
 def _value_not_sent(table: str, column: str) -> ReplicationConflict:

@@ -21,7 +21,8 @@ from penstock.pipeline.key_events import CREATE, REMOVE, kind, position
 class Lineage:
     """One entry per row version asked for.
 
-    ``sent``: column -> position of the change that gave its cell, -1 where none of the run did.
+    ``sent``: column -> position of the change that gave its cell, -1 where none of the run did up
+    to that version.
     ``origin``: the first event of the row in the run: an INSERT's CREATE, or the event that
     found it under the key that it had before.
     """
@@ -31,7 +32,7 @@ class Lineage:
 
 
 def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str, Mask]) -> Lineage:
-    """Follow the rows whose last changes are at the positions ``last``.
+    """Follow the row versions that the changes at the positions ``last`` wrote.
 
     ``event``, ``key``: as ``KeyEvents.grouped`` gives them; ``unchanged``: column -> mask over
     changes.
@@ -44,17 +45,15 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
     root = _roots(event, life, first)
     order = np.lexsort((event, root[life]))
     event, row = event[order], root[life][order]
-    starts = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
-    entry = np.empty(len(first), np.intp)
-    entry[row[starts]] = np.arange(len(starts))
-    asked = entry[_row_of(event, row, last)]
+    group = np.cumsum(np.append(True, row[1:] != row[:-1])) - 1
+    asked = _written_by(event, last)
     at = position(event)
     gives = kind(event) != REMOVE
     sent = {
-        name: np.maximum.reduceat(np.where(gives & ~mask[at], at, -1), starts)[asked]
+        name: _running_max(np.where(gives & ~mask[at], at, -1), group)[asked]
         for name, mask in unchanged.items()
     }
-    return Lineage(sent, first[row[starts]][asked])
+    return Lineage(sent, first[row[asked]])
 
 
 def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:
@@ -109,10 +108,17 @@ def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
         parent = further
 
 
-def _row_of(event: Integers, row: Integers, last: Integers) -> Integers:
-    """The row whose version the change at each position of ``last`` wrote."""
-    gives = kind(event) != REMOVE
-    at, owner = position(event[gives]), row[gives]
+def _written_by(event: Integers, last: Integers) -> Integers:
+    """Which of the events gave the row that the change at each position of ``last`` wrote."""
+    gives = np.flatnonzero(kind(event) != REMOVE)
+    at = position(event[gives])
     order = np.argsort(at)
-    found: Integers = owner[order][np.searchsorted(at[order], last)]
+    found: Integers = gives[order][np.searchsorted(at[order], last)]
+    return found
+
+
+def _running_max(value: Integers, group: Integers) -> Integers:
+    """The largest of -1, 0, 1 ... up to each entry of its group; groups are numbered in order."""
+    above = group * (int(value.max(initial=-1)) + 2)
+    found: Integers = np.maximum.accumulate(value + above) - above
     return found

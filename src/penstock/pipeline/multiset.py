@@ -18,6 +18,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.changes import DELETE, INSERT, Changes
 from penstock.pipeline.columns import Integers, Mask, signs
 from penstock.pipeline.duck import connection
+from penstock.pipeline.history import versions
 from penstock.pipeline.net_change import NetChange, Skipped
 
 
@@ -26,6 +27,7 @@ def fold_multiset(
     schema: TableSchema,
     changes: Changes,
     truncate: bool,
+    with_versions: bool = False,
     skipped: Skipped | None = None,
 ) -> NetChange:
     """Count each distinct row's coming and going; what cancels out is not done at all.
@@ -33,6 +35,7 @@ def fold_multiset(
     ``changes`` has no unknown cells.
     """
     nothing = schema.arrow().empty_table().select(list(schema.identity))
+    every = versions(changes) if with_versions else None
     if changes.old is None or np.all(changes.operation == INSERT):
         return NetChange(
             table,
@@ -43,6 +46,7 @@ def fold_multiset(
             nothing,
             truncate=truncate,
             skipped=skipped,
+            versions=every,
         )
     both = pa.concat_tables([changes.new, changes.old])
     index, balance = _balance(both, changes)
@@ -57,7 +61,8 @@ def fold_multiset(
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
         more = changes.skipped(~kept, schema.identity)
         all_of_them = more if skipped is None else skipped.with_more(more)
-        return fold_multiset(table, schema, changes.take(kept), truncate, all_of_them)
+        left = changes.take(kept)
+        return fold_multiset(table, schema, left, truncate, with_versions, all_of_them)
 
     if truncate and goes.any():
         return without(-balance[goes])
@@ -71,6 +76,7 @@ def fold_multiset(
         copies=-balance[goes],
         truncate=truncate,
         skipped=skipped,
+        versions=every,
         without=without,
     )
 

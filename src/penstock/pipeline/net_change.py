@@ -66,6 +66,41 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Versions:
+    """Every row that the changes made or ended, in order, for the table's history.
+
+    ``sequence``: of the messages; ``type``: numbers of ``history_table.CHANGE_TYPES``; ``rows`` has
+    the target's columns. ``missing``, ``old``: as in ``Incomplete``, for all rows.
+    """
+
+    sequence: np.ndarray
+    type: np.ndarray
+    rows: pa.Table
+    missing: Mapping[str, np.ndarray]
+    old: np.ndarray
+
+    @property
+    def incomplete(self) -> np.ndarray:
+        """Mask of the rows with cells to be completed."""
+        found = np.zeros(len(self.sequence), bool)
+        for mask in self.missing.values():
+            found |= mask
+        return found
+
+    def take(self, kept: np.ndarray) -> Versions:
+        """Those of a mask."""
+        if kept.all():
+            return self
+        return Versions(
+            self.sequence[kept],
+            self.type[kept],
+            self.rows.filter(pa.array(kept)),
+            {name: mask[kept] for name, mask in self.missing.items()},
+            self.old[kept],
+        )
+
+
+@dataclass(frozen=True)
 class NetChange:
     """The net effect of a run of whole transactions, or of a piece of one, on one table.
 
@@ -87,6 +122,8 @@ class NetChange:
     incomplete: Incomplete | None = None
     truncate: bool = False
     skipped: Skipped | None = None
+    versions: Versions | None = None
+    """Where they were asked for: what was not skipped."""
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
     """Fold again without the changes of rows that are not there: given is for each row of
     ``removed`` how many of it are missing. None: a net change that does not know its changes."""

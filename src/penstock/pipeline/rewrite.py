@@ -35,7 +35,8 @@ class RewrittenFile:
 class RewriteItem:
     """Files of one table that become new files of ``target_file_bytes`` each.
 
-    ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold in it,
+    ``into``: the URI of the table that these are for, where it is another one. ``batch_bytes``:
+    Arrow data read at a time. ``constants``: by column, what all rows hold in it,
     whatever the files have under its name; ``generated``: what is made of the other columns.
     """
 
@@ -47,6 +48,7 @@ class RewriteItem:
     batch_bytes: int = BATCH_BYTES
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     generated: GeneratedColumns | None = None
+    into: str | None = None
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
@@ -61,7 +63,10 @@ def rewrite(item: RewriteItem) -> Written:
     """Write the live rows of all sources. Raises StorageError, ValueNotRepresentable; nothing is
     left behind then."""
     writer = FileWriter(
-        item.storage, item.table_uri, item.schema, target_file_bytes=item.target_file_bytes
+        item.storage,
+        item.into or item.table_uri,
+        item.schema,
+        target_file_bytes=item.target_file_bytes,
     )
     return Written(0, tuple(writer.write(_live_rows(item))))
 

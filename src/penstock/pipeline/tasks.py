@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 from pyroaring import BitMap
@@ -20,6 +21,9 @@ from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.write import Completion, WriteItem, complete, write
 
+HISTORY: Final = -1
+"""``part`` of what is for the history of a work's table."""
+
 
 @dataclass(frozen=True)
 class SearchItem:
@@ -30,7 +34,7 @@ class SearchItem:
 
     locate: LocateItem
     wanted: int
-    completion: Completion | None = None
+    completions: tuple[Completion, ...] = ()
 
 
 Item = SearchItem | WriteItem
@@ -114,8 +118,8 @@ def _run(item: Item) -> Iterator[Result]:
         repeated.serialize(),
         where.part,
     )
-    if item.completion is not None:
-        for done in complete(item.completion, where.table_uri, where.path, hits):
+    for completion in item.completions:
+        for done in complete(completion, where.table_uri, where.path, hits):
             yield Written(where.work, tuple(done.files), done.rows, done.part)
 
 

@@ -18,7 +18,7 @@ from penstock.errors import ReplicationConflict
 from penstock.pipeline.columns import rank
 from penstock.pipeline.conflict import conflict
 from penstock.pipeline.net_change import NetChange
-from penstock.pipeline.tasks import Candidates, Located, Written
+from penstock.pipeline.tasks import HISTORY, Candidates, Located, Written
 
 FileName = tuple[int, str]
 """Which of the work's tables a file is of, and its path there."""
@@ -80,7 +80,8 @@ def _check_completed(
     table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> None:
     expected = net.incomplete.rows.num_rows if net.incomplete else 0
-    completed = sum(r.completed for r in results if isinstance(r, Written))
+    mine = (r for r in results if isinstance(r, Written) and r.part != HISTORY)
+    completed = sum(r.completed for r in mine)
     if completed != expected:
         raise ReplicationConflict(
             f'{completed} of {expected} rows of table "{table}" with values that the publisher did '

@@ -75,7 +75,7 @@ class Completion:
 
     schema: pa.Schema
     missing: Mapping[str, str]
-    destinations: tuple[Destination, ...]
+    destinations: Mapping[int, Destination]
     rows: Payload
 
 

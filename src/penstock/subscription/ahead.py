@@ -31,9 +31,10 @@ from penstock.lakehouse.storage import Storage, write_temporary
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgtypes import find
-from penstock.pipeline.apply import ApplyOptions, TableWork, write_ahead
+from penstock.pipeline.apply import write_ahead
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
 from penstock.subscription.relation_map import Share, shares

@@ -10,28 +10,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError
-from penstock.failpoint import AFTER_CONFLICTS, AFTER_CUT, BEFORE_CUT, BETWEEN_COMMITS, failpoint
+from penstock.failpoint import (
+    AFTER_CONFLICTS,
+    AFTER_CUT,
+    BEFORE_CUT,
+    failpoint,
+)
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
-from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
-from penstock.pipeline.apply import ApplyOptions, TableOutcome, TableWork, run_batch
+from penstock.pipeline.apply import TableOutcome, run_batch
 from penstock.pipeline.fold import fold
+from penstock.pipeline.history import Stamps
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import TableName
 from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
+from penstock.subscription.commits import Commits
 from penstock.subscription.conflicts import Conflicts
+from penstock.subscription.history import TransactionStamps, history_works
 from penstock.subscription.inbox import Batch, FrameRun
-from penstock.subscription.parking import Parking, is_own
+from penstock.subscription.parking import Parking
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
 from penstock.subscription.targets import Target, Targets
@@ -87,12 +94,13 @@ class Applier:
         self._parking = parking
         self._members_hold = members_hold
         self._decoder = ColumnarDecoder(find)
-        self._pool = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="commit")
+        self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
         self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
         self._conflicts = Conflicts(subscription)
         self._conflict_table = warehouse.conflicts
+        self._stamps = TransactionStamps()
         self.committing = False
         """Whether an error came when everything was staged: it is no single transaction's."""
         self.last_cut = None if last_cut is None else last_cut.lsn
@@ -100,7 +108,7 @@ class Applier:
 
     def close(self) -> None:
         """Release the commit threads."""
-        self._pool.shutdown()
+        self._commits.close()
 
     def apply(self, batch: Batch, skip: Lsn = INVALID) -> Applied | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
@@ -192,6 +200,7 @@ class Applier:
         rows, passing = 0, Passing(skip)
         self._outcomes = []
         self._conflicts.take()
+        self._stamps = TransactionStamps()
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
@@ -199,7 +208,9 @@ class Applier:
                 ahead = self._done_ahead(piece, open_end, skip)
                 before = len(self._outcomes)
                 if ahead is None:
-                    rows += self._stage(passing.rest(piece.chunk()), open_end, touched)
+                    rows += self._stage(
+                        passing.rest(piece.chunk()), open_end, batch.commit_time, touched
+                    )
                 else:
                     used.append(ahead)
                     rows += self._stage_ahead(ahead, touched)
@@ -221,7 +232,7 @@ class Applier:
             failpoint(AFTER_CONFLICTS)
         self.committing = True
         with self._phases.phase("commit"):
-            self._commit(list(touched.values()), batch.end_lsn)
+            self._commits.commit(list(touched.values()), batch.end_lsn)
         self._conflicts.report(self._outcomes, batch.end_lsn)
         return rows
 
@@ -275,11 +286,14 @@ class Applier:
                 ),
             )
 
-    def _stage(self, chunk: MessageChunk, open_end: Lsn, touched: dict[TableName, Target]) -> int:
+    def _stage(
+        self, chunk: MessageChunk, open_end: Lsn, open_time: int, touched: dict[TableName, Target]
+    ) -> int:
         with self._phases.phase("decode"):
             decoded = self._chunk = self._decoder.decode(chunk)
             check_commits(decoded)
-        works: dict[TableName, TableWork] = {}
+        stamps = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
         # All first: two tables that exchanged their names are told of together.
         for share in list(shares(decoded, self._targets, open_end)):
@@ -288,106 +302,39 @@ class Applier:
                 continue  # parked a moment ago
             touched[name] = target
             try:
-                works[name] = self._work(share)
+                works[name] = self._works(share, stamps)
                 rows[name] = share.rows
             except PenstockError as error:
                 works.pop(name, None)
                 self._refuse(target, error, touched)
-        if works:
-            self._run(list(works.values()), touched)
+        while due := [mine.pop(0) for name, mine in works.items() if mine and name in touched]:
+            self._run(due, touched)
         return sum(count for name, count in rows.items() if name in touched)
 
-    def _work(self, share: Share) -> TableWork:
+    def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
+        """To be done one after the other; one, where there is no history."""
         if share.error is not None:
             raise share.error
         target = share.target
         for change in share.changes:
             self._targets.follow(target, change.relation)
         with self._phases.phase("fold"):
-            net = fold(
-                share.changes,
-                target.table.schema,
-                truncates=share.truncates,
-                from_sequence=share.first,
-            )
-        leaves = target.leaves
-        if target.partitions is not None and leaves is not None:
-            target.partitions.touched |= leaves.touched(net)
+            if target.history is not None:
+                works = list(history_works(share, stamps, self._app_id))
+            else:
+                net = fold(
+                    share.changes,
+                    target.table.schema,
+                    truncates=share.truncates,
+                    from_sequence=share.first,
+                )
+                works = [TableWork(target.table, net, leaves=target.leaves)]
+        if target.partitions is not None:
+            for work in works:
+                if work.leaves is not None:
+                    target.partitions.touched |= work.leaves.touched(work.net)
         target.rows_applied += share.rows
-        return TableWork(target.table, net, leaves=leaves)
-
-    def _commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Commit side by side; all are tried, so that a lost race costs one table's work.
-
-        Partitions come before the table that they are of, whose commit says that all have it.
-        """
-        failed = _Failed()
-        rows = [(t, each) for t in touched for each in t.to_commit(end_lsn)]
-        self._commit_all(rows, end_lsn, failed)
-        roots = [t for t in touched if t.partitions is not None and not failed.has(t)]
-        if roots:
-            failpoint(BETWEEN_COMMITS)
-        self._commit_all([(t, t.table) for t in roots], end_lsn, failed)
-        for target in touched:
-            if not failed.has(target):
-                target.committed(end_lsn)
-        for target, own in failed.refused:
-            self._refuse(target, own, {})
-        if failed.lost:
-            for target in failed.lost:
-                try:
-                    self._targets.load_again(target, end_lsn)
-                except PenstockError as own:
-                    self._refuse(target, own, {})
-            names = ", ".join(f'"{target.table.name}"' for target in failed.lost)
-            raise CommitConflict(f"another writer has committed to {names}")
-
-    def _commit_all(
-        self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _Failed
-    ) -> None:
-        """Raises what is no table's own, when all are done."""
-        futures = {
-            self._pool.submit(self._commit_table, table, end_lsn): target
-            for target, table in commits
-        }
-        pending: set[Future[None]] = set(futures)
-        error: BaseException | None = None
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                error = failed.take(futures[future], future.exception()) or error
-            if pending:
-                failpoint(BETWEEN_COMMITS)
-        if error is not None:
-            raise error
-
-    def _commit_table(self, table: DeltaTable, end_lsn: Lsn) -> None:
-        self._targets.unanswered.commit(table, self._app_id, end_lsn, _OPERATION)
-
-
-class _Failed:
-    """Targets that could not be committed: those that have lost a race, and others."""
-
-    def __init__(self) -> None:
-        self.lost: list[Target] = []
-        self.refused: list[tuple[Target, PenstockError]] = []
-
-    def take(self, target: Target, error: BaseException | None) -> BaseException | None:
-        """An error of one of its tables; returned where it is not the table's own."""
-        if isinstance(error, CommitConflict):
-            if not self.has(target):
-                self.lost.append(target)
-        elif isinstance(error, PenstockError) and is_own(error):
-            self.lost = [each for each in self.lost if each is not target]
-            if not self.has(target):
-                self.refused.append((target, error))
-        else:
-            return error
-        return None
-
-    def has(self, target: Target) -> bool:
-        """Whether it is one of them."""
-        return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
+        return works
 
 
 def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:

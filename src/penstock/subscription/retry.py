@@ -45,6 +45,8 @@ _PUBLISHER_HEALS: Final = (
 )
 """SQLSTATEs of a publisher, or how they begin, that pass by themselves or by work done there."""
 
+_INTERNAL_ERROR: Final = "XX000"
+
 _STORAGE_HEALS: Final = (
     "42501",  # insufficient_privilege: read-only, or rights that were taken away
     "53",  # disk_full, too many open files
@@ -80,6 +82,8 @@ def max_tries(error: BaseException) -> int | None:
         case ConnectionFailure() | ObjectInUse() | CommitConflict() | SparkUnavailable():
             return None
         case PublisherError():
+            if error.sqlstate == _INTERNAL_ERROR:
+                return 4  # another walsender begins to decode from the start
             return None if error.sqlstate.startswith(_PUBLISHER_HEALS) else 0
         case StorageError():
             return None if heals(error) else 4

@@ -21,7 +21,7 @@ from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
-from penstock.pipeline.apply import ApplyOptions
+from penstock.pipeline.table_work import ApplyOptions
 from penstock.subscription import origin
 from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.apply import Applier
@@ -67,6 +67,11 @@ class StreamOptions:
     """Bytes of WAL to be behind before a backlog is fetched and not streamed; -1: never."""
     status_interval: float
     receiver_timeout: float
+
+
+def _writes_ahead(subscription: Subscription) -> bool:
+    # A history tells of transactions from their Begin on.
+    return subscription.streaming == "parallel" and not subscription.history
 
 
 class ApplyStream:
@@ -122,7 +127,7 @@ class ApplyStream:
         )
         self._prepared = PreparedTransactions(two_phase.store)
         ahead = AheadWriter(spark, targets, options.apply, spool_folder)
-        self._ahead = ahead if subscription.streaming == "parallel" else None
+        self._ahead = ahead if _writes_ahead(subscription) else None
         self._frames, self._parallel = 0, False
         self._streamed = StreamedTransactions(
             self._inbox,

@@ -25,6 +25,7 @@ from penstock.errors import (
     SchemaChanged,
 )
 from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.history_table import history_of
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import columns_added
@@ -71,7 +72,7 @@ class Bindings(Protocol):
 class Target:
     """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
     of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
-    which has its rows there."""
+    which has its rows there; ``history``: the table that keeps its changes, if it has one."""
 
     rel: SubscriptionRel
     table: DeltaTable
@@ -80,6 +81,7 @@ class Target:
     rows_applied: int = field(default=0)
     followed: Relation | None = field(default=None)
     partitions: Partitions | None = field(default=None)
+    history: DeltaTable | None = field(default=None)
 
     @property
     def progress(self) -> TableProgress:
@@ -98,12 +100,17 @@ class Target:
         return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
 
     @property
+    def with_history(self) -> tuple[DeltaTable, ...]:
+        """All Delta tables of it."""
+        return (*self.tables.values(), *(() if self.history is None else (self.history,)))
+
+    @property
     def in_cut(self) -> dict[TableName, CutTable]:
         """Its part of a cut."""
-        return {
-            name: CutTable(table.uri, table.version, table.id)
-            for name, table in self.tables.items()
-        }
+        tables = self.tables
+        if self.history is not None:
+            tables[history_of(self.rel.table_name)] = self.history
+        return {name: CutTable(t.uri, t.version, t.id) for name, t in tables.items()}
 
     @property
     def rows(self) -> int:
@@ -128,6 +135,8 @@ class Target:
     def discard(self) -> None:
         """Forget what is staged."""
         self.table.discard()
+        if self.history is not None:
+            self.history.discard()
         if self.partitions is not None:
             self.partitions.discard()
 
@@ -259,6 +268,8 @@ class Targets:
         Raises ApplierReplaced where it was lost to another applier of our own subscription, and
         what ``DeltaTable.reload`` raises."""
         target.table.reload()
+        if target.history is not None:
+            target.history.reload()
         marker = target.table.transaction_version(self._app_id)
         if marker is not None and (target.marker is None or marker > target.marker):
             if not self.unanswered.has(target.table, marker):
@@ -301,9 +312,9 @@ class Targets:
         now = self._bindings.generation()
         if now == self._looked_at:
             return []
-        partitioned = [target for target in self if target.partitions is not None]
-        found = [t for t in partitioned if t.ahead is None and self._tree(t) != _tree(t)]
-        if not found and all(t.ahead is None for t in partitioned):
+        partitioned = [(t, t.partitions.tree) for t in self if t.partitions is not None]
+        found = [t for t, tree in partitioned if t.ahead is None and self._tree(t) != tree]
+        if not found and all(t.ahead is None for t, _ in partitioned):
             self._looked_at = now
         return found
 
@@ -387,7 +398,3 @@ class Targets:
         if error := exchange_error(target.rel, old, relation):
             self.record_conflict(target, error)
             raise error
-
-
-def _tree(target: Target) -> tuple[LakeTable, ...]:
-    return () if target.partitions is None else target.partitions.tree

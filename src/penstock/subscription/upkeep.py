@@ -46,7 +46,7 @@ class Upkeep:
         self._cuts = cuts
         self._options = options
         self._checkpointed: Counter[str] = Counter(
-            {t.name: t.version for target in targets for t in target.tables.values()}
+            {t.name: t.version for target in targets for t in target.with_history}
         )
         self._cuts_since = 0
         self._failed_at: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Upkeep:
         for target in self._targets:
             if target.ahead is not None:
                 continue  # what its partitions were before the batch is needed yet
-            for table in target.tables.values():
+            for table in target.with_history:
                 if self._upkeep_of(target, table):
                     return
 

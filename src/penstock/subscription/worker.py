@@ -27,6 +27,7 @@ from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.copy_target import ensure_table
+from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
@@ -311,8 +312,11 @@ class ApplyWorker:
         for rel in followed:
             try:
                 self._open_target(targets, rel, publisher)
+                self._open_history(targets.named(rel.table_name))
             except PenstockError as error:
                 parking.refuse(rel, error)
+                if (opened := targets.named(rel.table_name)) is not None:
+                    targets.close(opened)
         unbound = [target for target in targets if target.rel.relid is None]
         published = publisher.tables(subscription.publications) if unbound else {}
         for target in unbound:
@@ -330,6 +334,11 @@ class ApplyWorker:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
             targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+
+    def _open_history(self, target: Target | None) -> None:
+        if target is not None and self.subscription.history:
+            app_id = self.subscription.app_id
+            target.history = begin_history(self._spark, self._warehouse, target, app_id)
 
     def _columns_with_values(self, oid: int, names: Sequence[str]) -> Collection[str]:
         """While the stream has the session's connection, another one asks."""

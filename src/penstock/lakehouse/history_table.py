@@ -1,0 +1,106 @@
+"""A table's history: a Delta table beside it with a row for every change (``history = true``).
+
+In: a table's name and columns. Out: its history table, made when there is none, with columns added
+where the table has got some. The first columns tell what the change was and where its transaction
+ended; the table's own follow, without those that are made of others. Which rows come in is decided
+in ``pipeline.history``, when in ``subscription.history``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import DuplicateObject, FeatureNotSupported, SchemaChanged
+from penstock.lakehouse.delta_types import TIMESTAMP
+from penstock.lakehouse.schema import ROW, Column, TableSchema
+from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.pgtypes.pg_type import INT8, TEXT, TIMESTAMPTZ
+from penstock.relation import TableName, qualified
+
+SUFFIX: Final = "__history"
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_LSN: Final = "_commit_lsn"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+XID: Final = "_xid"
+POSITION: Final = "_position"
+
+CHANGE_TYPES: Final = (
+    *("insert", "update_preimage", "update_postimage", "delete", "truncate", "copy"),
+)
+"""As Delta's change data feed names them, and two more: a TRUNCATE, and a row of a copy."""
+INSERT, PREIMAGE, POSTIMAGE, DELETE, TRUNCATE, COPY = range(len(CHANGE_TYPES))
+
+_ABOUT: Final = (
+    Column(CHANGE_TYPE, CHANGE_TYPE, pa.string(), TEXT),
+    Column(COMMIT_LSN, COMMIT_LSN, pa.int64(), INT8),
+    Column(COMMIT_TIMESTAMP, COMMIT_TIMESTAMP, TIMESTAMP, TIMESTAMPTZ),
+    Column(XID, XID, pa.int64(), INT8),
+    Column(POSITION, POSITION, pa.int64(), INT8),
+)
+ABOUT: Final = tuple(column.name for column in _ABOUT)
+"""The columns that tell of the change."""
+
+
+def history_of(table: TableName) -> TableName:
+    """The name of a table's history."""
+    schema, name = table
+    return schema, f"{name}{SUFFIX}"
+
+
+def history_schema(table: str, schema: TableSchema) -> TableSchema:
+    """The columns of a table's history. Raises FeatureNotSupported where the table has one of the
+    names that the history gives."""
+    kept = tuple(
+        Column(c.name, c.source, c.type, c.type_oid, c.typmod)
+        for c in schema.columns
+        if c.generated is None and c != ROW
+    )
+    taken = sorted({c.name.lower() for c in kept} & set(ABOUT))
+    if taken:
+        raise FeatureNotSupported(
+            f'table "{table}" cannot have a history: it has a column "{taken[0]}"',
+            detail="The history has a column of that name that tells of the change.",
+        )
+    return TableSchema((*_ABOUT, *kept))
+
+
+def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) -> DeltaTable:
+    """The history of a table with these columns, with missing ones staged.
+
+    Raises DuplicateObject where a table of another kind has its name, and as ``fit``.
+    """
+    name = history_of(table)
+    wanted = history_schema(qualified(*table), schema)
+    found = warehouse.open(*name)
+    if found is None:
+        return warehouse.create(*name, wanted)
+    if not set(ABOUT) <= {column.name for column in found.schema.columns}:
+        raise DuplicateObject(
+            f'table "{qualified(*name)}" is in the way of the history of "{qualified(*table)}"',
+            detail=f'It lies at "{found.uri}".',
+            hint="Rename it, or set history = false.",
+        )
+    fit(found, qualified(*table), schema)
+    return found
+
+
+def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
+    """Stage the columns that the table has and its history has not.
+
+    Raises SchemaChanged where one has another type by now, FeatureNotSupported.
+    """
+    wanted = history_schema(table, schema)
+    there = {column.name.lower(): column for column in history.schema.columns}
+    for column in wanted.columns:
+        old = there.get(column.name.lower())
+        if old is not None and (old.name, old.type) != (column.name, column.type):
+            raise SchemaChanged(
+                f'column "{column.name}" of table "{table}" is {column.type}, and in its history '
+                f'"{old.name}" is {old.type}',
+                hint=f'Move the history at "{history.uri}" away: another one begins then.',
+            )
+    history.add_columns([c for c in wanted.columns if c.name.lower() not in there])

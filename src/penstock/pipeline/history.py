@@ -1,0 +1,190 @@
+"""Every change of a table as rows of its history.
+
+In: changes as ``fold`` has them, and the transactions that they are of. Out: ``Versions``, the rows
+in the table's columns; of them rows of the history table, whole ones and those that get unchanged
+TOASTed values where old rows are located. A change is one row, an UPDATE with an old tuple two. The
+columns that tell of a change are ``lakehouse.history_table``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ReplicationConflict
+from penstock.lakehouse.history_table import (
+    ABOUT,
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMMIT_LSN,
+    COMMIT_TIMESTAMP,
+    DELETE,
+    INSERT,
+    POSITION,
+    POSTIMAGE,
+    PREIMAGE,
+    TRUNCATE,
+    XID,
+)
+from penstock.lakehouse.table import DeltaTable
+from penstock.lsn import Lsn
+from penstock.pgoutput.columnar import DecodedChunk
+from penstock.pipeline import changes as row_changes
+from penstock.pipeline.changes import Changes
+from penstock.pipeline.columns import Integers, Mask, take_either
+from penstock.pipeline.generated import GeneratedColumns
+from penstock.pipeline.key_events import CREATE, kind
+from penstock.pipeline.lineage import Lineage
+from penstock.pipeline.net_change import Incomplete, Versions
+from penstock.pipeline.write import Destination
+
+
+@dataclass(frozen=True)
+class OldRows:
+    """Where unchanged values are. ``found``: first events of the keys of the old rows, as these are
+    numbered; ``not_sent``: the error for a column whose value is in none of them."""
+
+    trace: Callable[[Integers, Mapping[str, Mask]], Lineage]
+    found: Integers
+    not_sent: Callable[[str], ReplicationConflict]
+
+
+def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
+    """The rows that ``changes`` made and ended, in order. ``old_rows``: None where every change has
+    all of its values. Raises what ``not_sent`` gives."""
+    count = len(changes)
+    updates = changes.operation == row_changes.UPDATE
+    both = updates & (changes.old_kind != 0)
+    at = np.repeat(np.arange(count), 1 + both)
+    begins = np.append(True, at[1:] != at[:-1])[: len(at)]
+    pre = both[at] & begins
+    of_old = pre | (changes.operation[at] == row_changes.DELETE)
+    type = np.select([pre, of_old, updates[at]], [PREIMAGE, DELETE, POSTIMAGE], INSERT)
+    new, lacking, old = _with_values_sent(changes, old_rows)
+    rows = new.take(pa.array(at))
+    if changes.old is not None:
+        before = changes.old.take(pa.array(at))
+        rows = pa.Table.from_arrays(
+            [take_either(of_old, before[name], rows[name]) for name in rows.column_names],
+            schema=rows.schema,
+        )
+    missing = {name: mask[at] & ~of_old for name, mask in lacking.items()}
+    return Versions(changes.sequence[at], type, rows, missing, old[at])
+
+
+def _with_values_sent(
+    changes: Changes, old_rows: OldRows | None
+) -> tuple[pa.Table, Mapping[str, Mask], Integers]:
+    """New rows with the unchanged values that changes before them have sent; which are still
+    lacking, and in which old row they are."""
+    new, count = changes.new, len(changes)
+    gaps = {name: mask for name, mask in changes.unchanged.items() if mask.any()}
+    old = np.full(count, -1, np.int64)
+    if not gaps or old_rows is None:
+        return new, {}, old
+    asked = np.flatnonzero(np.logical_or.reduce(list(gaps.values())))
+    lineage = old_rows.trace(asked, gaps)
+    lacking = {}
+    for name, sent in lineage.sent.items():
+        if np.any(kind(lineage.origin[sent < 0]) == CREATE):
+            raise old_rows.not_sent(name)
+        source = np.arange(count)
+        source[asked] = sent
+        field = new.schema.get_field_index(name)
+        cells = changes.new[name].take(pa.array(source, mask=source < 0))
+        new = new.set_column(field, new.schema.field(field), cells)
+        lacking[name] = source < 0
+    old[asked] = np.searchsorted(old_rows.found, lineage.origin)
+    return new, lacking, old
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Which transactions the messages of a chunk are of. ``end``, ``time``: of the one after its
+    last commit, in us since 1970; ``xid``, ``messages``: of the one before its first Begin, and how
+    many of its messages came in earlier chunks."""
+
+    chunk: DecodedChunk
+    size: int
+    end: Lsn
+    time: int
+    xid: int = 0
+    messages: int = 0
+
+    def columns(self, sequence: Integers) -> dict[str, pa.Array]:
+        """For messages: the columns of the history that tell of them."""
+        chunk = self.chunk
+        commit = np.searchsorted(chunk.commit_sequence, sequence)
+        begin = np.searchsorted(chunk.begin_sequence, sequence, side="right")
+        xid = np.append(self.xid, chunk.xid)[begin]
+        since = np.append(-self.messages, chunk.begin_sequence)[begin]
+        return {
+            COMMIT_LSN: pa.array(np.append(chunk.end_lsn, int(self.end))[commit]),
+            COMMIT_TIMESTAMP: pa.array(np.append(chunk.commit_time, self.time)[commit]),
+            XID: pa.array(xid),
+            POSITION: pa.array(sequence - since),
+        }
+
+    def last(self) -> tuple[int, int]:
+        """``xid`` and ``messages`` for the chunk that follows."""
+        if not len(self.chunk.begin_sequence):
+            return self.xid, self.messages + self.size
+        return int(self.chunk.xid[-1]), self.size - int(self.chunk.begin_sequence[-1])
+
+
+@dataclass(frozen=True)
+class HistoryWork:
+    """What a work writes to the history of its table. ``first``: the first message of what it does
+    not have yet; ``truncate``: the message that emptied the table, ahead of all others."""
+
+    table: DeltaTable
+    stamps: Stamps
+    first: int
+    truncate: int | None = None
+
+    def complete(self, made: Versions) -> pa.Table:
+        """Rows in its columns that need nothing more."""
+        rows = self._rows(made.take(~made.incomplete & (made.sequence >= self.first)))
+        if self.truncate is None or self.truncate < self.first:
+            return rows
+        return pa.concat_tables([self._truncate(self.truncate), rows])
+
+    def incomplete(self, made: Versions) -> Incomplete | None:
+        """Those that do."""
+        made = made.take(made.incomplete & (made.sequence >= self.first))
+        if not len(made.sequence):
+            return None
+        missing = {name: mask for name, mask in made.missing.items() if mask.any()}
+        return Incomplete(self._rows(made), missing, made.old)
+
+    def destination(self) -> Destination:
+        """For tasks."""
+        schema = self.table.schema.arrow()
+        nothing = GeneratedColumns(self.table.name)
+        columns = tuple(range(len(schema)))
+        return Destination(self.table.storage, self.table.uri, schema, columns, nothing)
+
+    def _rows(self, made: Versions) -> pa.Table:
+        about = self.stamps.columns(made.sequence)
+        about[CHANGE_TYPE] = pa.array(CHANGE_TYPES).take(pa.array(made.type))
+        return self._table(about, made.rows)
+
+    def _truncate(self, sequence: int) -> pa.Table:
+        about = self.stamps.columns(np.array([sequence]))
+        return self._table({**about, CHANGE_TYPE: pa.array([CHANGE_TYPES[TRUNCATE]])}, None)
+
+    def _table(self, about: Mapping[str, pa.Array], rows: pa.Table | None) -> pa.Table:
+        """Columns that the table has no more are NULL."""
+        count = len(about[CHANGE_TYPE])
+        columns = []
+        for field in self.table.schema.arrow():
+            if field.name in ABOUT:
+                columns.append(about[field.name].cast(field.type))
+            elif rows is not None and field.name in rows.column_names:
+                columns.append(rows[field.name])
+            else:
+                columns.append(pa.nulls(count, field.type))
+        return pa.Table.from_arrays(columns, schema=self.table.schema.arrow())

@@ -1,0 +1,238 @@
+"""A net change for a table, and what tasks have to do for it.
+
+In: net changes and the tables they are for; of a partitioned table its leaves (``parts``). Out:
+items with what they cost, for ``job``. What tasks find is put together in ``apply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.table import DeltaTable
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.history import HistoryWork
+from penstock.pipeline.job import HERE_SECONDS
+from penstock.pipeline.locate import LocateItem
+from penstock.pipeline.net_change import Incomplete, NetChange
+from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
+from penstock.pipeline.payload import Payload, Payloads
+from penstock.pipeline.prune import candidates, integer_bounds
+from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
+from penstock.pipeline.write import Completion, Destination, WriteItem
+
+_ITEM_SECONDS: Final = 0.01
+"""What a task costs before it reads its first byte, about; with the next two it decides how work is
+packed, and whether there is a job at all."""
+_SECONDS_PER_ROW: Final = 2e-8
+"""Of a file to be searched, and of the keys looked for."""
+_SECONDS_PER_BYTE: Final = 2e-9
+
+
+@dataclass(frozen=True)
+class ApplyOptions:
+    """``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between
+    a table's rows are spread over all cores. ``here_seconds``: of work for which there is no
+    job."""
+
+    min_slice_bytes: int = 24 << 20
+    max_slice_bytes: int = 256 << 20
+    here_seconds: float = HERE_SECONDS
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """A net change to be carried out on a table.
+
+    ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
+    ``check_absent``: look whether keys that the batch inserts exist. Off only for measurements: a
+    unique index at the publisher says nothing of rows whose deletion was never sent.
+    ``written``: the net change's complete rows, where they are in files already (``write_ahead``)
+    and no more in ``net``. ``history``: where the versions of ``net`` go.
+    """
+
+    table: DeltaTable
+    net: NetChange
+    check_absent: bool = True
+    leaves: Leaves | None = None
+    written: tuple[Written, ...] = ()
+    history: HistoryWork | None = None
+
+    def table_of(self, part: int) -> DeltaTable:
+        """The table that files of a part are for."""
+        if part == HISTORY and self.history is not None:
+            return self.history.table
+        return self.parts[part].table
+
+    @cached_property
+    def history_incomplete(self) -> Incomplete | None:
+        """Rows of the history that need old rows."""
+        if self.history is None or self.net.versions is None:
+            return None
+        return self.history.incomplete(self.net.versions)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The tables that may hold its rows."""
+        return parts(self.table, self.leaves, self.net.schema)
+
+    def folded_again(self, net: NetChange) -> TableWork:
+        """With another net change; what was written for this one goes."""
+        self.remove_written()
+        return replace(self, net=net, written=())
+
+    def remove_written(self) -> None:
+        """Remove the files of ``written``."""
+        for written in self.written:
+            self.remove_files(written)
+
+    def remove_files(self, written: Written) -> None:
+        """Best effort: what stays is in no log entry and goes with the next VACUUM."""
+        table = self.table_of(written.part)
+        for file in written.files:
+            table.storage.remove(f"{table.uri}/{file.path}")
+
+
+def items_of(
+    number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
+) -> list[tuple[float, Item]]:
+    """The items of one work with their costs in seconds."""
+    net = work.net
+    places = tuple(part.destination() for part in work.parts)
+    items = write_items(number, work, places, area, options, spark)
+    items += _history_items(number, work, area, options, spark)
+    keys = net.removed
+    if work.check_absent and net.absent.num_rows:
+        keys = pa.concat_tables([keys, net.absent])
+    files = [(part, file) for part in work.parts for file in _candidates(part, keys)]
+    if not files:
+        return items
+    probe = area.put(_probe(net, keys))
+    completing = _completing(work, places, area)
+    for part, file in files:
+        where = _locate_item(number, part, net, file, probe)
+        completions = tuple(each.of(part) for each in completing)
+        search = SearchItem(where, net.removed.num_rows, completions)
+        cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
+        items.append((cost, search))
+    return items
+
+
+def write_items(
+    number: int,
+    work: TableWork,
+    places: Sequence[Destination],
+    area: Payloads,
+    options: ApplyOptions,
+    spark: Spark,
+    mark: str = "",
+) -> list[tuple[float, Item]]:
+    items: list[tuple[float, Item]] = []
+    for at, share in shares(work.net.rows, work.leaves).items():
+        to = places[at]
+        for rows in _slices(to.given(share), options, spark):
+            payload = area.put(rows)
+            item = WriteItem(number, to.storage, to.table_uri, payload, to.generated, at, mark)
+            items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    return items
+
+
+def _history_items(
+    number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
+) -> list[tuple[float, Item]]:
+    """Whole rows of the history."""
+    items: list[tuple[float, Item]] = []
+    if work.history is None or work.net.versions is None:
+        return items
+    to = work.history.destination()
+    for rows in _slices(work.history.complete(work.net.versions), options, spark):
+        item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, HISTORY)
+        items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
+    return items
+
+
+def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
+    return candidates(part.table.files.values(), part.keys(keys)) if keys.num_rows else []
+
+
+def _locate_item(
+    number: int, part: Part, net: NetChange, file: DataFile, probe: Payload
+) -> LocateItem:
+    key = tuple(part.names[name] for name in net.schema.identity)
+    schema = part.table.schema.arrow()
+    return LocateItem(
+        work=number,
+        table_uri=part.table.uri,
+        path=file.path,
+        rows=file.rows,
+        deletion_vector=file.deletion_vector,
+        key=key,
+        probe=probe,
+        multiset=not net.schema.key,
+        first_between=integer_bounds(file, key[0], schema) if net.schema.key else None,
+        part=part.number,
+    )
+
+
+def _probe(net: NetChange, keys: pa.Table) -> pa.Table:
+    """``LocateItem.probe``."""
+    probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
+    if net.copies is not None:
+        probe = probe.append_column("copies", pa.array(net.copies))
+    return probe
+
+
+@dataclass(frozen=True)
+class _Completing:
+    """Rows that need old ones, wherever those are."""
+
+    incomplete: Incomplete
+    schema: pa.Schema
+    to: Mapping[int, Destination]
+    rows: Payload
+
+    def of(self, part: Part) -> Completion:
+        """For files of one part; the rows may go to others."""
+        missing = {name: part.names[name] for name in self.incomplete.missing}
+        return Completion(self.schema, missing, self.to, self.rows)
+
+
+def _completing(
+    work: TableWork, places: Sequence[Destination], area: Payloads
+) -> list[_Completing]:
+    found = []
+    incomplete, versions = work.net.incomplete, work.history_incomplete
+    if incomplete is not None:
+        rows = _completion_table(incomplete, destinations(incomplete.rows, work.leaves))
+        schema = work.net.schema.arrow()
+        found.append(_Completing(incomplete, schema, dict(enumerate(places)), area.put(rows)))
+    if versions is not None and work.history is not None:
+        place = work.history.destination()
+        rows = _completion_table(versions, np.full(versions.rows.num_rows, HISTORY))
+        found.append(_Completing(versions, place.schema, {HISTORY: place}, area.put(rows)))
+    return found
+
+
+def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
+    """What ``Completion.rows`` holds."""
+    columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
+    columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
+    return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})
+
+
+def _slices(rows: pa.Table, options: ApplyOptions, spark: Spark) -> list[pa.Table]:
+    if not rows.num_rows:
+        return []
+    size = rows.nbytes
+    count = size // options.min_slice_bytes
+    if count > 1:  # a small batch asks for no Spark
+        count = min(count, spark.sparkContext.defaultParallelism)
+    step = -(-rows.num_rows // max(count, -(-size // options.max_slice_bytes), 1))
+    return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
