@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.errors import CommitConflict, DuplicateObject
 from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.files import FileWriter
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.storage import Storage
@@ -80,6 +81,8 @@ class SideTable:
                 marker = table.transaction_version(app_id)
                 new = rows if marker is None else rows.filter(self._after(rows, marker))
                 if not new.num_rows:
+                    # Put by a process that may have been killed before it was durable.
+                    self._storage.sync_folder(log_folder(self.uri))
                     return
                 writer = FileWriter(self._storage, self.uri, self._schema)
                 table.stage(written=writer.write([new]))

@@ -18,6 +18,7 @@ import numpy as np
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.history_table import fit, open_history
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
@@ -40,6 +41,8 @@ def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: st
     Raises what ``open_history`` raises, NotInPrerequisiteState where it cannot begin now.
     """
     history = open_history(warehouse, target.rel.table_name, target.table.schema)
+    # As for the table (``Targets.open``): what is relied upon must be durable.
+    warehouse.storage.sync_folder(log_folder(history.uri))
     has, lsn = history.transaction_version(app_id), target.marker or INVALID
     if has is None or has < lsn:
         if target.ahead is not None:
