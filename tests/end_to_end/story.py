@@ -1,0 +1,394 @@
+"""A random history of a publisher's tables, and what they held after each commit.
+
+In: a database, a number that decides everything (the seed). Out: steps, each from a random number
+generator of its own, so that a story without some of its steps keeps the others; the statements
+that were run, as text; a state for each commit, with the WAL positions around it. One thread runs
+all of it, so that no other commit comes between. What a node makes of it is left to
+``test_stateful``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from end_to_end.compare import Row, publisher_rows
+from fix_postgres import Database
+
+WRITERS: Final = 3
+"""Sessions with transactions of their own. Each has rows of its own (by ``id``), so that none
+waits; where one would (TRUNCATE, what is prepared), its statement fails after lock_timeout."""
+
+_FAR: Final = 300
+"""What is added to a key to change it; divisible by WRITERS."""
+_LARGE: Final = "(SELECT string_agg(md5(({i} + g)::text), '') FROM generate_series(1, 80) g)"
+"""Longer than what a heap page likes: TOASTed, and not sent where an UPDATE leaves it alone."""
+
+_TYPES: Final[Sequence[tuple[str, str, bool]]] = (
+    ("smallint", "({i} % 1000)::smallint", False),
+    ("bigint", "{i}::bigint << 33", False),
+    ("numeric(12,3)", "{i} * 1.125", False),
+    ("numeric", "{i} / 3.0", True),
+    ("real", "{i} + 0.5", False),
+    ("double precision", "{i} / 8.0", False),
+    ("boolean", "{i} % 2 = 0", False),
+    ("varchar(20)", "'v' || {i}", False),
+    ("char(5)", "'c' || {i} % 10", False),
+    ("bytea", "decode(md5({i}::text), 'hex')", False),
+    ("date", "date '2020-01-01' + {i}", False),
+    ("timestamp", "timestamp '1999-12-31 23:59:59.999999' - {i} * interval '1 day'", False),
+    ("timestamptz", "timestamptz '2021-03-04 05:06:07.89+02' + {i} * interval '1 s'", False),
+    ("uuid", "md5({i}::text)::uuid", False),
+    ("jsonb", "jsonb_build_object('i', {i}, 'b', 'a', 'n', NULL)", False),
+    ("json", '\'{{"k":  1, "k": 2}}\'::json', False),
+    ("integer[]", "ARRAY[{i}, NULL, -{i}]", False),
+    ("text[]", "ARRAY['a,b', NULL, '\"x\"', 'é' || {i}]", False),
+    ("interval", "{i} * interval '1 day 2 hours'", True),
+    ("inet", "('10.0.0.' || {i} % 250)::inet", True),
+    ("mood", "(ARRAY['sad', 'happy'])[1 + {i} % 2]::mood", True),
+)
+"""Name, value by a number, whether Penstock keeps it as PostgreSQL's text."""
+
+IDENTITIES: Final = {
+    "primary key": ("PRIMARY KEY (id)", ""),
+    "two columns": ("PRIMARY KEY (id, kind)", ""),
+    "index": ("UNIQUE (id)", "ALTER TABLE {0} REPLICA IDENTITY USING INDEX {0}_id_key;"),
+    "full with a key": ("PRIMARY KEY (id)", "ALTER TABLE {0} REPLICA IDENTITY FULL;"),
+    "full": ("", "ALTER TABLE {0} REPLICA IDENTITY FULL;"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """``value``: an expression with ``{i}`` for a number."""
+
+    name: str
+    type: str
+    value: str
+    as_text: bool
+
+
+@dataclass
+class Table:
+    """A table of the story. ``targets``: the tables of the node with its rows, which are its
+    partitions where they are published as themselves."""
+
+    name: str
+    identity: str
+    columns: list[Column]
+    targets: tuple[str, ...]
+    partitioned: bool = False
+
+    @property
+    def keyless(self) -> bool:
+        return self.identity == "full"
+
+    def definition(self) -> str:
+        key, alter = IDENTITIES[self.identity]
+        columns = [
+            *("id integer NOT NULL", "kind text NOT NULL", "n integer", "big text"),
+            *(f"{c.name} {c.type}" for c in self.columns),
+            *([key] if key else []),
+        ]
+        made = f"CREATE TABLE {self.name} ({', '.join(columns)})"
+        if self.partitioned:
+            made += " PARTITION BY RANGE (id)"
+        lines = [f"{made};"]
+        names = [self.name]
+        if self.partitioned:
+            for name, bounds in _partitions(self.name).items():
+                lines.append(f"CREATE TABLE {name} PARTITION OF {self.name} FOR VALUES {bounds};")
+                names.append(name)
+        lines += [f"ALTER TABLE {name} ALTER big SET STORAGE EXTERNAL;" for name in names]
+        return "".join(lines) + "".join(alter.format(name) for name in names)
+
+
+def _partitions(table: str) -> dict[str, str]:
+    """An UPDATE of a key moves most rows between them."""
+    return {
+        f"{table}_low": "FROM (MINVALUE) TO (40)",
+        f"{table}_mid": f"FROM (40) TO ({_FAR})",
+        f"{table}_far": f"FROM ({_FAR}) TO (MAXVALUE)",
+    }
+
+
+@dataclass(frozen=True)
+class State:
+    """After a commit. ``before``, ``after``: WAL positions; its end is after the one and not after
+    the other. ``step``: which one has committed it."""
+
+    before: int
+    after: int
+    step: int
+    tables: Mapping[str, Counter[Row]]
+
+
+class Story:
+    """The publisher's side. ``tables`` are published when it begins, ``late`` join later."""
+
+    def __init__(self, database: Database, seed: int, *, two_phase: bool) -> None:
+        self.database = database
+        self.seed = seed
+        self.two_phase = two_phase
+        self.number = 0
+        self.told: list[str] = []
+        self.done: Counter[str] = Counter()
+        self.prepared: dict[str, frozenset[str]] = {}
+        self._published: set[str] = set()
+        self._interned: dict[Row, Row] = {}
+        rng = self.rng()
+        self.tables = [_table(rng, f"t{n}", identity) for n, identity in enumerate(IDENTITIES)]
+        self.tables += [_table(rng, name, rng.choice(_KEYED), True) for name in ("leaves", "root")]
+        self.tables[-1].targets = ("root",)
+        self.late = [_table(rng, f"late{n}", rng.choice([*IDENTITIES])) for n in range(2)]
+        database.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        for table in (*self.tables, *self.late):
+            database.execute(table.definition())
+        names = ", ".join(table.name for table in self.tables[:-1])
+        database.execute(
+            f"CREATE PUBLICATION p FOR TABLE {names};"
+            "CREATE PUBLICATION q FOR TABLE root WITH (publish_via_partition_root = true)"
+        )
+        self.observer = database.connect()
+        self.observer.execute("SET lock_timeout = '20ms'")
+        self.states = [State(0, 0, 0, {})]
+        for table in self.tables:
+            for writer in range(WRITERS):
+                self.observer.execute(insert(table, writer, 0, 60, "0"))
+        everything = frozenset(t.name for t in (*self.tables, *self.late))
+        self.commits(self.observer, "SELECT 'everything before'", everything)
+        self.writers = [Writer(self, number) for number in range(WRITERS)]
+
+    def rng(self, what: str = "") -> random.Random:
+        """Of this step, whatever was before it."""
+        return random.Random(f"{self.seed}/{self.number}/{what}")
+
+    def tell(self, kind: str, text: str) -> None:
+        self.done[kind] += 1
+        self.told.append(f"{self.number}: {text}")
+
+    def insert_lsn(self) -> int:
+        row = self.observer.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def commits(
+        self, connection: psycopg.Connection[Any], statement: str, tables: frozenset[str]
+    ) -> None:
+        """Run what commits, and note the state after it. ``tables``: those that it may change."""
+        before = self.insert_lsn()
+        connection.execute(statement)
+        after = self.insert_lsn()
+        now = dict(self.states[-1].tables)
+        for table in (*self.tables, *self.late):
+            if table.name in tables:
+                # Where another transaction has it locked, this one has rolled its part back.
+                with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    now.update({name: self._rows(table, name) for name in table.targets})
+        self.states.append(State(before, after, self.number, now))
+
+    def candidates(self, lsn: int) -> list[State]:
+        """The state at a position; two where it lies within a commit's bounds."""
+        found = [state for state in self.states if state.after <= lsn][-1:]
+        return found + [state for state in self.states if state.before < lsn < state.after]
+
+    def end_prepared(self, rng: random.Random) -> None:
+        gid = rng.choice(sorted(self.prepared))
+        how = rng.choice(["COMMIT", "COMMIT", "ROLLBACK"])
+        self.tell(f"{how} PREPARED", f"{how} PREPARED '{gid}'")
+        self.commits(self.observer, f"{how} PREPARED '{gid}'", self.prepared.pop(gid))
+
+    def add_column(self, rng: random.Random) -> None:
+        """By a session of its own; not where somebody has the table."""
+        table, column = rng.choice(self.tables), _column(rng, f"a{self.number}")
+        statement = f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
+        try:
+            self.commits(self.observer, statement, frozenset((table.name,)))
+        except psycopg.errors.LockNotAvailable:
+            return
+        table.columns.append(column)
+        self.tell("ADD COLUMN", statement)
+
+    def publish_late(self) -> None:
+        """With rows from before where it is copied. No effect where it has been tried before."""
+        table = self.late[-1]
+        if table.name in self._published:
+            return
+        self._published.add(table.name)
+        if not self.two_phase:
+            statement = insert(table, 0, 0, 90, "1")
+            self.commits(self.observer, statement, frozenset((table.name,)))
+        self.database.execute(f"ALTER PUBLICATION p ADD TABLE {table.name}")
+        self.tell("ADD TABLE", f"ALTER PUBLICATION p ADD TABLE {table.name}")
+
+    def late_has_joined(self) -> None:
+        """Writers know it from now on."""
+        self.tables.append(self.late.pop())
+        self.tell("REFRESH", "ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+
+    def end(self) -> None:
+        """No transaction is left."""
+        for writer in self.writers:
+            writer.finish("COMMIT")
+        for gid, tables in self.prepared.items():
+            self.commits(self.observer, f"COMMIT PREPARED '{gid}'", tables)
+        self.prepared.clear()
+
+    def _rows(self, table: Table, target: str) -> Counter[Row]:
+        as_text = [column.name for column in table.columns if column.as_text]
+        rows = publisher_rows(self.observer, f"public.{target}", as_text=as_text)
+        return Counter(self._interned.setdefault(row, row) for row in rows)
+
+
+class Writer:
+    """A session of the story."""
+
+    def __init__(self, story: Story, number: int) -> None:
+        self.story = story
+        self.number = number
+        self.connection = story.database.connect()
+        self.connection.execute("SET lock_timeout = '20ms'")
+        self.open = False
+        self.savepoints: list[str] = []
+        self.touched: set[str] = set()
+
+    def step(self, rng: random.Random) -> None:
+        kinds = {"change": 60, "savepoint": 8, "ROLLBACK TO": 7, "RELEASE": 2, "COMMIT": 20,
+                 "ROLLBACK": 3, "PREPARE": 8 if self.story.two_phase else 0}  # fmt: skip
+        (kind,) = rng.choices([*kinds], [*kinds.values()])
+        match kind:
+            case "change":
+                self.change(rng)
+            case "savepoint" if self.open:
+                self.savepoints.append(f"s{self.story.number}")
+                self._run("savepoint", f"SAVEPOINT {self.savepoints[-1]}")
+            case "ROLLBACK TO" | "RELEASE" if self.savepoints:
+                at = rng.randrange(len(self.savepoints))
+                name = self.savepoints[at]
+                self.savepoints = self.savepoints[:at]
+                self._run(kind, f"{kind} SAVEPOINT {name}")
+            case "COMMIT" | "ROLLBACK" | "PREPARE":
+                self.finish(kind)
+
+    def change(self, rng: random.Random) -> None:
+        """Begins a transaction where none is open; one that fails leaves as if it had not been."""
+        table = rng.choice(self.story.tables)
+        kind, statements, tables = change(rng, self.story, table, self.number)
+        alone = not self.open and rng.random() < 0.25
+        if not self.open:
+            self.connection.execute("BEGIN")
+            self.open = True
+        guarded = rng.random() < 0.4 or bool(self.story.prepared) or kind in ("TRUNCATE", "ALTER")
+        try:
+            if guarded:
+                self.connection.execute("SAVEPOINT guard")
+            for statement in statements:
+                self.connection.execute(statement)
+            if guarded:
+                self.connection.execute("RELEASE SAVEPOINT guard")
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation) as error:
+            self.story.tell("failed", f"writer {self.number}: {error.sqlstate} {statements}")
+            if guarded:
+                self.connection.execute("ROLLBACK TO SAVEPOINT guard; RELEASE SAVEPOINT guard")
+            else:
+                self.finish("ROLLBACK")
+            return
+        self.touched |= tables
+        mark = " (in a subtransaction)" if guarded else ""
+        self.story.tell(kind, f"writer {self.number}{mark}: {'; '.join(statements)}")
+        if alone:
+            self.finish("COMMIT")
+
+    def finish(self, how: str) -> None:
+        if not self.open:
+            return
+        story, tables = self.story, frozenset(self.touched)
+        self.open, self.touched, self.savepoints = False, set(), []
+        if how == "COMMIT":
+            story.tell(how, f"writer {self.number}: COMMIT")
+            story.commits(self.connection, "COMMIT", tables)
+        elif how == "PREPARE":
+            gid = f"g{story.number}"
+            self._run(how, f"PREPARE TRANSACTION '{gid}'")
+            story.prepared[gid] = tables
+        else:
+            self._run(how, how)
+
+    def _run(self, kind: str, statement: str) -> None:
+        self.story.tell(kind, f"writer {self.number}: {statement}")
+        self.connection.execute(statement)
+
+
+_KEYED: Final = [identity for identity in IDENTITIES if identity not in ("index", "two columns")]
+"""Those that a partitioned table may have here: the name of a partition's index is another's."""
+
+
+def _table(rng: random.Random, name: str, identity: str, partitioned: bool = False) -> Table:
+    columns = [_column(rng, f"c{n}") for n in range(rng.randint(1, 3))]
+    targets = tuple(_partitions(name)) if partitioned else (name,)
+    return Table(name, identity, columns, targets, partitioned)
+
+
+def _column(rng: random.Random, name: str) -> Column:
+    type_name, value, as_text = rng.choice(_TYPES)
+    return Column(name, type_name, f"CASE WHEN {{i}} % 5 > 0 THEN {value} END", as_text)
+
+
+def insert(table: Table, writer: int, low: int, high: int, n: str) -> str:
+    names = ["id", "kind", "n", "big", *(column.name for column in table.columns)]
+    large = f"CASE WHEN i % 4 = 0 THEN {_LARGE.format(i='i')} ELSE 'small' END"
+    values = ["i", "'k' || i % 2", n, large, *(c.value.format(i="i") for c in table.columns)]
+    return (
+        f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)}"
+        f" FROM generate_series({low}, {high}) i WHERE i % {WRITERS} = {writer}"
+        " ON CONFLICT DO NOTHING"
+    )
+
+
+def change(
+    rng: random.Random, story: Story, table: Table, writer: int
+) -> tuple[str, list[str], set[str]]:
+    """What kind, its statements, the tables that they change."""
+    kinds = {"INSERT": 25, "UPDATE": 25, "new TOAST": 8, "key": 12, "swap": 8, "DELETE": 10,
+             "TRUNCATE": 5, "ALTER": 2}  # fmt: skip
+    (kind,) = rng.choices([*kinds], [*kinds.values()])
+    name, salt, share = table.name, rng.randrange(1000), rng.choice([1, 2, 4, 8])
+    mine = f"id % {WRITERS} = {writer} AND (hashint4(id + {salt}) & 7) < {share}"
+    low = rng.randrange(120)
+    if kind == "INSERT":
+        return kind, [insert(table, writer, low, low + rng.randint(1, 40), str(low % 3))], {name}
+    if kind == "UPDATE":
+        column = rng.choice([None, *table.columns])
+        setting = f", {column.name} = {column.value.format(i=f'(id + {salt})')}" if column else ""
+        return kind, [f"UPDATE {name} SET n = n + 1{setting} WHERE {mine}"], {name}
+    if kind == "new TOAST":
+        large = _LARGE.format(i=f"id + {salt}")
+        return kind, [f"UPDATE {name} SET big = {large} WHERE {mine} AND id % 2 = 0"], {name}
+    if kind == "key":
+        by, side = rng.choice([(_FAR, "<"), (-_FAR, ">=")])
+        free = f"NOT EXISTS (SELECT FROM {name} x WHERE x.id = {name}.id + {by})"
+        moved = f"UPDATE {name} SET id = id + {by} WHERE {mine} AND id {side} {_FAR} AND {free}"
+        return kind, [moved], {name}
+    if kind == "swap":
+        a = writer + WRITERS * rng.randrange(20)
+        b = a + WRITERS * rng.randint(1, 10)
+        pairs = [(a, -1 - a), (b, a), (-1 - a, b)]
+        return kind, [f"UPDATE {name} SET id = {to} WHERE id = {i}" for i, to in pairs], {name}
+    if kind == "DELETE":
+        return kind, [f"DELETE FROM {name} WHERE {mine}"], {name}
+    if kind == "TRUNCATE":
+        names = {name, *(t.name for t in rng.sample(story.tables, rng.randint(0, 2)))}
+        return kind, [f"TRUNCATE {', '.join(sorted(names))}"], names
+    # of the writer's transaction, which may never commit: nobody else may know the column
+    added = f"ALTER TABLE {name} ADD COLUMN x{story.number}_{writer} integer"
+    return (
+        kind,
+        [added, f"UPDATE {name} SET x{story.number}_{writer} = {salt} WHERE {mine}"],
+        {name},
+    )
