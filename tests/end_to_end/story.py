@@ -20,6 +20,7 @@ import psycopg
 
 from end_to_end.compare import Row, publisher_rows
 from fix_postgres import Database
+from penstock.embedded import wait_until
 
 WRITERS: Final = 3
 """Sessions with transactions of their own. Each has rows of its own (by ``id``), so that none
@@ -146,6 +147,8 @@ class Story:
         self.tables = [_table(rng, f"t{n}", identity) for n, identity in enumerate(IDENTITIES)]
         self.tables += [_table(rng, name, rng.choice(_KEYED), True) for name in ("leaves", "root")]
         self.tables[-1].targets = ("root",)
+        self.favourites = rng.sample(self.tables, 3)
+        """Much happens to a few tables: changes of one row follow one another."""
         self.late = [_table(rng, f"late{n}", rng.choice([*IDENTITIES])) for n in range(2)]
         database.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
         for table in (*self.tables, *self.late):
@@ -192,6 +195,17 @@ class Story:
                 with contextlib.suppress(psycopg.errors.LockNotAvailable):
                     now.update({name: self._rows(table, name) for name in table.targets})
         self.states.append(State(before, after, self.number, now))
+
+    def decoded(self) -> None:
+        """Wait until the walsender, if there is one, has read all of this: it tells nothing of what
+        was rolled back before it came there."""
+        statement = "SELECT pg_logical_emit_message(true, 'story', '') - '0/0'"  # flushes the WAL
+        lsn = self.database.value(statement)
+        unread = (
+            "SELECT count(*) FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
+            f" WHERE database = current_database() AND sent_lsn - '0/0' < {lsn}"
+        )
+        wait_until(lambda: self.database.value(unread) == 0, "the walsender")
 
     def candidates(self, lsn: int) -> list[State]:
         """The state at a position; two where it lies within a commit's bounds."""
@@ -259,28 +273,42 @@ class Writer:
         self.touched: set[str] = set()
 
     def step(self, rng: random.Random) -> None:
-        kinds = {"change": 60, "savepoint": 8, "ROLLBACK TO": 7, "RELEASE": 2, "COMMIT": 20,
-                 "ROLLBACK": 3, "PREPARE": 8 if self.story.two_phase else 0}  # fmt: skip
+        if not self.open:
+            self.change(rng)
+            return
+        kinds = {"change": 50, "undone": 10, "savepoint": 8, "COMMIT": 25, "ROLLBACK": 3}
+        if self.savepoints:
+            kinds |= {"ROLLBACK TO": 15, "RELEASE": 3}
+        if self.story.two_phase:
+            kinds["PREPARE"] = 8
         (kind,) = rng.choices([*kinds], [*kinds.values()])
         match kind:
             case "change":
                 self.change(rng)
-            case "savepoint" if self.open:
+            case "undone":
+                self._run("savepoint", "SAVEPOINT undone")
+                self.change(rng, within=True)
+                if self.open:
+                    self._run("ROLLBACK TO", "ROLLBACK TO SAVEPOINT undone")
+                    self._run("RELEASE", "RELEASE SAVEPOINT undone")
+            case "savepoint":
                 self.savepoints.append(f"s{self.story.number}")
                 self._run("savepoint", f"SAVEPOINT {self.savepoints[-1]}")
-            case "ROLLBACK TO" | "RELEASE" if self.savepoints:
+            case "ROLLBACK TO" | "RELEASE":
                 at = rng.randrange(len(self.savepoints))
                 name = self.savepoints[at]
                 self.savepoints = self.savepoints[:at]
                 self._run(kind, f"{kind} SAVEPOINT {name}")
-            case "COMMIT" | "ROLLBACK" | "PREPARE":
+            case _:
                 self.finish(kind)
 
-    def change(self, rng: random.Random) -> None:
-        """Begins a transaction where none is open; one that fails leaves as if it had not been."""
-        table = rng.choice(self.story.tables)
+    def change(self, rng: random.Random, *, within: bool = False) -> None:
+        """Begins a transaction where none is open; one that fails leaves as if it had not been.
+        ``within``: more follows."""
+        story = self.story
+        table = rng.choice(story.favourites if rng.random() < 0.6 else story.tables)
         kind, statements, tables = change(rng, self.story, table, self.number)
-        alone = not self.open and rng.random() < 0.25
+        alone = not within and not self.open and rng.random() < 0.25
         if not self.open:
             self.connection.execute("BEGIN")
             self.open = True
@@ -304,6 +332,8 @@ class Writer:
         self.story.tell(kind, f"writer {self.number}{mark}: {'; '.join(statements)}")
         if alone:
             self.finish("COMMIT")
+        elif within or rng.random() < 0.2:
+            story.decoded()
 
     def finish(self, how: str) -> None:
         if not self.open:

@@ -96,7 +96,7 @@ class Disturbed:
     def subscribe(self) -> None:
         story, rng = self.story, self.story.rng("options")
         options = {
-            "streaming": rng.choice(["parallel", "on", "off"]),
+            "streaming": rng.choice(["parallel", "parallel", "on", "off"]),
             "binary": rng.choice(["true", "false"]),
             "two_phase": str(story.two_phase).lower(),
         }
@@ -257,7 +257,7 @@ def tell_story(
 ) -> Disturbed:
     """A story from its beginning to its end, with all cuts checked."""
     dice = random.Random(seed)
-    if database.server.version >= 16 and dice.random() < 0.5:
+    if database.server.version >= 16 and dice.random() < 0.6:
         database.execute(
             f"ALTER DATABASE {database.name} SET debug_logical_replication_streaming = 'immediate'"
         )
@@ -285,11 +285,14 @@ def tell_story(
 
 def _step(story: Story, node: Disturbed) -> None:
     rng = story.rng()
-    kind = rng.choices(["writer", "prepared", "column", "node"], [84, 5, 3, 8])[0]
+    kinds = {"writer": 80, "column": 3, "node": 9}
+    if story.prepared:
+        kinds["prepared"] = 15
+    (kind,) = rng.choices([*kinds], [*kinds.values()])
     match kind:
         case "writer":
             rng.choice(story.writers).step(rng)
-        case "prepared" if story.prepared:
+        case "prepared":
             story.end_prepared(rng)
         case "column":
             story.add_column(rng)
