@@ -6,9 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from deltalake import DeltaTable
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue, NotInPrerequisiteState
 from penstock.lsn import Lsn
 
@@ -53,3 +55,24 @@ def test_each_moment_can_be_read_again(
         node.read("t", as_of=datetime.now(UTC) - timedelta(days=1))
     with pytest.raises(InvalidParameterValue, match="has no time zone"):
         node.read("t", as_of=datetime.now())
+
+
+def test_cuts_are_kept_for_a_time(local_node: Callable[..., LocalNode], database: Database) -> None:
+    database.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    local = local_node(cuts_kept=1, cuts_kept_for="3d", checkpoint_commits=1)
+    local.subscribe("s", database, "p")
+    local.caught_up("s", database)
+    for a in range(6):
+        database.execute(f"INSERT INTO t VALUES ({a})")
+        local.caught_up("s", database)
+    cuts = local.node.cuts()
+    assert len(cuts) >= 7
+    for cut in cuts[-6:]:
+        assert local.node.read("t", as_of=cut).count() >= cuts.index(cut) - len(cuts) + 7
+    uri = cuts[-1].tables["public", "t"].uri
+
+    def retentions() -> set[str]:
+        found = DeltaTable(uri).metadata().configuration
+        return {found[f"delta.{name}RetentionDuration"] for name in ("log", "deletedFile")}
+
+    wait_until(lambda: retentions() == {f"interval {4 * 86_400} seconds"}, "the properties")

@@ -164,6 +164,41 @@ def test_every_state_can_be_rebuilt(
     )
 
 
+_PARTITIONED = """
+CREATE TABLE {name} (a integer PRIMARY KEY, b text, big text) PARTITION BY RANGE (a);
+CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (MINVALUE) TO (3);
+CREATE TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (3) TO (MAXVALUE)
+"""
+
+
+@pytest.mark.parametrize("seed", [11, in_make_faults(12), in_make_faults(13)])
+def test_of_partitioned_tables_and_streamed_transactions(
+    local_node: Callable[..., LocalNode], database: Database, seed: int
+) -> None:
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    database.execute(_TABLES)
+    node = local_node()
+    for name in "tw":
+        for statement in _PARTITIONED.format(name=name).split(";"):
+            node.node.sql(statement)
+    node.subscribe("s", database, "p", "history = true, two_phase = true")
+    node.caught_up("s", database)
+    story = Story(database, seed)
+    for number in range(6):
+        story.step(*(f"UPDATE {t} SET b = repeat(b, {9 * number}), big = big || 'x'" for t in "tk"))
+        for _ in range(4):
+            story.step()
+        story.step(
+            "DELETE FROM t WHERE a NOT BETWEEN 1 AND 25",
+            "INSERT INTO t SELECT i, 'b', repeat('i', 900) FROM generate_series(30, 99) i",
+            "UPDATE t SET b = 'unchanged'",
+            "UPDATE t SET a = -a WHERE a > 60",
+            "DELETE FROM t WHERE a NOT BETWEEN 1 AND 25",
+        )
+    node.caught_up("s", database)
+    story.check(node.warehouse)
+
+
 def test_what_a_row_tells(local_node: Callable[..., LocalNode], database: Database) -> None:
     database.execute(
         "CREATE TABLE t (a int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t;"

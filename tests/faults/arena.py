@@ -282,8 +282,8 @@ class Arena:
 
     def complaint(self, what: str, pattern: str, timeout: float = 120) -> str:
         """Wait until the node says that it does not go on, and why; its report, hint included."""
-        # The hint is the last of it; what is read earlier may be half of the report.
-        report = re.compile(f"ERROR:.*?({pattern}).*(\\nDETAIL:.*)?\\nHINT:.*\\n")
+        # The hint comes last, of a subscription that stops after the line that says so.
+        report = re.compile(f"ERROR:.*?({pattern})(.*\\n)+?HINT:.*\\n")
         found = wait_until(
             lambda: report.search(self.node.news()),
             f"word of {pattern!r}: {what}",

@@ -124,10 +124,15 @@ def first_entry(
 
 
 def change_metadata(
-    state: TableState, schema: TableSchema, told: Mapping[str, Sequence[str]], kept: int | None
+    state: TableState,
+    schema: TableSchema,
+    told: Mapping[str, Sequence[str]],
+    kept: int | None,
+    properties: Mapping[str, str],
 ) -> list[Action]:
     """``told``: property -> names of columns, all of them. ``kept``: how many of the columns, the
-    first ones, are there already; None: it is another table in the place of this one."""
+    first ones, are there already; None: it is another table in the place of this one.
+    ``properties``: others that are set."""
     found: list[Action] = []
     if schema.needs_timestamp_ntz:
         wider = protocol.with_timestamp_ntz(state.protocol)
@@ -135,6 +140,7 @@ def change_metadata(
             found.append({"protocol": wider})
     metadata: dict[str, Any] = dict(state.metadata)
     configuration = {k: v for k, v in state.properties.items() if k not in told}
+    configuration.update(properties)
     configuration |= {name: json.dumps(columns) for name, columns in told.items() if columns}
     metadata["configuration"] = configuration
     if kept is None or list(schema.key) != json.loads(configuration.get(KEY, "[]")):

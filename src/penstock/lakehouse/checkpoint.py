@@ -25,6 +25,9 @@ from penstock.lakehouse.object_store import delta_rs_options
 from penstock.lakehouse.storage import Storage, local_path, storage_errors
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
+RETENTIONS: Final = (_LOG_RETENTION, "delta.deletedFileRetentionDuration")
+"""Properties: how long log entries, and files that no newer version needs, are kept."""
+_SHORTER_DEFAULT: Final = "interval 7 days"
 _DEFAULT_RETENTION: Final = "interval 30 days"
 _CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LAST: Final = "_last_checkpoint"
@@ -116,6 +119,16 @@ def _remove_abandoned(table_uri: str) -> None:
             for entry in found:
                 if _TEMPORARY.match(entry.name) and entry.stat().st_mtime < horizon:
                     Path(entry.path).unlink(missing_ok=True)
+
+
+def longer_retentions(properties: Mapping[str, str], seconds: int) -> dict[str, str]:
+    """Those of the retentions that are shorter, as they are to be. Raises StorageError."""
+    short = [
+        name
+        for name in RETENTIONS
+        if interval_seconds(properties.get(name, _SHORTER_DEFAULT)) < seconds
+    ]
+    return dict.fromkeys(short, f"interval {seconds} seconds")
 
 
 def interval_seconds(text: str) -> float:

@@ -179,8 +179,8 @@ def names_table(rows: pa.Table, table: TableName) -> pa.Array:
     return pc.fill_null(same, False)
 
 
-def newest_cuts(rows: pa.Table, keep: int) -> pa.Array:
-    """A mask of the rows of the newest ``keep`` cuts of each subscription."""
+def newest_cuts(rows: pa.Table, keep: int, since: datetime) -> pa.Array:
+    """A mask of the rows of the newest ``keep`` cuts of each subscription, and all ``since``."""
     owners = pc.coalesce(rows["subscription_id"], rows["subscription"])
     cuts = pa.table({"owner": owners, "cut_time": rows["cut_time"]})
     ordered = (
@@ -194,6 +194,6 @@ def newest_cuts(rows: pa.Table, keep: int) -> pa.Array:
         owner = cut["owner"]
         seen[owner] = seen.get(owner, 0) + 1
         if seen[owner] <= keep:
-            limits[owner] = cut["cut_time"]
+            limits[owner] = min(cut["cut_time"], since)
     oldest = [limits.get(owner) for owner in owners.to_pylist()]
     return pc.greater_equal(rows["cut_time"], pa.array(oldest, TIMESTAMP))

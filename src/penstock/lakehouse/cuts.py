@@ -155,9 +155,11 @@ class Cuts:
         newest = pc.max(times)
         return last_cut(owned.filter(pc.fill_null(pc.equal(owned["cut_time"], newest), False)))
 
-    def prune(self, keep: int) -> None:
-        """Keep the newest ``keep`` cuts of each subscription in one file; remove what is old."""
-        self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep)))
+    def prune(self, keep: int, keep_for: float = 0.0) -> None:
+        """Keep the newest ``keep`` cuts of each subscription, and those that are not ``keep_for``
+        seconds old, in one file; remove what is old."""
+        since = datetime.now(UTC) - timedelta(seconds=keep_for)
+        self._rewrite("PRUNE CUTS", lambda rows: rows.filter(newest_cuts(rows, keep, since)))
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
         """Remove the cuts of all others that have had the owner's name, when it gets it.

@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action, change_metadata, first_entry
+from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
@@ -78,8 +79,7 @@ class DeltaTable:
             protocol.for_new_table(timestamp_ntz=schema.needs_timestamp_ntz),
             {
                 protocol.ENABLE_VECTORS: "true",
-                "delta.logRetentionDuration": RETENTION,
-                "delta.deletedFileRetentionDuration": RETENTION,
+                **dict.fromkeys(RETENTIONS, RETENTION),
                 KEY: json.dumps(schema.key),
                 SOURCE: name,
             },
@@ -104,10 +104,10 @@ class DeltaTable:
         load_vectors(self.storage, self.uri, state)
         self._state = state
         self._staging = Staging(self.name, state.files)
+        self._staged_properties: Mapping[str, str] = {}
         self._staged_schema: TableSchema | None = None
         self._staged_unfilled: tuple[str, ...] | None = None
-        self._staged_dropped: frozenset[str] = frozenset()
-        self._replaced = False
+        self._forget_staged_schema()
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         self._unknown = False
         self._seen = Elapsed()
@@ -155,7 +155,8 @@ class DeltaTable:
     @property
     def has_staged(self) -> bool:
         """True when the next commit changes files or columns."""
-        return self._staging.changed or self._staged_schema is not None
+        altered = self._staged_schema is not None or bool(self._staged_properties)
+        return self._staging.changed or altered
 
     def transaction_version(self, app_id: str) -> int | None:
         """The marker of an app id: the LSN up to which its changes are in this version."""
@@ -201,6 +202,10 @@ class DeltaTable:
             self._staged_schema = self.schema.with_columns(columns)
             self._staged_unfilled = (*self.unfilled, *unfilled)
 
+    def keep_versions(self, seconds: int) -> None:
+        """Stage that its versions can be read for so long, where its properties say less."""
+        self._staged_properties = longer_retentions(self.properties, seconds)
+
     def mark_published(self, sources: Collection[str], *, taken: bool = False) -> None:
         """Stage that a publication has these columns (names there), where that is new; ``taken``:
         and that those of other writers are the table's own."""
@@ -244,7 +249,8 @@ class DeltaTable:
 
     def _forget_staged_schema(self) -> None:
         self._staged_schema, self._replaced, self._staged_unfilled = None, False, None
-        self._staged_dropped = frozenset()
+        self._staged_dropped: frozenset[str] = frozenset()
+        self._staged_properties = {}
 
     def is_behind(self) -> bool:
         """Whether somebody has put a version after the one that is loaded."""
@@ -385,10 +391,10 @@ class DeltaTable:
         self._seen = Elapsed()
 
     def _metadata_actions(self) -> list[Action]:
-        if self._staged_schema is None:
+        if self._staged_schema is None and not self._staged_properties:
             return []
         dropped = self._staged_dropped
         kept = sum(column.name not in dropped for column in self._schema.columns)
         told = {UNFILLED: self.unfilled, DROPPED: self.dropped}
         before = None if self._replaced else kept
-        return change_metadata(self._state, self._staged_schema, told, before)
+        return change_metadata(self._state, self.schema, told, before, self._staged_properties)

@@ -111,6 +111,8 @@ class Parameters:
     compact_dead_ratio: float = parameter(0.3, Real(0.01, 1.0))
     checkpoint_commits: int = number(100, 1)
     cuts_kept: int = number(1000, 1)
+    cuts_kept_for: float = parameter(0.0, Integer(0, INT_MAX, "s"))
+    """Cuts that are younger than this stay too, and the versions of tables that they name."""
     port: int = number(0, 0, _MAX_PORT)
     """Where clients of PostgreSQL connect; 0: the node publishes nothing."""
     listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)

@@ -62,6 +62,7 @@ def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
             ),
             checkpoint_commits=parameters.checkpoint_commits,
             cuts_kept=parameters.cuts_kept,
+            cuts_kept_for=parameters.cuts_kept_for,
         ),
         spool_folder=spool,
         piece_bytes=parameters.logical_decoding_work_mem,

@@ -99,7 +99,7 @@ def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     deleted = {file.path: BitMap(range(file.rows)) for file in chosen}
     table.stage(written=written, deleted=deleted)
     try:
-        _commit(table)
+        commit_again(table, _OPERATION)
     except (CommitConflict, StorageError):
         table.discard()
         raise
@@ -107,12 +107,13 @@ def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     return len(chosen)
 
 
-def _commit(table: DeltaTable) -> None:
+def commit_again(table: DeltaTable, operation: str) -> None:
+    """Commit what is staged and changes no row, with the newest commit's marker once more."""
     app_id = table.last_app_id
     marker = None if app_id is None else table.transaction_version(app_id)
     if app_id is None or marker is None:
         app_id, marker = _APP_ID, table.version + 1
-    table.commit(app_id=app_id, version_marker=marker, operation=_OPERATION, data_change=False)
+    table.commit(app_id=app_id, version_marker=marker, operation=operation, data_change=False)
 
 
 def _live_bytes(file: DataFile) -> float:

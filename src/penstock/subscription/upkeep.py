@@ -17,24 +17,29 @@ from penstock.errors import ApplierReplaced, CommitConflict, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.compact import CompactOptions, compact, needs_compaction
+from penstock.pipeline.compact import CompactOptions, commit_again, compact, needs_compaction
 from penstock.subscription.targets import Target, Targets
 
 log = logging.getLogger(__name__)
 
 _PAUSE: Final = 100
 """Commits of a table for which its upkeep is left alone after it has failed."""
+_UNTIL_PRUNED: Final = 86_400
+"""Seconds that versions stay longer than the cuts that name them."""
+_SET_PROPERTIES: Final = "SET TBLPROPERTIES"
+"""As Spark's own statement is named in DESCRIBE HISTORY."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
     """``checkpoint_commits``: commits of a table between two checkpoints; ``cuts_kept``: newest
-    cuts.
+    cuts; ``cuts_kept_for``: seconds, those that are younger stay too.
     """
 
     compact: CompactOptions
     checkpoint_commits: int
     cuts_kept: int
+    cuts_kept_for: float = 0.0
 
 
 class Upkeep:
@@ -57,7 +62,7 @@ class Upkeep:
         if self._cuts_since >= self._options.checkpoint_commits:
             self._cuts_since = 0
             try:
-                self._cuts.prune(self._options.cuts_kept)
+                self._cuts.prune(self._options.cuts_kept, self._options.cuts_kept_for)
             except PenstockError as error:
                 log.warning("upkeep of the cuts: %s", error.message)
         for target in self._targets:
@@ -82,6 +87,20 @@ class Upkeep:
             return False
 
     def _one(self, target: Target, table: DeltaTable) -> bool:
+        if self._options.cuts_kept_for and not table.has_staged:
+            table.keep_versions(int(self._options.cuts_kept_for) + _UNTIL_PRUNED)
+            if table.has_staged:
+                self._commit_properties(target, table)
+                return True
+        return self._compact_or_checkpoint(target, table)
+
+    def _commit_properties(self, target: Target, table: DeltaTable) -> None:
+        try:
+            commit_again(table, _SET_PROPERTIES)
+        except CommitConflict:
+            self._targets.load_again(target)
+
+    def _compact_or_checkpoint(self, target: Target, table: DeltaTable) -> bool:
         if needs_compaction(table, self._options.compact):
             try:
                 compact(self._spark, table, self._options.compact)
