@@ -414,7 +414,9 @@ def change(
         return kind, [f"DELETE FROM {name} WHERE {mine}"], {name}
     if kind == "TRUNCATE":
         names = {name, *(t.name for t in rng.sample(story.tables, rng.randint(0, 2)))}
-        return kind, [f"TRUNCATE {', '.join(sorted(names))}"], names
+        truncate = f"TRUNCATE {', '.join(sorted(names))}"
+        before, after = (insert(table, writer, at, at + 20, "0") for at in (low, 2 * low))
+        return kind, rng.choice([[truncate], [before, truncate], [before, truncate, after]]), names
     # of the writer's transaction, which may never commit: nobody else may know the column
     added = f"ALTER TABLE {name} ADD COLUMN x{story.number}_{writer} integer"
     return (

@@ -40,6 +40,16 @@ _STEPS: Final = 90
 _AGAIN: Final = os.environ.get("PENSTOCK_STORY", "").split()
 
 
+_SEED: Final = 7
+"""Finds each of these, put in on purpose: subtransactions of streamed transactions that were rolled
+back and are not cut out, a TOASTed value lost by a later UPDATE of the same batch, a TRUNCATE ahead
+of the changes before it, a transaction applied at its PREPARE, a cut ahead of a table's commit."""
+_IN_IT: Final = frozenset(
+    ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "key", "swap", "new TOAST", "ROLLBACK TO", "PREPARE",
+     "COMMIT PREPARED", "ALTER", "ADD COLUMN", "restart", "enable", "skip", "REFRESH")
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Callable[[int], EmbeddedPostgres]]:
     """A server with two-phase commit that streams early, and does nothing by itself."""
@@ -303,17 +313,20 @@ def _step(story: Story, node: Disturbed) -> None:
 @pytest.mark.parametrize(
     ("version", "seed"),
     [
-        (18, 1),
-        *(in_make_faults(18, n) for n in range(2, 9)),
-        *(in_make_faults(14, n) for n in (20,)),
+        (18, _SEED),
+        *(in_make_faults(18, seed) for seed in (3, 4, 8, 9, 11)),
+        *(in_make_faults(14, seed) for seed in (20, 22)),
     ],
 )
 def test_every_cut_is_a_state_of_the_publisher(
     tmp_path: Path, spark: Any, publisher: Callable[[int], Database], version: int, seed: int
 ) -> None:
-    node = tell_story(tmp_path / "node", spark, publisher(version), seed)
-    assert node.checked > 10
-    print(node.checked, dict(node.story.done))
+    database = publisher(version)
+    node = tell_story(tmp_path / "node", spark, database, seed)
+    assert node.checked > 5
+    if seed == _SEED:
+        assert not (lacking := _IN_IT - set(node.story.done)), lacking
+        assert database.value("SELECT max(stream_txns) FROM pg_stat_replication_slots") > 5
 
 
 @pytest.mark.parametrize("story", _AGAIN)
@@ -322,7 +335,6 @@ def test_again(
 ) -> None:
     version, seed, steps, *rest = story.split("/")
     without = frozenset(int(number) for number in ",".join(rest).split(",") if number)
-    node = tell_story(
-        tmp_path / "node", spark, publisher(int(version)), int(seed), int(steps), without
-    )
-    print(node.checked, dict(node.story.done))
+    told = (int(seed), int(steps), without)
+    node = tell_story(tmp_path / "node", spark, publisher(int(version)), *told)
+    print(f"{node.checked} cuts were equal:", dict(node.story.done))
