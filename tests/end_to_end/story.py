@@ -415,8 +415,8 @@ def change(
     if kind == "TRUNCATE":
         names = {name, *(t.name for t in rng.sample(story.tables, rng.randint(0, 2)))}
         truncate = f"TRUNCATE {', '.join(sorted(names))}"
-        before, after = (insert(table, writer, at, at + 20, "0") for at in (low, 2 * low))
-        return kind, rng.choice([[truncate], [before, truncate], [before, truncate, after]]), names
+        before, after = (insert(table, writer, at, at + 20, "0") for at in (low + 150, low))
+        return kind, rng.choice([[before, truncate, after], [before, truncate], [truncate]]), names
     # of the writer's transaction, which may never commit: nobody else may know the column
     added = f"ALTER TABLE {name} ADD COLUMN x{story.number}_{writer} integer"
     return (
