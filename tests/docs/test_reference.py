@@ -156,6 +156,7 @@ def test_subscription_options() -> None:
         "on_table_error",
         "schema_change",
         "history",
+        "messages",
         "disable_on_error",
         "synchronous_commit",
         "origin",

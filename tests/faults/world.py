@@ -144,7 +144,7 @@ def unmount_warehouse(arena: Arena) -> None:
 
 
 def start_without_warehouse(arena: Arena) -> None:
-    """The node starts before its warehouse is mounted."""
+    """The node is started before its warehouse is mounted: it does not start."""
     arena.new_cut()
     arena.node.kill9()
     arena.kills += 1
@@ -154,9 +154,12 @@ def start_without_warehouse(arena: Arena) -> None:
     warehouse.mkdir()
     arena.node.start()
     arena.complaint("start without the warehouse", "warehouse")
+    assert arena.node.wait_end(60) == 1, arena.node.log_tail()
+    made = [path for path in warehouse.rglob("*") if path.is_file()]
+    assert not made, f"files were made in an empty mount point: {made}"
     shutil.rmtree(warehouse)
     away.rename(warehouse)
-    arena.enable()
+    arena.start()
     arena.catch_up()
 
 

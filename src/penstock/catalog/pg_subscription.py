@@ -72,6 +72,7 @@ _TABLE = Table(
     Column("subrunasowner", Boolean),
     Column("subschemachange", String(6)),
     Column("subhistory", Boolean),
+    Column("submessages", Boolean),
 )
 
 
@@ -120,6 +121,7 @@ class Subscription:
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
+    ``messages``: whether it takes those that sessions emit.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -149,6 +151,7 @@ class Subscription:
     run_as_owner: bool = field(default=False, compare=False)
     schema_change: str = ADD
     history: bool = False
+    messages: bool = False
 
     @property
     def own_changes_only(self) -> bool:
@@ -222,6 +225,7 @@ class PgSubscription:
         run_as_owner: bool = False,
         schema_change: str = ADD,
         history: bool = False,
+        messages: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -246,6 +250,7 @@ class PgSubscription:
             run_as_owner=run_as_owner,
             schema_change=schema_change,
             history=history,
+            messages=messages,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -292,6 +297,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subrunasowner": subscription.run_as_owner,
         "subschemachange": subscription.schema_change,
         "subhistory": subscription.history,
+        "submessages": subscription.messages,
     }
 
 
@@ -326,4 +332,5 @@ def _subscription(row: RowMapping) -> Subscription:
         run_as_owner=bool(row["subrunasowner"]),
         schema_change=row["subschemachange"] or ADD,
         history=bool(row["subhistory"]),
+        messages=bool(row["submessages"]),
     )

@@ -73,7 +73,7 @@ _UPGRADES: Final[Mapping[int, Callable[[Connection], None]]] = {
     11: _add_what_is_missing,
     # What becomes of tables whose columns change at the publisher.
     12: _add_what_is_missing,
-    # Whether tables have a history.
+    # Whether tables have a history, and whether messages are taken.
     13: _add_what_is_missing,
 }
 """By version: what makes a schema of that version one of the next."""

@@ -279,6 +279,7 @@ def _insert(
             on_table_error=options.on_table_error,
             schema_change=options.schema_change,
             history=options.history,
+            messages=options.messages,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
+import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import ConfigurationError, DuplicateObject, StorageError
 from penstock.lakehouse.cluster import Cluster
-from penstock.lakehouse.conflict_table import ConflictTable
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LogStore, log_store
 from penstock.lakehouse.names import earlier_folder_name, folder_name, written_names
 from penstock.lakehouse.schema import SOURCE, TableSchema
+from penstock.lakehouse.side_table import CONFLICTS, MESSAGES, SideTable
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, resolve
 from penstock.lakehouse.table import DeltaTable
@@ -61,9 +62,18 @@ class Warehouse:
         return Cuts(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/cuts", self.check_there)
 
     @cached_property
-    def conflicts(self) -> ConflictTable:
+    def conflicts(self) -> SideTable:
         """Changes of all subscriptions that could not be applied as they came."""
-        return ConflictTable(self.storage, self.store, f"{self.uri}/{OWN_FOLDER}/conflicts")
+        return self._side_table("conflicts", CONFLICTS)
+
+    @cached_property
+    def messages(self) -> SideTable:
+        """What sessions of the publishers have emitted, of subscriptions that take it."""
+        return self._side_table("messages", MESSAGES)
+
+    def _side_table(self, name: str, schema: pa.Schema) -> SideTable:
+        folder = f"{self.uri}/{OWN_FOLDER}"
+        return SideTable(self.storage, self.store, folder, name, schema)
 
     def prepared_uri(self, app_id: str) -> str:
         """Where prepared transactions of a subscription are kept."""

@@ -27,8 +27,9 @@ _OURS: Final[dict[str, str]] = {
     "pg_stat_lake_tables": "relid:oid schemaname:name relname:text version:int8 table_id:text "
     "state:text error:text error_since:timestamptz",
     "pg_stat_lake_subscription": "subid:oid subname:name app_id:text on_table_error:text "
-    "schema_change:text history:bool stopped:bool error:text error_detail:text error_hint:text "
-    "error_time:timestamptz state:text applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
+    "schema_change:text history:bool messages:bool stopped:bool error:text "
+    "error_detail:text error_hint:text error_time:timestamptz state:text "
+    "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
     "lag_bytes:int8 lag_seconds:float8 retained_bytes:int8 rows_applied:int8 "
     "rows_per_second:float8",
     "pg_stat_lake_subscription_rel": "subid:oid subname:name relid:oid schemaname:name "

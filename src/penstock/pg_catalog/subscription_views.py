@@ -157,6 +157,7 @@ def stat_lake_subscription(
             "on_table_error": subscription.on_table_error,
             "schema_change": subscription.schema_change,
             "history": subscription.history,
+            "messages": subscription.messages,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
             **_progress(numbers.get(subscription.oid)),

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
+from penstock.pgoutput.messages import LogicalMessage
 from penstock.relation import Relation
 
 XLOGDATA_HEADER: Final = 25
@@ -109,7 +110,8 @@ class DecodedChunk:
     """Everything in a chunk that an applier needs.
 
     ``begin_sequence``, ``final_lsn`` and ``xid`` are the same of each Begin message.
-    ``unreadable`` must be looked at: it is the error of whom its relations concern.
+    ``unreadable`` must be looked at: it is the error of whom its relations concern. ``messages``:
+    what sessions have emitted, by sequence.
     ``changes`` are ordered by their first message. One entry per Commit message in
     ``commit_sequence``, ``commit_lsn``, ``end_lsn`` and ``commit_time`` (microseconds since the
     Unix epoch, UTC).
@@ -122,6 +124,7 @@ class DecodedChunk:
     end_lsn: NDArray[np.int64]
     commit_time: NDArray[np.int64]
     unreadable: tuple[Unreadable, ...] = ()
+    messages: tuple[tuple[int, LogicalMessage], ...] = ()
     begin_sequence: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     final_lsn: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     xid: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))

@@ -28,7 +28,7 @@ from penstock.pgoutput.chunk import (
 from penstock.pgoutput.columns import FindReader
 from penstock.pgoutput.decoder import Decoder, unknown_message
 from penstock.pgoutput.framing import check_origins, read_begins, read_commits
-from penstock.pgoutput.messages import RelationMessage, Truncate
+from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
 from penstock.relation import Relation
 
 __all__ = [
@@ -73,7 +73,7 @@ class ColumnarDecoder:
         if not _KNOWN[kind].all():
             raise unknown_message(int(kind[~_KNOWN[kind]][0]))
         definitions = _Definitions(self.relations)
-        truncates = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
+        rare = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
         begins, origins = kind == _BEGIN, kind == _ORIGIN
         final_lsn, xid = read_begins(buffer, starts[begins], ends[begins])
         if origins.any():
@@ -92,12 +92,13 @@ class ColumnarDecoder:
         self.relations = definitions.newest()
         return DecodedChunk(
             tuple(changes),
-            truncates,
+            tuple(event for event in rare if isinstance(event, TruncateEvent)),
             commits,
             commit_lsn,
             end_lsn,
             time,
             tuple(unreadable),
+            tuple(event for event in rare if not isinstance(event, TruncateEvent)),
             np.flatnonzero(begins),
             final_lsn,
             xid,
@@ -105,13 +106,16 @@ class ColumnarDecoder:
 
     def _rare(
         self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions
-    ) -> Iterator[TruncateEvent]:
-        """Read what comes seldom one by one: learn relations, yield truncates, check the rest."""
+    ) -> Iterator[TruncateEvent | tuple[int, LogicalMessage]]:
+        """Read what comes seldom one by one: learn relations, yield truncates and messages, check
+        the rest."""
         decoder = Decoder()
         for index in map(int, indexes):
             message = decoder.decode(chunk.buffer[chunk.starts[index] : chunk.ends[index]])
             if isinstance(message, RelationMessage):
                 definitions.learn(index, message.relation)
+            elif isinstance(message, LogicalMessage):
+                yield int(index), message
             elif isinstance(message, Truncate):
                 relations = tuple(definitions.require(oid)[-1][1] for oid in message.relation_oids)
                 yield TruncateEvent(

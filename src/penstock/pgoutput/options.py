@@ -90,9 +90,11 @@ def subscriber_options(
     streaming: str,
     two_phase: bool,
     origin: str,
+    messages: bool = False,
 ) -> PgoutputOptions:
     """What PostgreSQL's subscriber asks a publisher of that version for (worker.c,
-    set_stream_options), who may not know all that is wanted. ``streaming``: off, on, parallel."""
+    set_stream_options), who may not know all that is wanted. ``streaming``: off, on, parallel.
+    ``messages``: what no subscriber of PostgreSQL asks for."""
     proto_version = next(
         (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
     )
@@ -103,6 +105,7 @@ def subscriber_options(
         two_phase=two_phase and proto_version >= _TWO_PHASE_SINCE,
         # Older ones send everything.
         origin=origin if publisher_version >= _ORIGIN_SINCE else None,
+        messages=messages,
     )
     if streaming == "off" or proto_version < _STREAMING_SINCE["on"]:
         return options

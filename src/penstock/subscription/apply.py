@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.errors import CommitConflict, PenstockError
 from penstock.failpoint import (
     AFTER_CONFLICTS,
     AFTER_CUT,
+    AFTER_MESSAGES,
     BEFORE_CUT,
     failpoint,
 )
@@ -38,6 +41,7 @@ from penstock.subscription.commits import Commits
 from penstock.subscription.conflicts import Conflicts
 from penstock.subscription.history import TransactionStamps, history_works
 from penstock.subscription.inbox import Batch, FrameRun
+from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
@@ -101,6 +105,8 @@ class Applier:
         self._conflicts = Conflicts(subscription)
         self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
+        self._messages: list[pa.Table] = []
+        self._message_table = warehouse.messages
         self.committing = False
         """Whether an error came when everything was staged: it is no single transaction's."""
         self.last_cut = None if last_cut is None else last_cut.lsn
@@ -200,7 +206,7 @@ class Applier:
         rows, passing = 0, Passing(skip)
         self._outcomes = []
         self._conflicts.take()
-        self._stamps = TransactionStamps()
+        self._stamps, self._messages = TransactionStamps(), []
         try:
             self._look_at_partitions(touched)
             for number, piece in enumerate(batch.pieces):
@@ -230,6 +236,10 @@ class Applier:
         if skipped is not None:
             self._conflict_table.append(self._app_id, batch.end_lsn, skipped)
             failpoint(AFTER_CONFLICTS)
+        if self._messages:
+            messages = pa.concat_tables(self._messages)
+            self._message_table.append(self._app_id, batch.end_lsn, messages)
+            failpoint(AFTER_MESSAGES)
         self.committing = True
         with self._phases.phase("commit"):
             self._commits.commit(list(touched.values()), batch.end_lsn)
@@ -293,6 +303,8 @@ class Applier:
             decoded = self._chunk = self._decoder.decode(chunk)
             check_commits(decoded)
         stamps = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        messages = message_rows(self._subscription, stamps)
+        self._messages += [] if messages is None else [messages]
         works: dict[TableName, list[TableWork]] = {}
         rows: dict[TableName, int] = {}
         # All first: two tables that exchanged their names are told of together.

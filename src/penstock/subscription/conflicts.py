@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.lakehouse.conflict_table import SCHEMA
+from penstock.lakehouse.side_table import CONFLICTS
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline.apply import TableOutcome
@@ -104,7 +104,7 @@ class Conflicts:
     def take(self) -> pa.Table | None:
         """The rows that were noted; they are forgotten. None: there are none."""
         noted, self._noted = self._noted, []
-        return pa.Table.from_pylist(noted, SCHEMA) if noted else None
+        return pa.Table.from_pylist(noted, CONFLICTS) if noted else None
 
     def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
         """Tell of what was skipped. ``finished``: the end of the batch that is committed now."""

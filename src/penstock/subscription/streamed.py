@@ -36,6 +36,7 @@ from penstock.pgoutput.messages import (
 )
 from penstock.subscription.ahead import AheadWriter
 from penstock.subscription.inbox import FrameRun, Inbox
+from penstock.subscription.logical_messages import KIND, as_transactions
 from penstock.subscription.open_transaction import OpenTransaction, SentRelation
 from penstock.subscription.prepared import PreparedTransactions
 
@@ -113,6 +114,10 @@ class StreamedTransactions:
             if self._untold:
                 self._tell_definitions(now)
             self._learn(frames, kinds)
+            if KIND in kinds:
+                told = as_transactions(frames, kinds)
+                self.surplus += len(told) - len(frames)
+                frames = told
             self._inbox.add(frames, now)
             return
         self.surplus -= len(frames)

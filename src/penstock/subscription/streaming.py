@@ -70,8 +70,9 @@ class StreamOptions:
 
 
 def _writes_ahead(subscription: Subscription) -> bool:
-    # A history tells of transactions from their Begin on.
-    return subscription.streaming == "parallel" and not subscription.history
+    # Histories and messages tell of transactions from their Begin on.
+    told = subscription.history or subscription.messages
+    return subscription.streaming == "parallel" and not told
 
 
 class ApplyStream:
@@ -217,6 +218,7 @@ class ApplyStream:
             streaming=subscription.streaming,
             two_phase=self._two_phase.enable,  # once: the slot remembers it
             origin=subscription.origin,
+            messages=subscription.messages,
         )
 
     def _start(self) -> ReplicationStream:

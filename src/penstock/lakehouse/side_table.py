@@ -1,9 +1,12 @@
-"""The conflicts table: changes that could not be applied to a target as they came (conflict.c).
+"""Tables of a node beside those of its subscriptions: what is told of their transactions.
 
 In: rows of one batch. Out: one commit, with the batch's LSN as the subscription's marker, before
 the batch itself is committed. A batch that comes again, with whatever others, adds nothing twice:
-its rows tell where their transactions ended. A plain Delta table that any reader understands; what
-is in it is the user's to delete.
+its rows tell where their transactions ended. Plain Delta tables that any reader understands; what
+is in them is the user's to delete.
+
+``conflicts``: changes that could not be applied to a target as they came (conflict.c);
+``messages``: what the publisher's sessions have emitted (pg_logical_emit_message).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import Lsn
 
-SCHEMA: Final = pa.schema(
+CONFLICTS: Final = pa.schema(
     [
         ("log_time", TIMESTAMP),
         ("subscription", pa.string()),
@@ -36,17 +39,34 @@ SCHEMA: Final = pa.schema(
         ("changes", pa.int64()),
     ]
 )
-_NAME: Final = "conflicts"
-_OPERATION: Final = "CONFLICTS"
+MESSAGES: Final = pa.schema(
+    [
+        ("subscription", pa.string()),
+        ("lsn", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("commit_time", TIMESTAMP),
+        ("xid", pa.int64()),
+        ("position", pa.int64()),
+        ("transactional", pa.bool_()),
+        ("prefix", pa.string()),
+        ("content", pa.binary()),
+    ]
+)
+_TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn"}
+"""Which column tells where a row's transaction ended."""
 _TRIES: Final = 100
 """Races that one commit may lose: all subscriptions of a node use the table."""
 
 
-class ConflictTable:
-    """Of a warehouse; made with the first conflict. Used by several threads."""
+class SideTable:
+    """Of a warehouse; made with its first row. Used by several threads."""
 
-    def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
-        self.uri: Final = uri
+    def __init__(
+        self, storage: Storage, store: LogStore, folder: str, name: str, schema: pa.Schema
+    ) -> None:
+        self.uri: Final = f"{folder}/{name}"
+        self._name = name
+        self._schema = schema
         self._storage = storage
         self._store = store
         self._lock = threading.Lock()
@@ -58,16 +78,16 @@ class ConflictTable:
             for _ in range(_TRIES):
                 table = self._open()
                 marker = table.transaction_version(app_id)
-                new = rows if marker is None else rows.filter(_after(rows, marker))
+                new = rows if marker is None else rows.filter(self._after(rows, marker))
                 if not new.num_rows:
                     return
-                writer = FileWriter(self._storage, self.uri, SCHEMA)
+                writer = FileWriter(self._storage, self.uri, self._schema)
                 table.stage(written=writer.write([new]))
                 try:
                     table.commit(
                         app_id=app_id,
                         version_marker=max(end_lsn, marker or 0),
-                        operation=_OPERATION,
+                        operation=self._name.upper(),
                     )
                 except CommitConflict:
                     table.discard()
@@ -76,17 +96,16 @@ class ConflictTable:
             raise CommitConflict(f'other writers keep committing to the table "{self.uri}"')
 
     def _open(self) -> DeltaTable:
-        found = DeltaTable.load(self._storage, self._store, self.uri, _NAME)
+        found = DeltaTable.load(self._storage, self._store, self.uri, self._name)
         if found is not None:
             return found
-        columns = tuple(Column(name=f.name, source=f.name, type=f.type) for f in SCHEMA)
+        columns = tuple(Column(name=f.name, source=f.name, type=f.type) for f in self._schema)
         try:
             return DeltaTable.create(
-                self._storage, self._store, self.uri, _NAME, TableSchema(columns)
+                self._storage, self._store, self.uri, self._name, TableSchema(columns)
             )
         except DuplicateObject:
             return self._open()
 
-
-def _after(rows: pa.Table, marker: int) -> pa.ChunkedArray:
-    return pc.greater(rows["remote_commit_lsn"], marker)
+    def _after(self, rows: pa.Table, marker: int) -> pa.ChunkedArray:
+        return pc.greater(rows[_TRANSACTION[self._name]], marker)

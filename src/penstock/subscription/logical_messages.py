@@ -1,0 +1,74 @@
+"""Messages that sessions of the publisher emit (pg_logical_emit_message), for the table of them.
+
+In: XLogData frames with messages that are of no transaction; decoded chunks. Out: frames in which
+each of those is a transaction of its own, so that it is in a batch and acknowledged like the
+others; rows of the messages table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.civil import EPOCH_MICROSECONDS
+from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, POSITION, XID
+from penstock.lakehouse.side_table import MESSAGES
+from penstock.lsn import Lsn
+from penstock.pgoutput.chunk import XLOGDATA_HEADER
+from penstock.pgoutput.encoder import encode
+from penstock.pgoutput.messages import Begin, Commit
+from penstock.pipeline.history import Stamps
+
+KIND: Final = ord("M")
+_FLAGS_AND_LSN: Final = struct.Struct("!BQ")
+_SEND_TIME: Final = struct.Struct("!q")
+_SEND_TIME_AT: Final = XLOGDATA_HEADER - _SEND_TIME.size
+
+
+def as_transactions(frames: Sequence[bytes], kinds: bytes) -> list[bytes]:
+    """Frames outside of blocks, with a Begin and a Commit around each message of no transaction.
+
+    It ends at the message's LSN, which is the end of its WAL record: a stream that begins there
+    does not bring it again, and brings everything that begins there.
+    """
+    found: list[bytes] = []
+    for frame, kind in zip(frames, kinds, strict=True):
+        whole = len(frame) >= XLOGDATA_HEADER + 1 + _FLAGS_AND_LSN.size
+        if kind != KIND or not whole:
+            found.append(frame)
+            continue
+        transactional, at = _FLAGS_AND_LSN.unpack_from(frame, XLOGDATA_HEADER + 1)
+        if transactional:
+            found.append(frame)
+            continue
+        (sent,) = _SEND_TIME.unpack_from(frame, _SEND_TIME_AT)
+        header, lsn, time = frame[:XLOGDATA_HEADER], Lsn(at), sent + EPOCH_MICROSECONDS
+        begin, commit = Begin(lsn, time, 0), Commit(lsn, lsn, time)
+        found += [header + encode(begin), frame, header + encode(commit)]
+    return found
+
+
+def message_rows(subscription: str, stamps: Stamps) -> pa.Table | None:
+    """The rows of a chunk's messages; None: it has none."""
+    messages = stamps.chunk.messages
+    if not messages:
+        return None
+    of = stamps.columns(np.array([sequence for sequence, _ in messages]))
+    return pa.table(
+        {
+            "subscription": pa.repeat(subscription, len(messages)),
+            "lsn": pa.array([int(message.lsn) for _, message in messages]),
+            "commit_lsn": of[COMMIT_LSN],
+            "commit_time": of[COMMIT_TIMESTAMP].cast(MESSAGES.field("commit_time").type),
+            "xid": of[XID],
+            "position": of[POSITION],
+            "transactional": pa.array([message.transactional for _, message in messages]),
+            "prefix": pa.array([message.prefix for _, message in messages]),
+            "content": pa.array([message.content for _, message in messages]),
+        },
+        schema=MESSAGES,
+    )
