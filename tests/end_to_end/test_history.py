@@ -264,6 +264,52 @@ def test_it_begins_again_after_a_time_without_it(
     assert ("public", "t__history") in node.cut().tables
 
 
+def test_what_a_history_cannot_hold_stops_and_is_not_copied_for_ever(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, v int); CREATE PUBLICATION p FOR TABLE t;"
+        " INSERT INTO t VALUES (1, 1)"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "history = true, schema_change = follow")
+    node.caught_up("s", database)
+    database.execute("ALTER TABLE t ALTER v TYPE text; INSERT INTO t VALUES (2, 'two')")
+    status = node.stopped("s")
+    assert 'the history of table "public.t" cannot hold its column "v"' in str(status.error)
+    place = node.warehouse / "public" / "t__history"
+    assert f'Move "{place.as_uri()}"' in str(status.error_hint)
+    place.rename(place.with_name("earlier"))
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    database.execute("DELETE FROM t WHERE a = 1")
+    node.caught_up("s", database)
+    wait_until(lambda: node.rows("t") == [(2, "two")], "the copy")
+    rows = query("SELECT _change_type, a, v FROM h", h=history(node.warehouse, "t")).to_pylist()
+    assert {"_change_type": "copy", "a": 2, "v": "two"} in rows
+
+
+def test_a_table_in_the_way_of_a_history_is_told(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY); CREATE TABLE t__history (a int PRIMARY KEY);"
+        "CREATE PUBLICATION p FOR TABLE t, t__history"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s SET (history = true)")
+    status = node.stopped("s")
+    assert 'table "public.t__history" is in the way of the history of "public.t"' in str(
+        status.error
+    )
+    node.node.sql("ALTER SUBSCRIPTION s SET (history = false)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    database.execute("INSERT INTO t VALUES (1); INSERT INTO t__history VALUES (2)")
+    node.caught_up("s", database)
+    assert (node.rows("t"), node.rows("t__history")) == ([(1,)], [(2,)])
+
+
 def follow(node: NodeProcess, database: Database) -> None:
     target = int(database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
 

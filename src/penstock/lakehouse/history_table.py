@@ -12,13 +12,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import DuplicateObject, FeatureNotSupported, SchemaChanged
+from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.schema import ROW, Column, TableSchema
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.pg_type import INT8, TEXT, TIMESTAMPTZ
 from penstock.relation import TableName, qualified
+from penstock.sqlstate import DuplicateTable
 
 SUFFIX: Final = "__history"
 
@@ -71,7 +72,7 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
 def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) -> DeltaTable:
     """The history of a table with these columns, with missing ones staged.
 
-    Raises DuplicateObject where a table of another kind has its name, and as ``fit``.
+    Raises FeatureNotSupported where a table of another kind has its name, and as ``fit``.
     """
     name = history_of(table)
     wanted = history_schema(qualified(*table), schema)
@@ -79,10 +80,11 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
     if found is None:
         return warehouse.create(*name, wanted)
     if not set(ABOUT) <= {column.name for column in found.schema.columns}:
-        raise DuplicateObject(
+        raise FeatureNotSupported(
             f'table "{qualified(*name)}" is in the way of the history of "{qualified(*table)}"',
             detail=f'It lies at "{found.uri}".',
             hint="Rename it, or set history = false.",
+            sqlstate=DuplicateTable.default_sqlstate,
         )
     fit(found, qualified(*table), schema)
     return found
@@ -91,16 +93,16 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
 def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
     """Stage the columns that the table has and its history has not.
 
-    Raises SchemaChanged where one has another type by now, FeatureNotSupported.
+    Raises FeatureNotSupported where one has another type by now: no copy of the table mends that.
     """
     wanted = history_schema(table, schema)
     there = {column.name.lower(): column for column in history.schema.columns}
     for column in wanted.columns:
         old = there.get(column.name.lower())
         if old is not None and (old.name, old.type) != (column.name, column.type):
-            raise SchemaChanged(
-                f'column "{column.name}" of table "{table}" is {column.type}, and in its history '
-                f'"{old.name}" is {old.type}',
-                hint=f'Move the history at "{history.uri}" away: another one begins then.',
+            raise FeatureNotSupported(
+                f'the history of table "{table}" cannot hold its column "{column.name}"',
+                detail=f'It is {column.type}, and "{old.name}" in the history is {old.type}.',
+                hint=f'Move "{history.uri}" to another place: the next history begins then.',
             )
     history.add_columns([c for c in wanted.columns if c.name.lower() not in there])

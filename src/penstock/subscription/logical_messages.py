@@ -13,8 +13,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.civil import EPOCH_MICROSECONDS
+from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP, POSITION, XID
 from penstock.lakehouse.side_table import MESSAGES
 from penstock.lsn import Lsn
@@ -33,7 +35,8 @@ def as_transactions(frames: Sequence[bytes], kinds: bytes) -> list[bytes]:
     """Frames outside of blocks, with a Begin and a Commit around each message of no transaction.
 
     It ends at the message's LSN, which is the end of its WAL record: a stream that begins there
-    does not bring it again, and brings everything that begins there.
+    does not bring it again, and brings everything that begins there. Its time is when it was sent,
+    which of a backlog is not known.
     """
     found: list[bytes] = []
     for frame, kind in zip(frames, kinds, strict=True):
@@ -58,12 +61,13 @@ def message_rows(subscription: str, stamps: Stamps) -> pa.Table | None:
     if not messages:
         return None
     of = stamps.columns(np.array([sequence for sequence, _ in messages]))
+    unknown = pc.equal(of[COMMIT_TIMESTAMP], EPOCH_MICROSECONDS)
     return pa.table(
         {
             "subscription": pa.repeat(subscription, len(messages)),
             "lsn": pa.array([int(message.lsn) for _, message in messages]),
             "commit_lsn": of[COMMIT_LSN],
-            "commit_time": of[COMMIT_TIMESTAMP].cast(MESSAGES.field("commit_time").type),
+            "commit_time": pc.if_else(unknown, None, of[COMMIT_TIMESTAMP]).cast(TIMESTAMP),
             "xid": of[XID],
             "position": of[POSITION],
             "transactional": pa.array([message.transactional for _, message in messages]),
