@@ -338,3 +338,14 @@ def test_a_command_is_cancelled_that_waits_for_a_slot(
         writer.rollback()
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 't_waits'"
     wait_until(lambda: database.value(slots) == 0, "the end of the slot")
+
+
+def test_a_database_has_a_row_of_statistics(both: list[Server]) -> None:
+    query = (
+        "SELECT datid = (SELECT oid FROM pg_database WHERE datname = current_database()),"
+        " numbackends > 0, deadlocks, conflicts FROM pg_stat_database"
+        " WHERE datname = current_database()"
+    )
+    for server in both:
+        with closing(server.connect("t_boss")) as session:
+            assert session.execute(query).fetchall() == [(True, True, 0, 0)]
