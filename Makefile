@@ -116,7 +116,8 @@ tap-page: $(STAMPS)/python
 HEAVY := tests/faults tests/pipeline/test_attempts.py tests/publishing/test_updates.py \
 	tests/publishing/test_subscribe.py \
 	tests/end_to_end/test_cluster.py tests/end_to_end/test_partitioned_targets.py \
-	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stopping.py \
+	tests/end_to_end/test_state_agrees.py tests/end_to_end/test_stateful.py \
+	tests/end_to_end/test_stopping.py \
 	tests/end_to_end/test_versions.py tests/end_to_end/test_relation_identity.py \
 	tests/pipeline/test_published_writers.py tests/pipeline/test_large_commit.py
 # What sessions write by files as a rule, written by Spark.
