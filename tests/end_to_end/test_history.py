@@ -321,7 +321,6 @@ def follow(node: NodeProcess, database: Database) -> None:
 
 def kill_at(node: NodeProcess, name: str, changes: Sequence[Callable[[], Any]]) -> None:
     node.start(f"{name}:1")
-    node.wait_for("the stream", lambda: node.status()[0]["state"] == "streaming")
     for change in changes:
         change()
     assert node.wait_end(60) == -9
