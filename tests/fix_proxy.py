@@ -3,7 +3,8 @@
 ``proxy = make_proxy(server.port)``; connect to ``proxy.port``. ``stall()`` lets nothing through in
 either direction (a deaf peer: connections stay open), ``cut()`` resets all connections now,
 ``cut_after(n)`` closes them once n more bytes of the server have gone through (mid-message),
-``refuse()`` resets new connections at once; ``resume()`` ends stalling and refusing.
+``refuse()`` resets new connections at once, ``keep()`` lets nobody see that the other side has
+closed; ``resume()`` ends all that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class _Pair:
         self.waiting: dict[socket.socket, bytes] = {}
         """What a side has not taken yet; nothing more is read for it meanwhile, and nobody else
         waits for it."""
+        self.kept: set[socket.socket] = set()
+        """Sides that have closed, which the others are not to see."""
         for side in (client, server):
             side.setblocking(False)
 
@@ -52,6 +55,7 @@ class Proxy:
         self.connections = 0
         self._pairs: list[_Pair] = []
         self._stalled = self._refusing = self._closed = False
+        self._keeping = False
         self._cut_at: int | None = None
         self._lock = threading.RLock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -68,9 +72,13 @@ class Proxy:
         """Reset every new connection."""
         self._set(refusing=True)
 
+    def keep(self) -> None:
+        """Close no connection that a side has closed, as when a host goes away."""
+        self._set(keeping=True)
+
     def resume(self) -> None:
         """Forward again."""
-        self._set(stalled=False, refusing=False)
+        self._set(stalled=False, refusing=False, keeping=False)
 
     def cut(self) -> None:
         """Reset all connections now."""
@@ -131,9 +139,9 @@ class Proxy:
     def _routes(self) -> dict[socket.socket, tuple[socket.socket, _Pair]]:
         routes = {}
         for pair in self._pairs:
-            if pair.server not in pair.waiting:
+            if pair.server not in pair.waiting and pair.client not in pair.kept:
                 routes[pair.client] = (pair.server, pair)
-            if pair.client not in pair.waiting:
+            if pair.client not in pair.waiting and pair.server not in pair.kept:
                 routes[pair.server] = (pair.client, pair)
         return routes
 
@@ -184,6 +192,8 @@ class Proxy:
         if cut:
             self._cut_at = None
             self._end(_Pair.close)
+        elif not data and self._keeping:
+            pair.kept.add(source)
         elif not data:
             self._pairs.remove(pair)
             pair.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fix_proxy import Proxy
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConnectionFailure, PenstockError, PublisherError
 from penstock.lsn import Lsn
@@ -320,6 +321,29 @@ def test_server_restart_in_mid_stream(
         again.until(lambda: again.kinds().endswith("C"))
         assert again.kinds().count("I") >= 1
         again.close()
+
+
+@pytest.mark.postgres
+def test_a_publisher_that_ends_the_stream_and_closes_nothing(
+    database_on: Callable[..., Any],
+    subscribe: Callable[..., Subscriber],
+    make_proxy: Callable[[int], Proxy],
+) -> None:
+    with EmbeddedPostgres(18) as server:
+        database = prepared(database_on(server))
+        proxy = make_proxy(server.port)
+        subscriber = subscribe(
+            database, proxy.conninfo(database.conninfo), status_interval_s=0.05, timeout_s=1.5
+        )
+        subscriber.start()
+        database.execute("INSERT INTO t VALUES (1, 'one')")
+        subscriber.until(lambda: subscriber.kinds() == "BRIC")
+        subscriber.stream.confirm(subscriber.stream.received_lsn, len(subscriber.frames))
+        proxy.keep()
+        stopping = stop_in_background(server, "fast")
+        failure = failure_of(subscriber)
+        assert failure.message == "data stream from publisher has ended"
+        stopping.join()
 
 
 def stop_in_background(server: EmbeddedPostgres, mode: str) -> Any:

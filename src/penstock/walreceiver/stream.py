@@ -21,6 +21,7 @@ from typing import Final
 
 import psycopg
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
@@ -37,6 +38,7 @@ _HEADER: Final = struct.Struct("!xQQq")
 _KEEPALIVE_BODY: Final = struct.Struct("!xQq?")
 _RECEIVE_PREFIX: Final = "could not receive data from WAL stream: "
 _SEND_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class ReplicationStream:
         self._reader = CopyReader(connection.pgconn)
         self._status_interval_s = status_interval_s
         self._timeout_s = timeout_s
+        self._end_timeout_s = min(timeout_s or _END_TIMEOUT_S, _END_TIMEOUT_S)
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._feedback = Feedback(time.monotonic())
@@ -261,8 +264,9 @@ class ReplicationStream:
         """Why the copy is over: the server's error, its shutdown, or a broken socket."""
         self._streaming = False
         completed = False
+        deadline = time.monotonic() + self._end_timeout_s
         try:
-            while (result := self._connection.next_result()) is not None:
+            while (result := self._last_result(deadline)) is not None:
                 if result.status == ExecStatus.FATAL_ERROR:
                     return result_failure(result, _RECEIVE_PREFIX)
                 completed = True
@@ -273,6 +277,16 @@ class ReplicationStream:
         if completed:  # a shutdown completes the command and closes the connection
             return ConnectionFailure("data stream from publisher has ended")
         return self._connection.broken(str(error), _RECEIVE_PREFIX)
+
+    def _last_result(self, deadline: float) -> PGresult | None:
+        """The next one. None also where nothing comes any more: a host that goes away may close
+        nothing."""
+        while self._pgconn.is_busy():
+            if not self._connection.wait_readable(max(0.0, deadline - time.monotonic())):
+                logger.info("the publisher has ended the stream, and not closed the connection")
+                return None
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
 
     def _wait(self, timeout_s: float) -> tuple[bool, bool]:
         """Wait for the publisher's bytes or a wake-up: (readable, woken)."""
