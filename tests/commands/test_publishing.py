@@ -156,17 +156,26 @@ def test_a_table_that_cannot_be_removed_stays(node: Ours, monkeypatch: pytest.Mo
     assert node.state() == before
 
 
-def test_a_table_of_a_subscription_is_not_dropped(node: Ours) -> None:
+@pytest.mark.parametrize("drop", ["DROP TABLE s.t", "DROP SCHEMA s CASCADE"])
+def test_a_table_of_a_subscription_leaves_it(node: Ours, drop: str) -> None:
     done(node, "CREATE TABLE t (a int)", "CREATE SCHEMA s", "CREATE TABLE s.t (a int)")
     with node.catalog.write() as t:
         subscription = t.subscriptions.create(
             "sub", conninfo="", publications=("p",), slot_name=None
         )
+        t.relations.add(subscription.oid, [("s", "t")], SubscriptionRelState.INIT)
+    folder = Path(local_path(warehouse(node).table_uri("s", "t")))
+    message = refused(node, drop, "55000")
+    assert message == 'could not drop relation mapping for subscription "sub"'
+    assert folder.is_dir()
+    with node.catalog.write() as t:
+        for rel in t.relations.all(subscription.oid):
+            t.relations.remove(rel)
         t.relations.add(subscription.oid, [("s", "t")], SubscriptionRelState.READY)
-    done(node, "DROP TABLE t")
-    assert 'subscription "sub"' in refused(node, "DROP TABLE s.t", "55006")
-    assert 'subscription "sub"' in refused(node, "DROP SCHEMA s CASCADE", "55006")
-    assert table_columns(node.scope, lake_table(node, "t", "s"))
+    node.run(drop)
+    assert not folder.exists()
+    with node.catalog.read() as r:
+        assert r.relations.all(subscription.oid) == ()
 
 
 def test_replica_identity_by_columns(node: Ours) -> None:

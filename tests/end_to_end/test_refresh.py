@@ -13,6 +13,8 @@ import pytest
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import wait_until
+from penstock.errors import NotInPrerequisiteState
 from penstock.node.running import RunningNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -71,6 +73,46 @@ def test_tables_join_while_the_others_go_on(
         writer.join()
     node.caught_up("s", database)
     assert_equal(node, database, "counter", "late")
+
+
+def test_a_dropped_table_leaves_and_the_others_go_on(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY); CREATE TABLE often (id integer PRIMARY KEY);"
+        "CREATE PUBLICATION p FOR TABLE t, often"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    with pytest.raises(NotInPrerequisiteState, match="could not drop relation mapping"):
+        node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE often; DROP TABLE often")
+    node.caught_up("s", database)
+    ended = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(database.conninfo, autocommit=True) as connection:
+            for i in range(1_000_000):
+                connection.execute(f"INSERT INTO t VALUES ({i}); INSERT INTO often VALUES ({i})")
+                if ended.wait(0.005):
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            node.new_cut("s")
+            node.node.sql("DROP TABLE often")
+            assert not node.node.sql("SELECT 1 FROM pg_class WHERE relname = 'often'").rows
+            wait_until(lambda: ("public", "often") not in node.cut().tables, "a cut without it")
+            assert not (node.warehouse / "public" / "often").exists()
+            node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+            node.caught_up("s", database)
+    finally:
+        ended.set()
+        writer.join()
+    node.caught_up("s", database)
+    assert_equal(node, database, "t", "often")
 
 
 def test_rows_right_after_refresh_without_a_copy(

@@ -1,9 +1,10 @@
 """``make tap``: PostgreSQL's own subscription tests with a node at one end.
 
-``python -m tap [ROLE] [FILE ...]``: a role of ``roles.py`` (without one: both measured ones), and
-beginnings of the names of files (without one: those of ``expected.toml``). Prints a line for each
-file, what is not as expected, and how to accept that; the exit status is 1 then, and 2 when the
-tests cannot be run here. What each file said stays in ``build/tap``.
+``python -m tap [ROLE] [FILE ...]``: a role of ``roles.py``, or its name without the version
+(without one: those that are measured), and beginnings of the names of files (without one: those of
+``expected.toml``). Prints a line for each file, what is not as expected, and how to accept that;
+the exit status is 1 then, and 2 when the tests cannot be run here. What each file said stays in
+``build/tap``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tap.keeper import Keeper
 from tap.members import LakeNode
 from tap.perl import Limits, find_perl, run_file
 from tap.results import FileResult, parse
-from tap.roles import ROLES, Role
+from tap.roles import Role, roles_named
 from tap.suite import find_suite
 
 _BUILD = Path("build/tap").absolute()
@@ -37,15 +38,16 @@ _LIMITS = Limits(file=900, statement=120, wait=25, short_wait=2)
 
 
 def main(arguments: Sequence[str]) -> int:
-    names = [a for a in arguments if a in ROLES] or list(_MEASURED)
-    wanted = [a for a in arguments if a not in ROLES]
+    wanted = [a for a in arguments if not roles_named(a)]
+    named = [a for a in arguments if roles_named(a)] or _MEASURED
+    roles = [role for name in named for role in roles_named(name)]
     # An end by a signal is an end in order: servers, nodes and Spark are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logging.getLogger("penstock").setLevel(logging.INFO)
     logging.getLogger("penstock").propagate = False
     try:
         perl = find_perl()
-        found = [_run_role(perl, ROLES[name], wanted) for name in names]
+        found = [_run_role(perl, role, wanted) for role in roles]
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
         return 2
@@ -91,7 +93,7 @@ def _run_one(perl: str, role: Role, test: Path) -> tuple[FileResult, str]:
     def make_node(name: str) -> LakeNode:
         return LakeNode(name, work / name, output.with_suffix(f".{name}.log"), _spark)
 
-    keeper = Keeper(work / "keeper", role, role.version, make_node)
+    keeper = Keeper(work / "keeper", role, test.stem, make_node)
     try:
         in_time = run_file(perl, test, keeper.path, _LIMITS, output)
     finally:

@@ -31,10 +31,10 @@ class MakeNode(Protocol):
 class Keeper:
     """Listens on ``path`` from ``serve`` on, in a thread of its own."""
 
-    def __init__(self, path: Path, role: Role, version: int, make_node: MakeNode) -> None:
+    def __init__(self, path: Path, role: Role, file: str, make_node: MakeNode) -> None:
         self.path = path
         self._role = role
-        self._version = version
+        self._file = file
         self._make_node = make_node
         self._members: dict[str, Member] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -103,7 +103,7 @@ class Keeper:
         former = self._members.pop(name, None)
         if former is not None:
             former.close()
-        if self._role.is_node(name):
+        if self._role.is_node(self._file, name):
             self._members[name] = self._make_node(name)
         else:
-            self._members[name] = StockServer(name, self._version)
+            self._members[name] = StockServer(name, self._role.version)

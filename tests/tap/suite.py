@@ -1,10 +1,11 @@
 """PostgreSQL's subscription tests, fetched once from its source package and kept in our cache.
 
 In: a major version pinned in ``suite.toml``. Out: the folder with ``src/test/subscription/t``, as
-PostgreSQL wrote it. On Debian and its kin apt fetches the source package, from the mirror that the
-machine uses, with lists and a cache of its own, so that nothing of the system changes. Elsewhere a
-source archive that is there already is taken: the environment variable ``TAP_SOURCE`` names the
-file, or a folder with one for each version. Either way the test files have the pinned sum.
+PostgreSQL wrote it. A version that Debian has is fetched by apt as a source package, from the
+mirror that the machine uses, with lists and a cache of its own, so that nothing of the system
+changes; one that it has not any more, from the address of an archive. Elsewhere a source archive
+that is there already is taken: the environment variable ``TAP_SOURCE`` names the file, or a folder
+with one for each version. Either way the test files have the pinned sum.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import tarfile
 import tempfile
 import tomllib
+import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from penstock.errors import ConfigurationError
 _PINS = Path(__file__).with_name("suite.toml")
 _TESTS = "src/test/subscription/t"
 _APT_SECONDS = 300
+_NETWORK_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,13 @@ class Suite:
 
 @dataclass(frozen=True)
 class Pin:
+    """``archive``: the address of a source archive, of a version without a package for apt."""
+
     version: int
     release: str
     source_package: str
     distributions: tuple[str, ...]
+    archive: str | None
     suite: str
 
 
@@ -55,8 +61,9 @@ def pin(version: int) -> Pin:
     return Pin(
         version,
         facts["release"],
-        facts["source_package"],
-        tuple(facts["distributions"]),
+        facts.get("source_package", ""),
+        tuple(facts.get("distributions", ())),
+        facts.get("archive"),
         facts["suite"],
     )
 
@@ -86,14 +93,14 @@ def suite_sum(files: Iterable[Path]) -> str:
 def _bring(wanted: Pin, home: Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=".fetch-", dir=home.parent))
     try:
-        archive = _given(wanted) or _by_apt(wanted, scratch)
+        archive = _given(wanted) or _downloaded(wanted, scratch) or _by_apt(wanted, scratch)
         _unpack(archive, scratch / "tree")
         found = suite_sum((scratch / "tree" / _TESTS).glob("*.pl"))
         if found != wanted.suite:
             raise ConfigurationError(
                 f"the tests in {archive.name} are not those that were pinned",
                 detail=f"Their sum is {found}, wanted {wanted.suite}.",
-                hint=f"Take the source archive of PostgreSQL {wanted.release}, or measure anew:"
+                hint=f"Take the source archive of PostgreSQL {wanted.release}, or measure again:"
                 " put the release and the sum into tests/tap/suite.toml and run make tap.",
             )
         (scratch / "tree").rename(home)
@@ -109,6 +116,21 @@ def _given(wanted: Pin) -> Path | None:
     found = sorted(path.glob(f"postgresql*{wanted.version}.*.tar.*")) if path.is_dir() else [path]
     found = [file for file in found if file.is_file() and f"{wanted.version}." in file.name]
     return found[-1] if found else None
+
+
+def _downloaded(wanted: Pin, scratch: Path) -> Path | None:
+    if wanted.archive is None:
+        return None
+    target = scratch / wanted.archive.rpartition("/")[2]
+    try:
+        with (
+            urllib.request.urlopen(wanted.archive, timeout=_NETWORK_SECONDS) as source,
+            target.open("wb") as file,
+        ):
+            shutil.copyfileobj(source, file)
+    except OSError as error:
+        raise _unavailable(wanted, f"{wanted.archive}: {error}") from error
+    return target
 
 
 def _by_apt(wanted: Pin, scratch: Path) -> Path:

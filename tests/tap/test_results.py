@@ -75,8 +75,8 @@ def test_lists_that_cannot_be_are_refused(lists: str, tmp_path: Path) -> None:
 
 def test_the_page_has_what_is_expected() -> None:
     roles = load()
-    assert set(roles) == {"subscriber", "publisher"}
+    assert set(roles) == {"subscriber15", "publisher18"}
     text = PAGE.read_text("utf-8")
     assert missing_tables(text, roles) == [], "run: make tap-page"
     assert with_tables(text, roles) == text
-    assert "| 001_rep_changes |" in table(roles["subscriber"])
+    assert "| 001_rep_changes |" in table(roles["subscriber15"])

@@ -7,9 +7,15 @@ what is known to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.catalog import (
+    CatalogTransaction,
+    LakeTable,
+    Subscription,
+    SubscriptionRel,
+    SubscriptionRelState,
+)
 from penstock.commands.scope import CommandScope, notice
 from penstock.commands.unique_indexes import is_taken
 from penstock.errors import NotInPrerequisiteState, ObjectInUse
@@ -51,14 +57,44 @@ def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
     return [notice(f"drop cascades to {len(descriptions)} other objects", detail=detail)]
 
 
-def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:
-    """A subscription finds its tables by their names. Raises ObjectInUse."""
+def subscribed(
+    transaction: CatalogTransaction, table: LakeTable
+) -> Iterator[tuple[Subscription, SubscriptionRel]]:
+    """Where subscriptions fill a table, which they find by its name."""
     for subscription in transaction.subscriptions.all():
         for rel in transaction.relations.all(subscription.oid):
-            if (rel.schema, rel.table) == (table.schema, table.name):
-                raise ObjectInUse(
-                    f'cannot {verb} table "{table.name}" because subscription '
-                    f'"{subscription.name}" maintains it',
-                    hint="Take the table out of the publication and refresh the subscription, or "
-                    "drop the subscription, first.",
+            if rel.table_name == (table.schema, table.name):
+                yield subscription, rel
+
+
+def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb: str) -> None:
+    """Raises ObjectInUse."""
+    for subscription, _ in subscribed(transaction, table):
+        raise ObjectInUse(
+            f'cannot {verb} table "{table.name}" because subscription '
+            f'"{subscription.name}" maintains it',
+            hint="Take the table out of the publication and refresh the subscription, or "
+            "drop the subscription, first.",
+        )
+
+
+def leave_subscriptions(transaction: CatalogTransaction, tables: Sequence[LakeTable]) -> bool:
+    """Before tables are dropped: subscriptions fill them no more (pg_subscription.c,
+    RemoveSubscriptionRel). Returns whether there were any.
+
+    Raises NotInPrerequisiteState while one of them is copied.
+    """
+    left = False
+    for table in tables:
+        for subscription, rel in subscribed(transaction, table):
+            if rel.state not in (SubscriptionRelState.READY, SubscriptionRelState.PARKED):
+                raise NotInPrerequisiteState(
+                    f'could not drop relation mapping for subscription "{subscription.name}"',
+                    detail=f'Table synchronization for relation "{table.name}" is in progress and '
+                    f'is in state "{rel.state.value}".',
+                    hint="Use ALTER SUBSCRIPTION ... ENABLE to enable subscription if not already "
+                    "enabled or use DROP SUBSCRIPTION ... to drop the subscription.",
                 )
+            transaction.relations.remove(rel)
+            left = True
+    return left

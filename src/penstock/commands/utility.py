@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.catalog import Catalog
-from penstock.commands import indexcmds, publicationcmds, tablecmds, typecmds, user
+from penstock.commands import drop_relation, indexcmds, publicationcmds, tablecmds, typecmds, user
 from penstock.commands.alter import rename_subscription, set_schema
 from penstock.commands.alter_table import alter_table
 from penstock.commands.drop_subscription import drop_subscription
@@ -79,13 +79,13 @@ _COMMANDS: Final[dict[type[Statement], Callable[[Any, Catalog, CommandScope], Co
     DropRole: user.drop_role,
     GrantSelect: user.grant_select,
     CreateTable: tablecmds.create_table,
-    DropTable: tablecmds.drop_table,
+    DropTable: drop_relation.drop_table,
     AlterTable: alter_table,
     SetSchema: set_schema,
     CreateIndex: indexcmds.create_index,
     DropIndex: indexcmds.drop_index,
     CreateSchema: tablecmds.create_schema,
-    DropSchema: tablecmds.drop_schema,
+    DropSchema: drop_relation.drop_schema,
     CreateEnum: typecmds.create_type,
     AddEnumValue: typecmds.add_value,
     DropType: typecmds.drop_type,

@@ -59,6 +59,7 @@ _DENIED_HINT: Final = (
     "Set credentials in the environment of this command (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_KEY) that may read, write, list and delete there."
 )
+_DELETIONS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,21 @@ class Storage:
         with storage_errors("remove directory", uri):
             filesystem, path = resolve(uri)
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
-                filesystem.delete_dir(path)
+                _delete(filesystem, path)
                 if is_local(uri) and self.fsync:
                     fsync_folder(str(Path(path).parent))
+
+
+def _delete(filesystem: fs.FileSystem, path: str) -> None:
+    """Who writes into the folder meanwhile may finish a file, or remove one."""
+    for again in reversed(range(_DELETIONS)):
+        try:
+            filesystem.delete_dir(path)
+        except OSError as error:
+            if not again or error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+        if filesystem.get_file_info(path).type == fs.FileType.NotFound:
+            return
 
 
 def make_folder(uri: str) -> None:

@@ -232,7 +232,7 @@ class ApplyWorker:
             binary = self.subscription.binary and self._reads_binary(publisher, targets)
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
-            ApplyStream(
+            stream = ApplyStream(
                 self.subscription,
                 spark=self._spark,
                 warehouse=self._warehouse,
@@ -249,7 +249,14 @@ class ApplyWorker:
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,
                 two_phase=self._catalog.two_phase(),
-            ).run(self._told_to_end)
+            )
+            try:
+                stream.run(self._told_to_end)
+            except Exception as error:
+                # What has left meanwhile may have been dropped under it.
+                if self._members_hold(members):
+                    raise
+                log.info("%s", text_of(error))
         else:
             # What is streamed before the first copy has its point would be thrown away.
             self.status.state = "copying"
