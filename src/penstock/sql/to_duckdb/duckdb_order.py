@@ -16,6 +16,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     comparable,
     refused,
 )
+from penstock.sql.to_duckdb.range_order import SUBTYPES, range_key
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.query_nodes import SortKey
 
@@ -24,11 +25,21 @@ _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 
 def order_by(key: SortKey, value: Value) -> str:
     """``value``: of the key's node. Raises FeatureNotSupported."""
+    if value.type in SUBTYPES:
+        return f"{range_key(value.sql, value.type)} {_direction(key)}"
     if value.type not in _ORDERED and not is_enum(value.type):
         # NULL elements go where NULL does, which is right for the usual two orders only.
         usual = key.nulls_first == key.descending
         if element(value.type) not in _ORDERED or not usual:
             raise refused(f"ORDER BY of {type_name(value.type)}")
+    return f"{comparable(value, value)[0]} {_direction(key)}"
+
+
+def in_own_order(value: Value) -> bool:
+    """Whether the value itself is what it is ordered by."""
+    return value.type not in SUBTYPES and comparable(value, value)[0] == value.sql
+
+
+def _direction(key: SortKey) -> str:
     direction = "DESC" if key.descending else "ASC"
-    nulls = "FIRST" if key.nulls_first else "LAST"
-    return f"{comparable(value, value)[0]} {direction} NULLS {nulls}"
+    return f"{direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"

@@ -20,7 +20,7 @@ from penstock.sql.to_duckdb.duckdb_aggregates import aggregate, check_groupable,
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
 from penstock.sql.to_duckdb.duckdb_numeric import NumericCompiler
 from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS
-from penstock.sql.to_duckdb.duckdb_order import order_by
+from penstock.sql.to_duckdb.duckdb_order import in_own_order, order_by
 from penstock.sql.to_duckdb.duckdb_predicate import has_null
 from penstock.sql.to_duckdb.duckdb_values import (
     Value,
@@ -303,7 +303,7 @@ class QueryCompiler(NumericCompiler):
         if node not in query.targets:
             return value
         number = query.targets.index(node) + 1
-        if comparable(value, value)[0] == value.sql:
+        if in_own_order(value):
             return replace(value, sql=str(number))
         return replace(value, sql=f"c{number}") if query.distinct else value
 
