@@ -21,6 +21,7 @@ from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Mask, take_either
+from penstock.pipeline.conflict import shown_rows, shown_values
 from penstock.pipeline.net_change import KEPT, Skipped
 from penstock.relation import Relation
 
@@ -79,18 +80,17 @@ class Changes:
             self.new.take(pa.array(np.flatnonzero(updates)[:KEPT])),
         )
 
-    def told(
-        self, at: int, key: Sequence[str]
-    ) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
-        """One change's new row, and of an UPDATE the old row's key."""
-        (row,) = self.new.slice(at, 1).to_pylist()
-        row |= {name: NOT_SENT for name, mask in self.unchanged.items() if mask[at]}
+    def told(self, at: int, key: Sequence[str]) -> tuple[str, str | None]:
+        """One change's new row as text, and of an UPDATE the old row's key."""
+        new = self.new.slice(at, 1)
+        values = {name: NOT_SENT for name, mask in self.unchanged.items() if mask[at]}
+        sent = {name: shown_values(new[name])[0] for name in new.column_names if name not in values}
+        row = f"({', '.join((sent | values)[name] for name in new.column_names)})"
         if self.operation[at] != UPDATE:
             return row, None
         which = np.zeros(len(self), bool)
         which[at] = True
-        (identity,) = self._identities(which, key).to_pylist()
-        return row, identity
+        return row, shown_rows(self._identities(which, key))[0]
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
         """The first of them by their old tuples, or new ones where no old one was sent."""

@@ -7,12 +7,13 @@ PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). Changes that are skipped a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
+from penstock.pgtypes.text_output import text_output
 
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
@@ -26,11 +27,33 @@ REMEDY: Final = (
 
 def describe_keys(keys: pa.Table) -> str:
     """``Key (a, b)=(1, x), (2, y)`` of at most KEYS_NAMED rows, long values cut."""
-    shown = keys.slice(0, KEYS_NAMED).to_pylist()
-    values = ", ".join(map(_row, shown))
+    shown = shown_rows(keys.slice(0, KEYS_NAMED))
+    values = ", ".join(shown)
     more = keys.num_rows - len(shown)
     rest = f" and {more} more" if more > 0 else ""
     return f"Key ({', '.join(keys.column_names)})={values}{rest}"
+
+
+def shown_rows(rows: pa.Table) -> list[str]:
+    """``(1, x, null)`` of each row, as output functions print its values, long ones cut
+    (execMain.c, ExecBuildSlotValueDescription)."""
+    columns = [shown_values(column) for column in rows.columns]
+    if not columns:
+        return ["()"] * rows.num_rows
+    return [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
+
+
+def shown_values(column: pa.ChunkedArray) -> list[str]:
+    """Those of one column."""
+    return [_cut(value) for value in text_output(column.combine_chunks()).to_pylist()]
+
+
+def _cut(value: bytes | None) -> str:
+    if value is None:
+        return "null"
+    if len(value) <= _VALUE_LENGTH:
+        return value.decode()
+    return value[:_VALUE_LENGTH].decode(errors="ignore") + "..."
 
 
 def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> ReplicationConflict:
@@ -46,29 +69,19 @@ def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> Replicatio
 def key_exists(
     table: str,
     keys: pa.Table,
-    remote_row: Mapping[str, object],
-    replica_identity: Mapping[str, object] | None,
+    remote_row: str,
+    replica_identity: str | None,
 ) -> ReplicationConflict:
     """PostgreSQL's unique violation. ``remote_row``: what the first change would have made, which
-    is an UPDATE where it has a ``replica_identity``."""
-    told = f"remote row {_row(remote_row)}"
+    is an UPDATE where it has a ``replica_identity``; both as ``shown_rows`` has them."""
+    told = f"remote row {remote_row}"
     kind = "insert_exists"
     error: type[ReplicationConflict] = InsertExists
     if replica_identity is not None:
         kind, error = "update_exists", UpdateExists
-        identity = f"({', '.join(replica_identity)})={_row(replica_identity)}"
-        told += f"; replica identity {identity}"
+        told += f"; replica identity ({', '.join(keys.column_names)})={replica_identity}"
     return error(
         f'duplicate key value violates unique constraint of table "{table}"',
         detail=f"{describe_keys(keys)} already exists: conflict={kind}; {told}.",
         hint=REMEDY,
     )
-
-
-def _row(values: Mapping[str, object]) -> str:
-    return f"({', '.join(_show(value) for value in values.values())})"
-
-
-def _show(value: object) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= _VALUE_LENGTH else text[:_VALUE_LENGTH] + "..."

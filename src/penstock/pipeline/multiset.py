@@ -9,6 +9,7 @@ is not -0, whatever a type's equality says, because readers see which of the two
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,7 @@ def fold_multiset(
         kept = _having_rows(changes, _numbers(both, changes), stock)
         if kept.all():
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
-        more = changes.skipped(~kept, schema.identity)
+        more = replace(changes.skipped(~kept, schema.identity), whole_rows=True)
         all_of_them = more if skipped is None else skipped.with_more(more)
         left = changes.take(kept)
         return fold_multiset(table, schema, left, truncate, with_versions, all_of_them)

@@ -41,7 +41,7 @@ class Skipped:
     ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; in a
     table without a key whole rows. ``updates_at``, ``deletes_at``: the changes' message sequences;
     ``new_rows``: of the updates. Not more than KEPT of each, ``update_missing`` and
-    ``delete_missing`` count them all.
+    ``delete_missing`` count them all. ``whole_rows``: what names them is no key.
     """
 
     update_missing: int
@@ -51,6 +51,7 @@ class Skipped:
     updates_at: np.ndarray
     deletes_at: np.ndarray
     new_rows: pa.Table
+    whole_rows: bool = False
 
     def with_more(self, more: Skipped) -> Skipped:
         """Both together."""
@@ -62,6 +63,7 @@ class Skipped:
             np.concatenate([self.updates_at, more.updates_at])[:KEPT],
             np.concatenate([self.deletes_at, more.deletes_at])[:KEPT],
             pa.concat_tables([self.new_rows, more.new_rows]).slice(0, KEPT),
+            self.whole_rows,
         )
 
 

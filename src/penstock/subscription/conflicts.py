@@ -1,8 +1,8 @@
 """Changes that were skipped because the target has no such row (conflict.c).
 
 In: the outcomes of a batch. Out: rows of the conflicts table, before the batch is committed; then
-a log message of PostgreSQL 18's wording for each table, at most one of a kind in LOG_INTERVAL. What
-is a conflict is found in ``pipeline``, a key that exists already is an error and not a skipped
+log messages as PostgreSQL 18's, of each table at most KEPT of a kind in LOG_INTERVAL. What is a
+conflict is found in ``pipeline``, a key that exists already is an error and not a skipped
 change; ``worker_status`` counts.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,8 +23,8 @@ from penstock.lakehouse.side_table import CONFLICTS
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline.apply import TableOutcome
-from penstock.pipeline.conflict import describe_keys
-from penstock.pipeline.net_change import Skipped
+from penstock.pipeline.conflict import shown_rows
+from penstock.pipeline.net_change import KEPT, Skipped
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,7 @@ class Conflicts:
         self._subscription = subscription
         self._noted: list[Mapping[str, object]] = []
         self._clock = clock
-        self._untold: Counter[tuple[str, str]] = Counter()
-        self._told: dict[tuple[str, str], float] = {}
+        self._quotas: dict[tuple[str, str], _Quota] = {}
 
     def note(
         self,
@@ -110,25 +109,66 @@ class Conflicts:
         """Tell of what was skipped. ``finished``: the end of the batch that is committed now."""
         for outcome in outcomes:
             for kind, number, keys, _, _ in _kinds(outcome.skipped):
-                if self._due(outcome.table, kind, number):
+                told = self._quota(outcome.table, kind).told(self._clock(), keys.num_rows, number)
+                for text in _texts(outcome.skipped, kind, told):
                     log.warning(
-                        'conflict detected on relation "%s": conflict=%s (%d changes skipped)\n'
-                        "DETAIL:  %s %s; finished at %s.",
+                        'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s\n%s; '
+                        "finished at %s.",
                         outcome.table,
                         kind,
-                        self._untold.pop((outcome.table, kind)),
                         _DETAIL[kind],
-                        describe_keys(keys),
+                        text,
                         finished,
                     )
 
-    def _due(self, table: str, kind: str, number: int) -> bool:
-        self._untold[table, kind] += number
-        now, last = self._clock(), self._told.get((table, kind))
-        if last is not None and now - last < LOG_INTERVAL:
-            return False
-        self._told[table, kind] = now
-        return True
+    def _quota(self, table: str, kind: str) -> _Quota:
+        return self._quotas.setdefault((table, kind), _Quota(table, kind))
+
+
+@dataclass
+class _Quota:
+    """What is told of a table's conflicts of a kind, from ``since`` on, and what is not."""
+
+    table: str
+    kind: str
+    since: float | None = None
+    left: int = 0
+    untold: int = 0
+
+    def told(self, now: float, known: int, number: int) -> int:
+        """How many of the first ``known`` out of ``number`` changes are told."""
+        if self.since is None or now - self.since >= LOG_INTERVAL:
+            self.since, self.left = now, KEPT
+            self._tell_rest()
+        shown = min(known, self.left)
+        self.left -= shown
+        self.untold += number - shown
+        return shown
+
+    def _tell_rest(self) -> None:
+        if self.untold:
+            log.warning(
+                'conflict detected on relation "%s": conflict=%s\nDETAIL:  %d more changes were '
+                "skipped.",
+                self.table,
+                self.kind,
+                self.untold,
+            )
+            self.untold = 0
+
+
+def _texts(skipped: Skipped | None, kind: str, number: int) -> list[str]:
+    """``Remote row (1, x); replica identity (a)=(1)`` of the first changes (conflict.c,
+    build_tuple_value_details)."""
+    assert skipped is not None
+    update = kind == UPDATE_MISSING
+    keys = (skipped.updates if update else skipped.deletes).slice(0, number)
+    names = "full " if skipped.whole_rows else f"({', '.join(keys.column_names)})="
+    identities = [f"replica identity {names}{key}" for key in shown_rows(keys)]
+    if not update:
+        return [f"R{identity[1:]}" for identity in identities]
+    rows = shown_rows(skipped.new_rows.slice(0, number))
+    return [f"Remote row {row}; {i}" for row, i in zip(rows, identities, strict=True)]
 
 
 def _kinds(
