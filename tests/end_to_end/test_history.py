@@ -108,8 +108,10 @@ class Story:
             [
                 unchanged,
                 unchanged,
-                f"UPDATE {table} SET a = -a WHERE a = {row}",
-                f"UPDATE {table} SET a = -a, b = 'moved' WHERE a = -{row}",
+                f"UPDATE {table} SET a = -a WHERE a = {row}"
+                f" AND NOT EXISTS (SELECT FROM {table} WHERE a = -{row})",
+                f"UPDATE {table} SET a = -a, b = 'moved' WHERE a = -{row}"
+                f" AND NOT EXISTS (SELECT FROM {table} WHERE a = {row})",
                 f"UPDATE {table} SET big = repeat('{row}', {self._rng.randint(1, 4000)})"
                 f" WHERE a IN ({row}, {row + 1})",
                 f"DELETE FROM {table} WHERE a = {row}",

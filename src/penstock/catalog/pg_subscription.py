@@ -73,6 +73,7 @@ _TABLE = Table(
     Column("subschemachange", String(6)),
     Column("subhistory", Boolean),
     Column("submessages", Boolean),
+    Column("submetadata", Boolean),
 )
 
 
@@ -121,7 +122,8 @@ class Subscription:
     it goes. ``skipping_lsn``: of the one that it has begun to skip (``subscription.skipping``).
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
-    ``messages``: whether it takes those that sessions emit.
+    ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
+    which change wrote them.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -152,6 +154,7 @@ class Subscription:
     schema_change: str = ADD
     history: bool = False
     messages: bool = False
+    metadata_columns: bool = False
 
     @property
     def own_changes_only(self) -> bool:
@@ -226,6 +229,7 @@ class PgSubscription:
         schema_change: str = ADD,
         history: bool = False,
         messages: bool = False,
+        metadata_columns: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -251,6 +255,7 @@ class PgSubscription:
             schema_change=schema_change,
             history=history,
             messages=messages,
+            metadata_columns=metadata_columns,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -298,6 +303,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subschemachange": subscription.schema_change,
         "subhistory": subscription.history,
         "submessages": subscription.messages,
+        "submetadata": subscription.metadata_columns,
     }
 
 
@@ -333,4 +339,5 @@ def _subscription(row: RowMapping) -> Subscription:
         schema_change=row["subschemachange"] or ADD,
         history=bool(row["subhistory"]),
         messages=bool(row["submessages"]),
+        metadata_columns=bool(row["submetadata"]),
     )

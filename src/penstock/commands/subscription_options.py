@@ -45,6 +45,7 @@ class SubscriptionOptions:
     schema_change: str = ADD
     history: bool = False
     messages: bool = False
+    metadata_columns: bool = False
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -63,7 +64,8 @@ _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
     | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
-    | {"origin", "failover", "password_required", "run_as_owner", "history", "messages"}
+    | {"origin", "failover", "password_required", "run_as_owner"}
+    | {"history", "messages", "metadata_columns"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})

@@ -32,7 +32,8 @@ from penstock.sql import AlterSubscriptionSet
 
 _KEPT: Final = (
     *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
-    *("failover", "password_required", "run_as_owner", "disable_on_error", "history", "messages"),
+    *("failover", "password_required", "run_as_owner", "disable_on_error"),
+    *("history", "messages", "metadata_columns"),
 )
 """Options that are written into the row as they are, under their own names."""
 

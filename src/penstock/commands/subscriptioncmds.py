@@ -280,6 +280,7 @@ def _insert(
             schema_change=options.schema_change,
             history=options.history,
             messages=options.messages,
+            metadata_columns=options.metadata_columns,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

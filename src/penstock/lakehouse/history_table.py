@@ -2,8 +2,8 @@
 
 In: a table's name and columns. Out: its history table, made when there is none, with columns added
 where the table has got some. The first columns tell what the change was and where its transaction
-ended; the table's own follow, without those that are made of others. Which rows come in is decided
-in ``pipeline.history``, when in ``subscription.history``.
+ended; the table's own follow, without those that are made of others and metadata columns. Which
+rows come in is decided in ``pipeline.history``, when in ``subscription.history``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
     kept = tuple(
         Column(c.name, c.source, c.type, c.type_oid, c.typmod)
         for c in schema.columns
-        if c.generated is None and c != ROW
+        if c.generated is None and not c.stamp and c != ROW
     )
     taken = sorted({c.name.lower() for c in kept} & set(ABOUT))
     if taken:

@@ -45,6 +45,8 @@ GENERATED: Final = "penstock.generated"
 """Metadata: such a column's expression, where its values are made of the others of the row."""
 VIRTUAL: Final = "penstock.virtual"
 """Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
+STAMP: Final = "penstock.stamp"
+"""Metadata: such a column tells which change wrote its row (``metadata_columns``)."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -71,6 +73,7 @@ class Column:
     node, so that a publication may lack it; ``primary``: of its PRIMARY KEY there; ``published``:
     one has had it; ``default``: for rows without a value then. ``generated``: the expression, in
     PostgreSQL's words and names, that makes its values; ``virtual``: it is VIRTUAL to PostgreSQL.
+    ``stamp``: it tells which change wrote its row.
     """
 
     name: str
@@ -84,6 +87,7 @@ class Column:
     generated: str | None = None
     virtual: bool = False
     primary: bool = False
+    stamp: bool = False
 
     @property
     def own(self) -> bool:
@@ -161,8 +165,15 @@ class TableSchema:
     @property
     def identity(self) -> tuple[str, ...]:
         """Delta names of what tells rows apart: the key, or without one all columns but generated
-        ones, which follow from the others (tuples_equal)."""
-        return self.key or tuple(c.name for c in self.columns if c.generated is None)
+        ones, which follow from the others (tuples_equal), and those that tell who wrote them."""
+        return self.key or tuple(
+            c.name for c in self.columns if c.generated is None and not c.stamp
+        )
+
+    @property
+    def stamps(self) -> tuple[Column, ...]:
+        """The columns that tell which change wrote a row."""
+        return tuple(column for column in self.columns if column.stamp)
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
@@ -214,7 +225,11 @@ class TableSchema:
         taken = {column.source: column.name for column in self.columns}
         names = column_names([c.source for c in wanted], taken)
         return tuple(
-            Column(names[c.source], c.source, c.type, c.type_oid, c.typmod)
+            Column(
+                *(names[c.source], c.source, c.type, c.type_oid, c.typmod),
+                local=c.stamp,
+                stamp=c.stamp,
+            )
             for c in wanted
             if c.source not in taken
         )
@@ -282,6 +297,8 @@ def _field(column: Column) -> dict[str, Any]:
         metadata[GENERATED] = column.generated
     if column.virtual:
         metadata[VIRTUAL] = "true"
+    if column.stamp:
+        metadata[STAMP] = "true"
     return {
         "name": column.name,
         "type": delta_type(column.type),
@@ -315,4 +332,5 @@ def _column(field: Mapping[str, Any]) -> Column:
         generated=metadata.get(GENERATED),
         virtual=metadata.get(VIRTUAL) == "true",
         primary=metadata.get(PRIMARY) == "true",
+        stamp=metadata.get(STAMP) == "true",
     )

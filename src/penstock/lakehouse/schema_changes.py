@@ -91,7 +91,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
             continue  # says nothing, or follows from the others
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
-        if other is None and column.local and own:
+        if other is None and column.local and (own or column.stamp):
             continue  # keeps its own values, as a subscriber's do
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:

@@ -158,6 +158,7 @@ def stat_lake_subscription(
             "schema_change": subscription.schema_change,
             "history": subscription.history,
             "messages": subscription.messages,
+            "metadata_columns": subscription.metadata_columns,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
             **_progress(numbers.get(subscription.oid)),

@@ -7,7 +7,7 @@ them. What the run does to the table is ``penstock.pipeline.fold``'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -20,7 +20,7 @@ from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.pipeline.columns import Mask, take_either
+from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
 from penstock.pipeline.net_change import KEPT, Skipped
 from penstock.relation import Relation
@@ -34,6 +34,15 @@ NOT_SENT: Final = "(not sent)"
 """What is told of a value that was not."""
 
 
+Stamped = Callable[[Integers], Mapping[str, pa.Array]]
+"""The metadata columns of changes, by the sequences of their messages."""
+
+
+def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
+    """Of changes whose transactions are not known."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Changes:
     """Row changes of one table in order; row i of every part belongs to change i.
@@ -41,7 +50,7 @@ class Changes:
     ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None
     where no change has an old tuple.
     ``unchanged``: column -> mask of changes whose new cell is an unchanged TOASTed value that the
-    old tuple does not give either.
+    old tuple does not give either. ``stamps``: the metadata columns.
     """
 
     sequence: np.ndarray
@@ -50,6 +59,7 @@ class Changes:
     new: pa.Table
     old: pa.Table | None
     unchanged: Mapping[str, np.ndarray]
+    stamps: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -64,6 +74,7 @@ class Changes:
             self.new.filter(rows),
             None if self.old is None else self.old.filter(rows),
             {name: mask[kept] for name, mask in self.unchanged.items()},
+            self.stamps,
         )
 
     def skipped(self, left_out: Mask, columns: Sequence[str]) -> Skipped:
@@ -77,12 +88,12 @@ class Changes:
             self._identities(deletes, columns),
             self.sequence[updates][:KEPT],
             self.sequence[deletes][:KEPT],
-            self.new.take(pa.array(np.flatnonzero(updates)[:KEPT])),
+            self.new.drop_columns(self.stamps).take(pa.array(np.flatnonzero(updates)[:KEPT])),
         )
 
     def told(self, at: int, key: Sequence[str]) -> tuple[str, str | None]:
         """One change's new row as text, and of an UPDATE the old row's key."""
-        new = self.new.slice(at, 1)
+        new = self.new.slice(at, 1).drop_columns(self.stamps)
         values = {name: NOT_SENT for name, mask in self.unchanged.items() if mask[at]}
         sent = {name: shown_values(new[name])[0] for name in new.column_names if name not in values}
         row = f"({', '.join((sent | values)[name] for name in new.column_names)})"
@@ -105,16 +116,22 @@ class Changes:
         )
 
 
-def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start: int) -> Changes:
+def unify(
+    table: str,
+    schema: TableSchema,
+    batches: Sequence[ChangeBatch],
+    start: int,
+    stamped: Stamped = unstamped,
+) -> Changes:
     """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
 
     A column that a batch's relation does not have has its default in inserted rows (NULL where it
     was added later), and keeps its value in updated ones where it is the node's own; a generated
-    one is NULL until the row is written. Raises
+    one is NULL until the row is written. ``stamped`` gives the metadata columns. Raises
     RelationChanged where a batch has a column that the target lacks or has with another type.
     """
     parts = [
-        _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)))
+        _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped)
         for batch in sorted(batches, key=_first_sequence)
     ]
     parts = [part for part in parts if len(part)]
@@ -139,10 +156,13 @@ def unify(table: str, schema: TableSchema, batches: Sequence[ChangeBatch], start
             )
             for name in {name for part in parts for name in part.unchanged}
         },
+        stamps=tuple(column.name for column in schema.stamps),
     )
 
 
-def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Changes:
+def _map(
+    table: str, schema: TableSchema, batch: ChangeBatch, first: int, stamped: Stamped
+) -> Changes:
     _check_columns(table, schema, batch.relation)
     rows = len(batch.operation) - first
     new = _columns(table, schema, batch.new.slice(first), rows)
@@ -151,7 +171,14 @@ def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Cha
     unchanged = {}
     replica_key = set(batch.relation.key)
     sent = {attribute.name for attribute in batch.relation.attributes}
-    for column in schema.columns:
+    if schema.stamps:
+        stamps = stamped(batch.sequence[first:])
+    for position, column in enumerate(schema.columns):
+        if column.stamp:
+            if column.name in stamps:
+                values = stamps[column.name].cast(column.type)
+                new = new.set_column(position, new.schema.field(position), values)
+            continue
         if column.generated is not None:
             continue  # made when the row is whole
         if column.local and column.source not in sent:
@@ -167,14 +194,17 @@ def _map(table: str, schema: TableSchema, batch: ChangeBatch, first: int) -> Cha
             if column.source in replica_key:
                 known = known | (old_kind == OLD_KEY)
             filled = take_either(mask & known, old[column.name], new[column.name])
-            position = new.schema.get_field_index(column.name)
             new = new.set_column(position, new.schema.field(position), filled)
             mask = mask & ~known
         if mask.any():
             unchanged[column.name] = mask
     if any(name in unchanged for name in schema.key):
         raise ProtocolViolation(f'a change of table "{table}" does not give its row\'s key')
-    return Changes(batch.sequence[first:], batch.operation[first:], old_kind, new, old, unchanged)
+    stamp_names = tuple(column.name for column in schema.stamps)
+    return Changes(
+        *(batch.sequence[first:], batch.operation[first:], old_kind, new, old, unchanged),
+        stamps=stamp_names,
+    )
 
 
 def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, unify
+from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, Stamped, unify, unstamped
 from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.conflict import key_exists
 from penstock.pipeline.history import OldRows, versions
@@ -35,6 +35,7 @@ def fold(
     truncates: Sequence[int] = (),
     from_sequence: int = 0,
     with_versions: bool = False,
+    stamped: Stamped = unstamped,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
@@ -42,7 +43,7 @@ def fold(
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
     a multiset. ``with_versions``: also what becomes of rows in between; nothing may be before a
-    TRUNCATE then.
+    TRUNCATE then. ``stamped``: what metadata columns hold.
 
     Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
     RelationChanged where changes do not fit the target's columns or do not identify rows as the
@@ -50,7 +51,7 @@ def fold(
     """
     table = batches[0].relation.qualified_name if batches else ""
     valid = [sequence for sequence in truncates if sequence >= from_sequence]
-    changes = unify(table, schema, batches, max([from_sequence, *valid]))
+    changes = unify(table, schema, batches, max([from_sequence, *valid]), stamped)
     _check_tuples(table, schema, batches, changes)
     truncate = bool(valid)
     if schema.key:

@@ -50,14 +50,15 @@ def fold_multiset(
             versions=every,
         )
     both = pa.concat_tables([changes.new, changes.old])
-    index, balance = _balance(both, changes)
+    compared = both.select(list(schema.identity))
+    index, balance = _balance(compared, changes)
     comes, goes = balance > 0, balance < 0
 
     def without(lacking: np.ndarray) -> NetChange:
         few = lacking > 0
         there = (-balance[goes] - lacking)[few]
         stock = dict(zip(index[goes][few].tolist(), there.tolist(), strict=True))
-        kept = _having_rows(changes, _numbers(both, changes), stock)
+        kept = _having_rows(changes, _numbers(compared, changes), stock)
         if kept.all():
             raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
         more = replace(changes.skipped(~kept, schema.identity), whole_rows=True)

@@ -24,6 +24,7 @@ from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.table import DeltaTable
+from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.parts import Leaves, Part, parts
 from penstock.pipeline.snapshot_job import CopyJob
@@ -76,12 +77,14 @@ class CopyOptions:
 @dataclass(frozen=True, slots=True)
 class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
-    one, which hold its rows; ``tree``: the tables of the catalog that they come from."""
+    one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
+    what the copy's snapshot holds."""
 
     info: RemoteTable
     table: DeltaTable
     leaves: Leaves | None = None
     tree: tuple[LakeTable, ...] = ()
+    point: Lsn = INVALID
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
@@ -296,6 +299,7 @@ def _tasks(
                 generated=generated,
                 storage=table.storage,
                 table_uri=table.uri,
+                point=copy.source.point,
                 batch_bytes=options.batch_bytes,
                 target_file_bytes=options.target_file_bytes,
                 routing=None if copy.source.leaves is None else copy.source.leaves.routing,

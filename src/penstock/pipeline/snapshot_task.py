@@ -35,9 +35,11 @@ from penstock.errors import (
 from penstock.identifiers import quote_literal
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.history_table import COMMIT_LSN
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.lakehouse.widening import widened
+from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
@@ -68,6 +70,7 @@ _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 class CopyTask:
     """``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
     for each of ``targets``; those that are not published get their default, or are ``generated``.
+    ``point``: what the snapshot holds.
 
     ``routing``, ``destinations``: of a partitioned table, whose rows go to its leaves; else
     ``storage`` and ``table_uri`` say where they go.
@@ -93,6 +96,7 @@ class CopyTask:
     routing: Level | None = None
     destinations: tuple[Destination, ...] = ()
     doing: str = "start initial contents copy for"
+    point: Lsn = INVALID
 
 
 @dataclass(frozen=True)
@@ -231,10 +235,16 @@ def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     arrays = [
         widened(published[column.source], column.type)
         if column.source in published
-        else filled(column, batch.num_rows, now)
+        else _own_column(column, batch.num_rows, now, task.point)
         for column in task.targets
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
+
+
+def _own_column(column: Column, rows: int, now: datetime, point: Lsn) -> pa.Array:
+    if column.stamp and column.name == COMMIT_LSN:
+        return pa.repeat(pa.scalar(int(point), column.type), rows)
+    return filled(column, rows, now)
 
 
 def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:

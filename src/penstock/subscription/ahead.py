@@ -273,7 +273,9 @@ def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
 
 
 def _plain(target: Target, targets: Targets) -> bool:
-    return targets.named(target.rel.table_name) is target and target.partitions is None
+    # What metadata columns hold is known at the commit.
+    plain = target.partitions is None and not target.table.schema.stamps
+    return plain and targets.named(target.rel.table_name) is target
 
 
 def _fold(share: Share, schema: TableSchema) -> NetChange:

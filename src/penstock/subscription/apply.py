@@ -339,6 +339,7 @@ class Applier:
                     target.table.schema,
                     truncates=share.truncates,
                     from_sequence=share.first,
+                    stamped=stamps.columns,
                 )
                 works = [TableWork(target.table, net, leaves=target.leaves)]
         if target.partitions is not None:

@@ -88,6 +88,7 @@ def history_works(share: Share, stamps: Stamps, app_id: str) -> Iterator[TableWo
             truncates=() if truncate is None else (truncate,),
             from_sequence=start,
             with_versions=True,
+            stamped=stamps.columns,
         )
         work = HistoryWork(history, stamps, first, truncate)
         yield TableWork(target.table, net, leaves=target.leaves, history=work)

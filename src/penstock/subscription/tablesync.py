@@ -19,7 +19,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.failpoint import AFTER_COPY_COMMIT, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.foreign import COPY
+from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -175,7 +176,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
 
         run_copy(
             work.spark,
-            [source for _, source in sources if source.table.uri in tables],
+            [replace(s, point=point) for _, s in sources if s.table.uri in tables],
             conninfo=conninfo,
             snapshot_name=snapshot_name,
             options=work.options,
@@ -216,6 +217,8 @@ def _prepare(
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
             table = copy_target(work.warehouse, info, rel, app_id, name_of)
+            if work.subscription.metadata_columns:
+                add_metadata_columns(table)
             leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)
             for each in (table, *(() if leaves is None else leaves.tables)):
                 generated_columns(each.schema, each.name)  # what is wrong there is its own error

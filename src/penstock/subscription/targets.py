@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.history_table import history_of
 from penstock.lakehouse.log import common_point, log_folder
+from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
@@ -154,6 +155,7 @@ class Targets:
         last_cut: Lsn | None = None,
         unanswered: Unanswered | None = None,
         schema_change: str = ADD,
+        metadata_columns: bool = False,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -163,6 +165,7 @@ class Targets:
         self.unanswered: Final = unanswered or Unanswered()
         self._columns_with_values = columns_with_values
         self._schema_change = schema_change
+        self._metadata_columns = metadata_columns
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -368,6 +371,9 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
+        if self._metadata_columns:
+            for table in (target.table, *(() if target.leaves is None else target.leaves.tables)):
+                add_metadata_columns(table)
         target.table.mark_published(wanted.by_source)
         target.followed = relation
 

@@ -313,6 +313,7 @@ class ApplyWorker:
             None if self._witness.last_cut is None else self._witness.last_cut.lsn,
             self._unanswered,
             subscription.schema_change,
+            subscription.metadata_columns,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)
