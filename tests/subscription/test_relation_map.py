@@ -26,7 +26,8 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.subscription.parking import is_own
 from penstock.subscription.partitions import Partitions
 from penstock.subscription.relation_map import shares
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
 
 APP = "app"

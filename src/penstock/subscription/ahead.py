@@ -39,7 +39,8 @@ from penstock.pipeline.tasks import Written
 from penstock.relation import Relation
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.spool import SpooledFrames
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,8 @@ from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
 from penstock.subscription.relation_map import Share, shares
 from penstock.subscription.skipping import Passing
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 from penstock.subscription.timing import Phases
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from penstock.failpoint import AFTER_HISTORY, BETWEEN_COMMITS, failpoint
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.parking import is_own
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"

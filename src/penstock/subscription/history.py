@@ -28,7 +28,7 @@ from penstock.pipeline.history import HistoryWork, Stamps
 from penstock.pipeline.history_copy import copy_rows
 from penstock.pipeline.table_work import TableWork
 from penstock.subscription.relation_map import Share, first_message
-from penstock.subscription.targets import Target
+from penstock.subscription.target import Target
 
 log = logging.getLogger(__name__)
 

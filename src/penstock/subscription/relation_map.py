@@ -22,7 +22,8 @@ from penstock.errors import PenstockError, SchemaChanged
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk, Unreadable
 from penstock.relation import Relation
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from penstock.subscription.prepared import PreparedTransactions, TwoPhase
 from penstock.subscription.receiver import FrameSource, Receiver
 from penstock.subscription.skipping import SkipLsns, Skipping
 from penstock.subscription.streamed import StreamedTransactions
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 from penstock.subscription.upkeep import Upkeep, UpkeepOptions
 from penstock.subscription.worker_status import WorkerStatus
 from penstock.walreceiver.backlog import Backlog, open_backlog

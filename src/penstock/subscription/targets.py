@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
@@ -24,8 +24,6 @@ from penstock.errors import (
     RelationChanged,
     SchemaChanged,
 )
-from penstock.lakehouse.cuts import CutTable
-from penstock.lakehouse.history_table import history_of
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.schema import Column, TableSchema
@@ -33,10 +31,10 @@ from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pipeline.parts import Leaves
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
+from penstock.subscription.target import Target
 from penstock.subscription.target_columns import (
     another_delta_table,
     check_dropped,
@@ -67,79 +65,6 @@ class Bindings(Protocol):
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
         """Record that the relation may be another one now."""
-
-
-@dataclass(slots=True)
-class Target:
-    """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
-    of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
-    which has its rows there; ``history``: the table that keeps its changes, if it has one."""
-
-    rel: SubscriptionRel
-    table: DeltaTable
-    ready: bool
-    marker: Lsn | None
-    rows_applied: int = field(default=0)
-    followed: Relation | None = field(default=None)
-    partitions: Partitions | None = field(default=None)
-    history: DeltaTable | None = field(default=None)
-
-    @property
-    def progress(self) -> TableProgress:
-        """What origin.py decides upon."""
-        return TableProgress(self.ready, self.marker, self.ahead)
-
-    @property
-    def ahead(self) -> Lsn | None:
-        """The end of a batch that some of its partitions have, and others may not have."""
-        return None if self.partitions is None else self.partitions.ahead
-
-    @property
-    def tables(self) -> dict[TableName, DeltaTable]:
-        """Its Delta tables: one, and those of its partitions."""
-        leaves = () if self.partitions is None else self.partitions.leaves
-        return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
-
-    @property
-    def with_history(self) -> tuple[DeltaTable, ...]:
-        """All Delta tables of it."""
-        return (*self.tables.values(), *(() if self.history is None else (self.history,)))
-
-    @property
-    def in_cut(self) -> dict[TableName, CutTable]:
-        """Its part of a cut."""
-        tables = self.tables
-        if self.history is not None:
-            tables[history_of(self.rel.table_name)] = self.history
-        return {name: CutTable(t.uri, t.version, t.id) for name, t in tables.items()}
-
-    @property
-    def rows(self) -> int:
-        """Rows that it holds."""
-        return sum(table.rows for table in self.tables.values())
-
-    @property
-    def leaves(self) -> Leaves | None:
-        """What changes are worked on where it is partitioned."""
-        return None if self.partitions is None else self.partitions.work
-
-    def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
-        """The tables with rows that a batch is committed to. A partitioned one comes after them."""
-        return [self.table] if self.partitions is None else self.partitions.to_commit(end_lsn)
-
-    def committed(self, end_lsn: Lsn) -> None:
-        """All of it has the batch."""
-        self.marker = end_lsn
-        if self.partitions is not None:
-            self.partitions.together()
-
-    def discard(self) -> None:
-        """Forget what is staged."""
-        self.table.discard()
-        if self.history is not None:
-            self.history.discard()
-        if self.partitions is not None:
-            self.partitions.discard()
 
 
 class Targets:
@@ -372,7 +297,7 @@ class Targets:
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
         if self._metadata_columns:
-            for table in (target.table, *(() if target.leaves is None else target.leaves.tables)):
+            for table in target.tables.values():
                 add_metadata_columns(table)
         target.table.mark_published(wanted.by_source)
         target.followed = relation

@@ -18,7 +18,8 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.compact import CompactOptions, commit_again, compact, needs_compaction
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,8 @@ from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import ApplyStream, StreamOptions
-from penstock.subscription.targets import Target, Targets
+from penstock.subscription.target import Target
+from penstock.subscription.targets import Targets
 from penstock.subscription.unanswered import Unanswered
 from penstock.subscription.witness import Witness
 from penstock.subscription.worker_status import Shown, WorkerStatus

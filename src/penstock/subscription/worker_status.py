@@ -21,7 +21,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
 from penstock.subscription.apply import Applied
-from penstock.subscription.targets import Target
+from penstock.subscription.target import Target
 
 _NO_ERROR: Final[dict[str, Any]] = {
     "error": None,

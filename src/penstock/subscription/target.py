@@ -1,0 +1,92 @@
+"""One table that a subscription fills: its Delta tables, and how far it is.
+
+In: a row of pg_subscription_rel and its open tables. Out: what batches are staged on and committed
+to, and the table's part of a cut. Which tables there are is ``targets``'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.catalog.pg_subscription_rel import SubscriptionRel
+from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.history_table import history_of
+from penstock.lakehouse.table import DeltaTable
+from penstock.lsn import Lsn
+from penstock.pipeline.parts import Leaves
+from penstock.relation import Relation, TableName
+from penstock.subscription.origin import TableProgress
+from penstock.subscription.partitions import Partitions
+
+
+@dataclass(slots=True)
+class Target:
+    """One table. ``ready``: part of the cuts; ``marker``: its own LSN; ``followed``: the definition
+    of the newest change in it, if this session has seen any; ``partitions``: of a partitioned one,
+    which has its rows there; ``history``: the table that keeps its changes, if it has one."""
+
+    rel: SubscriptionRel
+    table: DeltaTable
+    ready: bool
+    marker: Lsn | None
+    rows_applied: int = field(default=0)
+    followed: Relation | None = field(default=None)
+    partitions: Partitions | None = field(default=None)
+    history: DeltaTable | None = field(default=None)
+
+    @property
+    def progress(self) -> TableProgress:
+        """What origin.py decides upon."""
+        return TableProgress(self.ready, self.marker, self.ahead)
+
+    @property
+    def ahead(self) -> Lsn | None:
+        """The end of a batch that some of its partitions have, and others may not have."""
+        return None if self.partitions is None else self.partitions.ahead
+
+    @property
+    def tables(self) -> dict[TableName, DeltaTable]:
+        """Its Delta tables: one, and those of its partitions."""
+        leaves = () if self.partitions is None else self.partitions.leaves
+        return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
+
+    @property
+    def with_history(self) -> tuple[DeltaTable, ...]:
+        """All Delta tables of it."""
+        return (*self.tables.values(), *(() if self.history is None else (self.history,)))
+
+    @property
+    def in_cut(self) -> dict[TableName, CutTable]:
+        """Its part of a cut."""
+        tables = self.tables
+        if self.history is not None:
+            tables[history_of(self.rel.table_name)] = self.history
+        return {name: CutTable(t.uri, t.version, t.id) for name, t in tables.items()}
+
+    @property
+    def rows(self) -> int:
+        """Rows that it holds."""
+        return sum(table.rows for table in self.tables.values())
+
+    @property
+    def leaves(self) -> Leaves | None:
+        """What changes are worked on where it is partitioned."""
+        return None if self.partitions is None else self.partitions.work
+
+    def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
+        """The tables with rows that a batch is committed to. A partitioned one comes after them."""
+        return [self.table] if self.partitions is None else self.partitions.to_commit(end_lsn)
+
+    def committed(self, end_lsn: Lsn) -> None:
+        """All of it has the batch."""
+        self.marker = end_lsn
+        if self.partitions is not None:
+            self.partitions.together()
+
+    def discard(self) -> None:
+        """Forget what is staged."""
+        self.table.discard()
+        if self.history is not None:
+            self.history.discard()
+        if self.partitions is not None:
+            self.partitions.discard()
