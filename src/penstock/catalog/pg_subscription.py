@@ -74,6 +74,7 @@ _TABLE = Table(
     Column("subhistory", Boolean),
     Column("submessages", Boolean),
     Column("submetadata", Boolean),
+    Column("subconflictresolution", String),
 )
 
 
@@ -123,7 +124,7 @@ class Subscription:
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
-    which change wrote them.
+    which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -155,6 +156,7 @@ class Subscription:
     history: bool = False
     messages: bool = False
     metadata_columns: bool = False
+    conflict_resolution: str = "error"
 
     @property
     def own_changes_only(self) -> bool:
@@ -230,6 +232,7 @@ class PgSubscription:
         history: bool = False,
         messages: bool = False,
         metadata_columns: bool = False,
+        conflict_resolution: str = "error",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -256,6 +259,7 @@ class PgSubscription:
             history=history,
             messages=messages,
             metadata_columns=metadata_columns,
+            conflict_resolution=conflict_resolution,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -304,6 +308,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subhistory": subscription.history,
         "submessages": subscription.messages,
         "submetadata": subscription.metadata_columns,
+        "subconflictresolution": subscription.conflict_resolution,
     }
 
 
@@ -340,4 +345,5 @@ def _subscription(row: RowMapping) -> Subscription:
         history=bool(row["subhistory"]),
         messages=bool(row["submessages"]),
         metadata_columns=bool(row["submetadata"]),
+        conflict_resolution=row["subconflictresolution"] or "error",
     )

@@ -21,6 +21,7 @@ from penstock.commands.define import (
 from penstock.commands.scope import notice, warning
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
 from penstock.lsn import INVALID, Lsn
+from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
 from penstock.sqlstate import InvalidName, NameTooLong
@@ -46,6 +47,7 @@ class SubscriptionOptions:
     history: bool = False
     messages: bool = False
     metadata_columns: bool = False
+    conflict_resolution: str = ERROR
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -65,7 +67,7 @@ CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
     | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
     | {"origin", "failover", "password_required", "run_as_owner"}
-    | {"history", "messages", "metadata_columns"}
+    | {"history", "messages", "metadata_columns", "conflict_resolution"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
@@ -146,24 +148,17 @@ def _origin(option: DefElem) -> str:
     return value
 
 
-def _on_table_error(option: DefElem) -> str:
-    value = def_get_string(option).lower()
-    if value not in ("stop", "park"):
-        raise InvalidParameterValue(
-            f'invalid value for parameter "on_table_error": "{value}"',
-            hint="Available values: stop, park.",
-        )
-    return value
+def _one_of(values: Sequence[str]) -> Callable[[DefElem], str]:
+    def read(option: DefElem) -> str:
+        value = def_get_string(option).lower()
+        if value not in values:
+            raise InvalidParameterValue(
+                f'invalid value for parameter "{option.name}": "{value}"',
+                hint=f"Available values: {', '.join(values)}.",
+            )
+        return value
 
-
-def _schema_change(option: DefElem) -> str:
-    value = def_get_string(option).lower()
-    if value not in SCHEMA_CHANGES:
-        raise InvalidParameterValue(
-            f'invalid value for parameter "schema_change": "{value}"',
-            hint=f"Available values: {', '.join(SCHEMA_CHANGES)}.",
-        )
-    return value
+    return read
 
 
 def _lsn(option: DefElem) -> Lsn:
@@ -181,8 +176,9 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "synchronous_commit": _synchronous_commit,
     "streaming": def_get_streaming_mode,
     "origin": _origin,
-    "on_table_error": _on_table_error,
-    "schema_change": _schema_change,
+    "on_table_error": _one_of(("stop", "park")),
+    "schema_change": _one_of(SCHEMA_CHANGES),
+    "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
     "lsn": _lsn,
 }
 

@@ -281,6 +281,7 @@ def _insert(
             history=options.history,
             messages=options.messages,
             metadata_columns=options.metadata_columns,
+            conflict_resolution=options.conflict_resolution,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

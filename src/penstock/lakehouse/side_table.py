@@ -38,6 +38,7 @@ CONFLICTS: Final = pa.schema(
         ("remote_commit_lsn", pa.int64()),
         ("remote_commit_time", TIMESTAMP),
         ("changes", pa.int64()),
+        ("resolution", pa.string()),
     ]
 )
 MESSAGES: Final = pa.schema(
@@ -100,9 +101,11 @@ class SideTable:
 
     def _open(self) -> DeltaTable:
         found = DeltaTable.load(self._storage, self._store, self.uri, self._name)
-        if found is not None:
-            return found
         columns = tuple(Column(name=f.name, source=f.name, type=f.type) for f in self._schema)
+        if found is not None:
+            # One that an older version has made lacks what it did not tell.
+            found.add_columns(found.schema.lacking(columns))
+            return found
         try:
             return DeltaTable.create(
                 self._storage, self._store, self.uri, self._name, TableSchema(columns)

@@ -159,6 +159,7 @@ def stat_lake_subscription(
             "history": subscription.history,
             "messages": subscription.messages,
             "metadata_columns": subscription.metadata_columns,
+            "conflict_resolution": subscription.conflict_resolution,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
             **_progress(numbers.get(subscription.oid)),

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.job import run_job
-from penstock.pipeline.net_change import NetChange, Skipped
+from penstock.pipeline.net_change import NetChange, Resolved, Skipped
 from penstock.pipeline.payload import payloads
 from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
 from penstock.pipeline.tasks import (
@@ -30,7 +30,7 @@ from penstock.pipeline.tasks import (
     Written,
     run_item,
 )
-from penstock.pipeline.verify import FileName, missing_rows, positions_to_delete
+from penstock.pipeline.verify import FileName, existing_rows, missing_rows, positions_to_delete
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class TableOutcome:
     files_written: int
     files_touched: int
     skipped: Skipped | None = None
+    resolved: Resolved | None = None
 
 
 def _refuse(_work: TableWork, error: PenstockError) -> None:
@@ -77,7 +78,7 @@ def run_batch(
             for number, work in enumerate(works):
                 try:
                     mine = _results_of(number, results)
-                    net = _without_missing(work.net, mine)
+                    net = _folded_again(work.net, mine)
                     if net is None:
                         _check_history(work, mine)
                         deleted[number] = positions_to_delete(work.table.name, work.net, mine)
@@ -130,14 +131,18 @@ def _search_and_write(
         return failed + run_job(spark, items, run_item, name, here=options.here_seconds)
 
 
-def _without_missing(net: NetChange, results: Sequence[Done]) -> NetChange | None:
-    """The net change without the changes of rows that are not there; None where none is missing.
+def _folded_again(net: NetChange, results: Sequence[Done]) -> NetChange | None:
+    """The net change without the changes of rows that are not there, or with what is known of keys
+    that are there already; None where neither is.
 
-    PostgreSQL skips such a change (update_missing, delete_missing). It is rare, so the whole job is
-    done again.
+    PostgreSQL skips changes of missing rows, too (update_missing, delete_missing). Both are rare,
+    so the whole job is done again.
     """
     lacking = missing_rows(net, results)
-    return None if lacking is None or net.without is None else net.without(lacking)
+    if lacking is not None and net.without is not None:
+        return net.without(lacking)
+    exist = None if lacking is not None else existing_rows(net, results)
+    return None if exist is None or net.existing is None else net.existing(exist)
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
@@ -197,6 +202,7 @@ def _stage(
         written,
         len(deleted),
         work.net.skipped,
+        work.net.resolved,
     )
     log.debug("staged %s", outcome)
     return outcome

@@ -22,7 +22,7 @@ from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
-from penstock.pipeline.net_change import KEPT, Skipped
+from penstock.pipeline.net_change import KEPT, Resolved, Skipped
 from penstock.relation import Relation
 
 INSERT: Final = ord("I")
@@ -89,6 +89,21 @@ class Changes:
             self.sequence[updates][:KEPT],
             self.sequence[deletes][:KEPT],
             self.new.drop_columns(self.stamps).take(pa.array(np.flatnonzero(updates)[:KEPT])),
+        )
+
+    def resolved(self, which: Mask, key: Sequence[str]) -> Resolved:
+        """What is told of changes that gave a row the key of another one."""
+        updates = which & (self.operation == UPDATE)
+        at = np.flatnonzero(which)[:KEPT]
+        rows = self.new.take(pa.array(at))
+        return Resolved(
+            int(which.sum() - updates.sum()),
+            int(updates.sum()),
+            rows.select(key),
+            self.sequence[at],
+            rows.drop_columns(self.stamps),
+            self._identities(which, key),
+            self.operation[at] == UPDATE,
         )
 
     def told(self, at: int, key: Sequence[str]) -> tuple[str, str | None]:

@@ -15,6 +15,13 @@ import pyarrow as pa
 from penstock.errors import InsertExists, ReplicationConflict, UpdateExists
 from penstock.pgtypes.text_output import text_output
 
+ERROR: Final = "error"
+APPLY_REMOTE: Final = "apply_remote"
+KEEP_LOCAL: Final = "keep_local"
+CONFLICT_RESOLUTIONS: Final = (ERROR, APPLY_REMOTE, KEEP_LOCAL)
+"""What becomes of a change that gives a row a key that the target has: it stops the subscription;
+its row takes the place of the one that is there; it is left out, and later changes of the key are
+of the row that is there."""
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
 
@@ -22,6 +29,9 @@ REMEDY: Final = (
     "The target has rows that the publisher has not: somebody else has written to it (DESCRIBE "
     "HISTORY), rows were there before the subscription, or a publication leaves out delete or "
     "truncate. Delete the rows that are too many from the target."
+)
+_RESOLUTION: Final = (
+    " Or set the subscription's option conflict_resolution to apply_remote or keep_local."
 )
 
 
@@ -83,5 +93,5 @@ def key_exists(
     return error(
         f'duplicate key value violates unique constraint of table "{table}"',
         detail=f"{describe_keys(keys)} already exists: conflict={kind}; {told}.",
-        hint=REMEDY,
+        hint=REMEDY + _RESOLUTION,
     )

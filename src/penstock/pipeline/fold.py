@@ -4,12 +4,14 @@ In: ChangeBatches of one relation in order, and where TRUNCATEs fell. Out: a Net
 grouped in DuckDB, which sees nothing but keys and positions; values are only ever picked by
 position from the Arrow columns they came in, so no type is converted on the way. Assumes that
 every row which a change names exists and no other does; ``apply`` proves it, and has it folded
-again without the changes of rows that turn out to be missing, which PostgreSQL skips, too.
+again without the changes of rows that turn out to be missing, which PostgreSQL skips, too, and,
+where that is no error, with what is known of keys that turn out to be there already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +21,12 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, Stamped, unify, unstamped
 from penstock.pipeline.columns import Integers, Mask
-from penstock.pipeline.conflict import key_exists
+from penstock.pipeline.conflict import ERROR, KEEP_LOCAL, key_exists
 from penstock.pipeline.history import OldRows, versions
 from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
 from penstock.pipeline.lineage import Lineage, changes_of_missing, duplicates, trace
 from penstock.pipeline.multiset import fold_multiset
-from penstock.pipeline.net_change import Incomplete, NetChange, Skipped, Versions
+from penstock.pipeline.net_change import Incomplete, NetChange, Resolved, Skipped, Versions
 from penstock.relation import ReplicaIdentity
 
 
@@ -36,6 +38,7 @@ def fold(
     from_sequence: int = 0,
     with_versions: bool = False,
     stamped: Stamped = unstamped,
+    resolution: str = ERROR,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
@@ -43,7 +46,8 @@ def fold(
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
     a multiset. ``with_versions``: also what becomes of rows in between; nothing may be before a
-    TRUNCATE then. ``stamped``: what metadata columns hold.
+    TRUNCATE then. ``stamped``: what metadata columns hold. ``resolution``: one of
+    CONFLICT_RESOLUTIONS, for a key that is inserted where the table has it.
 
     Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
     RelationChanged where changes do not fit the target's columns or do not identify rows as the
@@ -55,7 +59,7 @@ def fold(
     _check_tuples(table, schema, batches, changes)
     truncate = bool(valid)
     if schema.key:
-        return _fold_keyed(table, schema, changes, truncate, with_versions)
+        return _KeyedFold(table, schema, changes, truncate, with_versions, resolution).net()
     if changes.unchanged:
         raise _value_not_sent(table, next(iter(changes.unchanged)))
     return fold_multiset(table, schema, changes, truncate, with_versions)
@@ -84,69 +88,123 @@ def _check_tuples(
         raise ProtocolViolation(f'a change of table "{table}" came without its old tuple')
 
 
-def _fold_keyed(
-    table: str,
-    schema: TableSchema,
-    changes: Changes,
-    truncate: bool,
-    with_versions: bool,
-    skipped: Skipped | None = None,
-) -> NetChange:
-    def without(missing: np.ndarray) -> NetChange:
-        """Fold again; ``missing``: first events of keys that have no row."""
+@dataclass(frozen=True)
+class _KeyedFold:
+    """The fold of a table with a key. ``skipped``, ``resolved``: what was left out, or is known of
+    the target, by now; ``replaces``: changes that make a row in the place of one that is there."""
+
+    table: str
+    schema: TableSchema
+    changes: Changes
+    truncate: bool
+    with_versions: bool
+    resolution: str
+    skipped: Skipped | None = None
+    resolved: Resolved | None = None
+    replaces: Mask | None = None
+
+    def net(self) -> NetChange:
+        table, schema, changes = self.table, self.schema, self.changes
         with key_events(schema.key, changes) as events:
-            gone = changes_of_missing(*events.grouped(), missing, truncate)
-        left_out = np.zeros(len(changes), bool)
-        left_out[gone] = True
+            totals = events.totals()
+            twice = self._made_twice(events, totals)
+            follows = not len(twice) and self._follows(totals)
+            there = totals.existed | self._replaced(totals.first)
+            found = np.sort(totals.first[there])
+            removed = events.keys(found)
+            made = np.sort(totals.first[~there])
+            absent = events.keys(made)
+            last = np.sort(position(totals.last[totals.exists]))
+            if follows:
+                rows, incomplete = _versions(table, changes, events, last, found)
+                every = (
+                    _every_version(table, changes, events, found) if self.with_versions else None
+                )
+        if len(twice):
+            return self._kept(position(twice))
+        if not follows:
+            return self._without(np.empty(0, np.int64))
+        return NetChange(
+            table,
+            schema,
+            len(changes),
+            rows,
+            removed,
+            absent.slice(0, 0) if self.truncate else absent,
+            incomplete=incomplete,
+            truncate=self.truncate,
+            skipped=self.skipped,
+            versions=every,
+            without=lambda lacking: self._without(found[lacking > 0]),
+            exists=lambda name, at: _exists(name, changes, made[at], absent.take(pa.array(at))),
+            resolved=self.resolved,
+            existing=None
+            if self.resolution == ERROR
+            else lambda at: self._existing(position(made[at])),
+        )
+
+    def _follows(self, totals: KeyTotals) -> bool:
+        """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else
+        some of them are of rows that are not there."""
+        expected = totals.exists.astype(np.int64) - totals.existed
+        emptied = self.truncate and np.any(totals.existed)
+        return bool(np.all(totals.balance == expected) and not emptied)
+
+    def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> Integers:
+        """Events that make a row of a key that has one by an earlier change, where that is no
+        error. Raises ReplicationConflict where it is."""
+        expected = totals.exists.astype(np.int64) - totals.existed
+        if not np.any(totals.balance > expected):
+            return np.empty(0, np.int64)
+        twice = duplicates(*events.grouped())
+        if len(twice) and self.resolution != KEEP_LOCAL:
+            raise _exists(self.table, self.changes, twice, events.keys(twice))
+        return twice
+
+    def _replaced(self, event: Integers) -> Mask:
+        if self.replaces is None:
+            return np.zeros(len(event), bool)
+        result: Mask = (kind(event) == CREATE) & self.replaces[position(event)]
+        return result
+
+    def _without(self, missing: Integers) -> NetChange:
+        """Fold again; ``missing``: first events of keys that have no row."""
+        with key_events(self.schema.key, self.changes) as events:
+            gone = changes_of_missing(*events.grouped(), missing, self.truncate)
         if not len(gone):
-            raise ProtocolViolation(f'changes of table "{table}" do not follow from one another')
-        more = changes.skipped(left_out, schema.key)
-        all_of_them = more if skipped is None else skipped.with_more(more)
-        left = changes.take(~left_out)
-        return _fold_keyed(table, schema, left, truncate, with_versions, all_of_them)
+            raise ProtocolViolation(
+                f'changes of table "{self.table}" do not follow from one another'
+            )
+        left_out = self._mask(gone)
+        more = self.changes.skipped(left_out, self.schema.key)
+        skipped = more if self.skipped is None else self.skipped.with_more(more)
+        return replace(self._rest(~left_out), skipped=skipped).net()
 
-    with key_events(schema.key, changes) as events:
-        totals = events.totals()
-        follows = _follows(table, changes, events, totals, truncate)
-        found = np.sort(totals.first[totals.existed])
-        removed = events.keys(found)
-        made = np.sort(totals.first[~totals.existed])
-        absent = events.keys(made)
-        last = np.sort(position(totals.last[totals.exists]))
-        if follows:
-            rows, incomplete = _versions(table, changes, events, last, found)
-            every = _every_version(table, changes, events, found) if with_versions else None
-    if not follows:
-        return without(np.empty(0, np.int64))
-    return NetChange(
-        table,
-        schema,
-        len(changes),
-        rows,
-        removed,
-        absent.slice(0, 0) if truncate else absent,
-        incomplete=incomplete,
-        truncate=truncate,
-        skipped=skipped,
-        versions=every,
-        without=lambda lacking: without(found[lacking > 0]),
-        exists=lambda name, rows: _exists(name, changes, made[rows], absent.take(pa.array(rows))),
-    )
+    def _existing(self, at: Integers) -> NetChange:
+        """Fold again; ``at``: changes that give a row a key that the target has."""
+        if self.resolution == KEEP_LOCAL:
+            return self._kept(at)
+        met = self._mask(at)
+        replaces = met if self.replaces is None else self.replaces | met
+        return replace(self, replaces=replaces, resolved=self._told(met)).net()
 
+    def _kept(self, at: Integers) -> NetChange:
+        """Fold again without such changes: what follows is of the rows that are there."""
+        met = self._mask(at)
+        return replace(self._rest(~met), resolved=self._told(met)).net()
 
-def _follows(
-    table: str,
-    changes: Changes,
-    events: KeyEvents,
-    totals: KeyTotals,
-    truncate: bool,
-) -> bool:
-    """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else some
-    of them are of rows that are not there. Raises ReplicationConflict for a key inserted twice."""
-    expected = totals.exists.astype(np.int64) - totals.existed
-    if np.any(totals.balance > expected) and len(twice := duplicates(*events.grouped())):
-        raise _exists(table, changes, twice, events.keys(twice))
-    return bool(np.all(totals.balance == expected) and not (truncate and np.any(totals.existed)))
+    def _told(self, met: Mask) -> Resolved:
+        more = self.changes.resolved(met, self.schema.key)
+        return more if self.resolved is None else self.resolved.with_more(more)
+
+    def _rest(self, kept: Mask) -> _KeyedFold:
+        replaces = None if self.replaces is None else self.replaces[kept]
+        return replace(self, changes=self.changes.take(kept), replaces=replaces)
+
+    def _mask(self, at: Integers) -> Mask:
+        mask = np.zeros(len(self.changes), bool)
+        mask[at] = True
+        return mask
 
 
 def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> ReplicationConflict:

@@ -68,6 +68,36 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Resolved:
+    """Changes that met a row with their key (insert_exists, update_exists), which is no error.
+
+    ``insert_exists``, ``update_exists`` count them all. Of the first KEPT: ``keys`` that were
+    there, ``at``: their message sequences, ``rows`` that they would have made, ``old_keys`` of the
+    rows that they are of, as the publisher names them, ``update``: whether they are UPDATEs.
+    """
+
+    insert_exists: int
+    update_exists: int
+    keys: pa.Table
+    at: np.ndarray
+    rows: pa.Table
+    old_keys: pa.Table
+    update: np.ndarray
+
+    def with_more(self, more: Resolved) -> Resolved:
+        """Both together."""
+        return Resolved(
+            self.insert_exists + more.insert_exists,
+            self.update_exists + more.update_exists,
+            pa.concat_tables([self.keys, more.keys]).slice(0, KEPT),
+            np.concatenate([self.at, more.at])[:KEPT],
+            pa.concat_tables([self.rows, more.rows]).slice(0, KEPT),
+            pa.concat_tables([self.old_keys, more.old_keys]).slice(0, KEPT),
+            np.concatenate([self.update, more.update])[:KEPT],
+        )
+
+
+@dataclass(frozen=True)
 class Versions:
     """Every row that the changes made or ended, in order, for the table's history.
 
@@ -134,6 +164,10 @@ class NetChange:
     )
     """The error for these rows of ``absent``, in order, which the target, of this name, has.
     None: ``absent`` is empty."""
+    resolved: Resolved | None = None
+    existing: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
+    """Fold again, where an existing row is no error: given are the rows of ``absent`` that the
+    target has."""
 
     @property
     def empty(self) -> bool:

@@ -72,6 +72,20 @@ def missing_rows(
     return lacking if lacking.any() else None
 
 
+def existing_rows(
+    net: NetChange, results: Sequence[Located | Candidates | Written]
+) -> np.ndarray | None:
+    """The rows of ``net.absent`` that the table has, where that is no error; None: there are
+    none."""
+    if net.existing is None:
+        return None
+    found = BitMap.union(
+        BitMap(), *(BitMap.deserialize(r.found) for r in results if isinstance(r, Located))
+    )
+    exist = found - BitMap(range(net.removed.num_rows))
+    return np.array(exist, np.int64) - net.removed.num_rows if exist else None
+
+
 def _with_numbers(keys: pa.Table, numbers: BitMap) -> pa.Table:
     return keys.take(pa.array(np.array(numbers, np.int64)))
 

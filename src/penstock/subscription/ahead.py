@@ -180,7 +180,8 @@ class AheadWriter:
         schema, table = target.table.schema, target.table
         if not share.changes:
             raise _NotAhead("a TRUNCATE alone")
-        net = _fold(share, schema)
+        resolution = self._targets.conflict_resolution
+        net = _fold(share, schema, resolution)
         if net.incomplete is not None:
             raise _NotAhead("values that were not sent come from old rows")
         mark = f"{uuid.uuid4().hex}-"
@@ -197,7 +198,8 @@ class AheadWriter:
         def again() -> NetChange:
             decoded, _ = _decode(spooled, definitions)
             found = _shares(decoded, self._targets)
-            return _fold(next(each for each in found if each.target is target), schema)
+            mine = next(each for each in found if each.target is target)
+            return _fold(mine, schema, resolution)
 
         keys = self._without_rows(net, again)
         return TableAhead(target, relations, schema, keys, written, share.rows, note)
@@ -218,6 +220,11 @@ class AheadWriter:
             assert whole.without is not None
             return whole.without(lacking)
 
+        def existing(rows: np.ndarray) -> NetChange:
+            whole = again()
+            assert whole.existing is not None
+            return whole.existing(rows)
+
         def exists(name: str, rows: np.ndarray) -> ReplicationConflict:
             whole = again()
             assert whole.exists is not None
@@ -230,6 +237,7 @@ class AheadWriter:
             absent=self._off_memory(net.absent),
             without=None if net.without is None else without,
             exists=None if net.exists is None else exists,
+            existing=None if net.existing is None else existing,
         )
 
     def _off_memory(self, keys: pa.Table) -> pa.Table:
@@ -279,10 +287,16 @@ def _plain(target: Target, targets: Targets) -> bool:
     return plain and targets.named(target.rel.table_name) is target
 
 
-def _fold(share: Share, schema: TableSchema) -> NetChange:
+def _fold(share: Share, schema: TableSchema, resolution: str) -> NetChange:
     if share.error is not None:
         raise share.error
-    return fold(share.changes, schema, truncates=share.truncates, from_sequence=share.first)
+    return fold(
+        share.changes,
+        schema,
+        truncates=share.truncates,
+        from_sequence=share.first,
+        resolution=resolution,
+    )
 
 
 def remove_litter(storage: Storage, spool: Path) -> None:

@@ -103,7 +103,7 @@ class Applier:
         self._phases = Phases()
         self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
-        self._conflicts = Conflicts(subscription)
+        self._conflicts = Conflicts(subscription, targets.conflict_resolution)
         self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
         self._messages: list[pa.Table] = []
@@ -331,9 +331,10 @@ class Applier:
         target = share.target
         for change in share.changes:
             self._targets.follow(target, change.relation)
+        resolution = self._targets.conflict_resolution
         with self._phases.phase("fold"):
             if target.history is not None:
-                works = list(history_works(share, stamps, self._app_id))
+                works = list(history_works(share, stamps, self._app_id, resolution))
             else:
                 net = fold(
                     share.changes,
@@ -341,6 +342,7 @@ class Applier:
                     truncates=share.truncates,
                     from_sequence=share.first,
                     stamped=stamps.columns,
+                    resolution=resolution,
                 )
                 works = [TableWork(target.table, net, leaves=target.leaves)]
         if target.partitions is not None:

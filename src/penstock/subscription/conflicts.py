@@ -1,4 +1,5 @@
-"""Changes that were skipped because the target has no such row (conflict.c).
+"""Changes that were skipped because the target has no such row, and others that met one of their
+key where that is no error (conflict.c).
 
 In: the outcomes of a batch. Out: rows of the conflicts table, before the batch is committed; then
 log messages as PostgreSQL 18's, of each table at most KEPT of a kind in LOG_INTERVAL. What is a
@@ -23,29 +24,44 @@ from penstock.lakehouse.side_table import CONFLICTS
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline.apply import TableOutcome
-from penstock.pipeline.conflict import shown_rows
-from penstock.pipeline.net_change import KEPT, Skipped
+from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL, shown_rows
+from penstock.pipeline.net_change import KEPT
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL: Final = 10.0
 """Seconds. PostgreSQL writes a message for each change; millions would fill the disk."""
 
+INSERT_EXISTS: Final = "insert_exists"
+UPDATE_EXISTS: Final = "update_exists"
 UPDATE_MISSING: Final = "update_missing"
 DELETE_MISSING: Final = "delete_missing"
 _LAST: Final = np.iinfo(np.int64).max
 """For a sequence after all others."""
 _DETAIL: Final = {
+    INSERT_EXISTS: "Key already exists.",
+    UPDATE_EXISTS: "Key already exists.",
     UPDATE_MISSING: "Could not find the row to be updated.",
     DELETE_MISSING: "Could not find the row to be deleted.",
+}
+
+_DONE: Final = {
+    APPLY_REMOTE: " The remote row has taken the place of the local one.",
+    KEEP_LOCAL: " The change was left out.",
 }
 
 
 class Conflicts:
     """The log of one stream's conflicts; one thread at a time."""
 
-    def __init__(self, subscription: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        subscription: str = "",
+        resolution: str = ERROR,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._subscription = subscription
+        self._resolution = resolution
         self._noted: list[Mapping[str, object]] = []
         self._clock = clock
         self._quotas: dict[tuple[str, str], _Quota] = {}
@@ -68,20 +84,19 @@ class Conflicts:
             return Lsn(int(chunk.end_lsn[at])), int(chunk.commit_time[at])
 
         for outcome in outcomes:
-            for kind, number, keys, at, rows in _kinds(outcome.skipped):
-                shown = [None] * len(at) if rows is None else rows.to_pylist()
-                for key, sequence, row in zip(keys.to_pylist(), at.tolist(), shown, strict=True):
+            for told in _told(outcome, self._resolution):
+                for key, sequence, row in told.changes():
                     lsn, time_us = finished(sequence)
-                    self._noted.append(self._row(outcome, kind, lsn, 1, key, row, time_us))
-                if number > len(at):
+                    self._noted.append(self._row(outcome, told, lsn, 1, key, row, time_us))
+                if told.number > len(told.at):
                     lsn, time_us = finished(_LAST)
-                    more = number - len(at)
-                    self._noted.append(self._row(outcome, kind, lsn, more, None, None, time_us))
+                    more = told.number - len(told.at)
+                    self._noted.append(self._row(outcome, told, lsn, more, None, None, time_us))
 
     def _row(
         self,
         outcome: TableOutcome,
-        kind: str,
+        told: _Told,
         lsn: Lsn,
         changes: int,
         key: Mapping[str, object] | None,
@@ -92,12 +107,13 @@ class Conflicts:
             "log_time": datetime.now(UTC),
             "subscription": self._subscription,
             "relation": outcome.table,
-            "conflict_type": kind,
+            "conflict_type": told.kind,
             "replica_identity": _json(key),
             "remote_tuple": _json(row),
             "remote_commit_lsn": int(lsn),
             "remote_commit_time": time_us,
             "changes": changes,
+            "resolution": told.resolution,
         }
 
     def take(self) -> pa.Table | None:
@@ -108,17 +124,19 @@ class Conflicts:
     def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
         """Tell of what was skipped. ``finished``: the end of the batch that is committed now."""
         for outcome in outcomes:
-            for kind, number, keys, _, _ in _kinds(outcome.skipped):
-                told = self._quota(outcome.table, kind).told(self._clock(), keys.num_rows, number)
-                for text in _texts(outcome.skipped, kind, told):
+            for told in _told(outcome, self._resolution):
+                quota = self._quota(outcome.table, told.kind)
+                shown = quota.told(self._clock(), len(told.at), told.number)
+                for text in told.texts()[:shown]:
                     log.warning(
                         'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s\n%s; '
-                        "finished at %s.",
+                        "finished at %s.%s",
                         outcome.table,
-                        kind,
-                        _DETAIL[kind],
+                        told.kind,
+                        _DETAIL[told.kind],
                         text,
                         finished,
+                        _DONE.get(told.resolution or ERROR, ""),
                     )
 
     def _quota(self, table: str, kind: str) -> _Quota:
@@ -148,8 +166,7 @@ class _Quota:
     def _tell_rest(self) -> None:
         if self.untold:
             log.warning(
-                'conflict detected on relation "%s": conflict=%s\nDETAIL:  %d more changes were '
-                "skipped.",
+                'conflict detected on relation "%s": conflict=%s\nDETAIL:  %d more changes.',
                 self.table,
                 self.kind,
                 self.untold,
@@ -157,31 +174,64 @@ class _Quota:
             self.untold = 0
 
 
-def _texts(skipped: Skipped | None, kind: str, number: int) -> list[str]:
-    """``Remote row (1, x); replica identity (a)=(1)`` of the first changes (conflict.c,
-    build_tuple_value_details)."""
-    assert skipped is not None
-    update = kind == UPDATE_MISSING
-    keys = (skipped.updates if update else skipped.deletes).slice(0, number)
-    names = "full " if skipped.whole_rows else f"({', '.join(keys.column_names)})="
-    identities = [f"replica identity {names}{key}" for key in shown_rows(keys)]
-    if not update:
-        return [f"R{identity[1:]}" for identity in identities]
-    rows = shown_rows(skipped.new_rows.slice(0, number))
-    return [f"Remote row {row}; {i}" for row, i in zip(rows, identities, strict=True)]
+@dataclass(frozen=True)
+class _Told:
+    """Conflicts of a kind: how many, and of the first ones keys, sequences, new rows, and the keys
+    or rows that the publisher's old rows had. ``whole``: those are rows."""
+
+    kind: str
+    number: int
+    keys: pa.Table
+    at: np.ndarray
+    rows: pa.Table | None
+    identities: pa.Table | None
+    whole: bool = False
+    resolution: str | None = None
+
+    def changes(self) -> Iterator[tuple[Mapping[str, object], int, Mapping[str, object] | None]]:
+        """Key, message sequence and new row of each."""
+        rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
+        yield from zip(self.keys.to_pylist(), self.at.tolist(), rows, strict=True)
+
+    def texts(self) -> list[str]:
+        """``Remote row (1, x); replica identity (a)=(1)`` of each (conflict.c,
+        build_tuple_value_details)."""
+        found = []
+        if self.identities is None or self.resolution is not None:
+            names = f"({', '.join(self.keys.column_names)})"
+            found.append([f"key {names}={key}" for key in shown_rows(self.keys)])
+        if self.rows is not None:
+            found.append([f"remote row {row}" for row in shown_rows(self.rows)])
+        if self.identities is not None:
+            columns = ", ".join(self.identities.column_names)
+            names = "full " if self.whole else f"({columns})="
+            shown = shown_rows(self.identities)
+            found.append([f"replica identity {names}{identity}" for identity in shown])
+        texts = ["; ".join(parts) for parts in zip(*found, strict=True)]
+        return [text[:1].upper() + text[1:] for text in texts]
 
 
-def _kinds(
-    skipped: Skipped | None,
-) -> Iterator[tuple[str, int, pa.Table, np.ndarray, pa.Table | None]]:
-    """Of each kind that there is: how many changes; of the first ones keys, sequences, new rows."""
-    if skipped is None:
-        return
-    if skipped.update_missing:
-        updates = skipped.updates, skipped.updates_at, skipped.new_rows
-        yield UPDATE_MISSING, skipped.update_missing, *updates
-    if skipped.delete_missing:
-        yield DELETE_MISSING, skipped.delete_missing, skipped.deletes, skipped.deletes_at, None
+def _told(outcome: TableOutcome, resolution: str) -> Iterator[_Told]:
+    """Of each kind that there is."""
+    if (skipped := outcome.skipped) is not None:
+        whole = skipped.whole_rows
+        if skipped.update_missing:
+            keys, at, rows = skipped.updates, skipped.updates_at, skipped.new_rows
+            yield _Told(UPDATE_MISSING, skipped.update_missing, keys, at, rows, keys, whole)
+        if skipped.delete_missing:
+            keys, at = skipped.deletes, skipped.deletes_at
+            yield _Told(DELETE_MISSING, skipped.delete_missing, keys, at, None, keys, whole)
+    if (met := outcome.resolved) is not None:
+        for kind, number, which in (
+            (INSERT_EXISTS, met.insert_exists, ~met.update),
+            (UPDATE_EXISTS, met.update_exists, met.update),
+        ):
+            if number:
+                here = pa.array(which)
+                keys, rows = met.keys.filter(here), met.rows.filter(here)
+                old = met.old_keys.filter(here) if kind == UPDATE_EXISTS else None
+                at = met.at[which]
+                yield _Told(kind, number, keys, at, rows, old, resolution=resolution)
 
 
 def _json(row: Mapping[str, object] | None) -> str | None:

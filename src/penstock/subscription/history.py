@@ -72,7 +72,9 @@ class TransactionStamps:
         return stamps
 
 
-def history_works(share: Share, stamps: Stamps, app_id: str) -> Iterator[TableWork]:
+def history_works(
+    share: Share, stamps: Stamps, app_id: str, resolution: str
+) -> Iterator[TableWork]:
     """The works of a share whose target has a history, to be done one after the other: what comes
     before a TRUNCATE is not lost in one."""
     target = share.target
@@ -89,6 +91,7 @@ def history_works(share: Share, stamps: Stamps, app_id: str) -> Iterator[TableWo
             from_sequence=start,
             with_versions=True,
             stamped=stamps.columns,
+            resolution=resolution,
         )
         work = HistoryWork(history, stamps, first, truncate)
         yield TableWork(target.table, net, leaves=target.leaves, history=work)

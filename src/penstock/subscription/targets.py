@@ -31,6 +31,7 @@ from penstock.lakehouse.schema_changes import columns_added
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pipeline.conflict import ERROR
 from penstock.relation import Relation, ReplicaIdentity, TableName
 from penstock.subscription.origin import TableProgress
 from penstock.subscription.partitions import Partitions, open_partitions
@@ -81,6 +82,7 @@ class Targets:
         unanswered: Unanswered | None = None,
         schema_change: str = ADD,
         metadata_columns: bool = False,
+        conflict_resolution: str = ERROR,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -91,6 +93,7 @@ class Targets:
         self._columns_with_values = columns_with_values
         self._schema_change = schema_change
         self._metadata_columns = metadata_columns
+        self.conflict_resolution: Final = conflict_resolution
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut

@@ -315,6 +315,7 @@ class ApplyWorker:
             self._unanswered,
             subscription.schema_change,
             subscription.metadata_columns,
+            subscription.conflict_resolution,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)

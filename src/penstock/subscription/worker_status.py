@@ -159,7 +159,7 @@ class WorkerStatus:
         """A batch is committed. ``commit_time``: of its last transaction, seconds since 1970."""
         self._progressed = True
         tables = {**self.snapshot().tables, **self._tables(targets)}
-        self._count_missing(applied)
+        self._count_conflicts(applied)
         for outcome in applied.outcomes:
             if outcome.skipped is not None and (table := tables.get(outcome.table)):
                 tables[outcome.table] = replace(
@@ -178,13 +178,17 @@ class WorkerStatus:
         if applied.cut is not None:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
 
-    def _count_missing(self, applied: Applied) -> None:
+    def _count_conflicts(self, applied: Applied) -> None:
+        """Those that are no errors."""
         skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
-        if skipped:
+        resolved = [out.resolved for out in applied.outcomes if out.resolved is not None]
+        if skipped or resolved:
             self._count(
                 SubscriptionCounts(
                     confl_update_missing=sum(each.update_missing for each in skipped),
                     confl_delete_missing=sum(each.delete_missing for each in skipped),
+                    confl_insert_exists=sum(each.insert_exists for each in resolved),
+                    confl_update_exists=sum(each.update_exists for each in resolved),
                 )
             )
 

@@ -1,0 +1,108 @@
+"""``conflict_resolution``: what the target has stays or goes, and is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from end_to_end.local_node import LocalNode
+from end_to_end.test_conflicts_table import conflicts
+from fix_postgres import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+_STREAMED = range(1000, 4000)
+
+
+def local_rows(warehouse: Path, table: str, keys: list[int]) -> None:
+    """What somebody else has written."""
+    rows = pa.table({"id": pa.array(keys, pa.int32()), "v": ["local"] * len(keys)})
+    target = DeltaTable(str(warehouse / "public" / table))
+    write_deltalake(target, rows.cast(pa.schema(target.schema().to_arrow())), mode="append")
+
+
+@pytest.mark.parametrize("resolution", ["apply_remote", "keep_local"])
+def test_existing_keys_are_no_errors(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    resolution: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text);"
+        "CREATE TABLE r (id integer PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t, r"
+    )
+    node = local_node()
+    node.node.sql(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text);"
+        "CREATE TABLE r (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF r FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE high PARTITION OF r FOR VALUES FROM (10) TO (5000)"
+    )
+    local_rows(node.warehouse, "t", [1, 2, 3, 4, 1500])
+    local_rows(node.warehouse, "low", [1, 2])
+    node.subscribe("s", database, "p", f"copy_data = false, conflict_resolution = {resolution}")
+    node.caught_up("s", database)
+    remote = resolution == "apply_remote"
+    for table in "tr":
+        database.execute(f"INSERT INTO {table} VALUES (1, 'remote'), (20, 'moves'), (30, 'stays')")
+        database.execute(f"UPDATE {table} SET id = 2, v = 'moved' WHERE id = 20")
+    node.caught_up("s", database)
+    expected = {1: "remote", 2: "moved"} if remote else {1: "local", 2: "local", 20: "moves"}
+    expected |= {30: "stays"}
+    low_and_high = dict([*node.rows("low"), *node.rows("high")])
+    assert low_and_high == expected
+    assert dict(node.rows("t")) == {3: "local", 4: "local", 1500: "local"} | expected
+    # later changes are of the row that is there; one that comes and goes takes it along
+    database.execute("UPDATE t SET v = 'again' WHERE id = 1")
+    database.execute("INSERT INTO t VALUES (3, 'short'); DELETE FROM t WHERE id = 3")
+    first, last = _STREAMED[0], _STREAMED[-1]
+    database.execute(f"INSERT INTO t SELECT i, 'streamed' FROM generate_series({first}, {last}) i")
+    node.caught_up("s", database)
+    expected |= {1: "again", 4: "local"} | dict.fromkeys(_STREAMED, "streamed")
+    expected |= {} if remote else {1500: "local"}
+    assert dict(node.rows("t")) == expected
+    told = [row for row in conflicts(node.warehouse) if row["relation"] == "public.t"]
+    assert [(row["conflict_type"], json.loads(row["replica_identity"])) for row in told] == [
+        ("insert_exists", {"id": 1}),
+        ("update_exists", {"id": 2}),
+        ("insert_exists", {"id": 3}),
+        ("insert_exists", {"id": 1500}),
+    ]
+    assert {row["resolution"] for row in told} == {resolution}
+    assert json.loads(told[1]["remote_tuple"]) == {"id": 2, "v": "moved"}
+    said = "\n".join(caplog.messages)
+    assert (
+        'relation "public.t": conflict=update_exists\nDETAIL:  Key already exists.\n'
+        "Key (id)=(2); remote row (2, moved); replica identity (id)=(20)" in said
+    )
+    counted = node.node.sql(
+        "SELECT apply_error_count, confl_insert_exists, confl_update_exists"
+        " FROM pg_stat_subscription_stats"
+    )
+    assert counted.rows == ((0, 4, 2),)
+
+
+def test_it_is_a_remedy_for_a_stopped_subscription(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p", "history = true")
+    node.caught_up("s", database)
+    local_rows(node.warehouse, "t", [1])
+    database.execute("INSERT INTO t VALUES (1, 'remote')")
+    status = node.stopped("s")
+    assert "conflict_resolution" in str(status.error_hint)
+    node.node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = apply_remote)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    assert node.rows("t") == [(1, "remote")]

@@ -1,0 +1,121 @@
+"""``conflict_resolution``: keys that the target has already, one change after the other.
+
+The model is an apply worker that asks the option at each unique violation: the local row goes, or
+the change is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from penstock.pipeline.conflict import APPLY_REMOTE, KEEP_LOCAL
+from penstock.pipeline.fold import fold
+from penstock.pipeline.net_change import NetChange
+from pipeline.history import Message, Publisher, batches
+from pipeline.test_missing_rows import _CHANGES, _KEYS, TYPES, _schema
+
+Table = dict[int, dict[str, Any]]
+
+
+def carried_out(net: NetChange, table: Table) -> NetChange:
+    """What ``apply`` does, on a dict."""
+    while True:
+        lacking = np.array([key not in table for key in net.removed["k"].to_pylist()], int)
+        there = [n for n, key in enumerate(net.absent["k"].to_pylist()) if key in table]
+        if net.truncate:
+            table.clear()
+            there = []
+        if lacking.any():
+            assert net.without is not None
+            net = net.without(lacking)
+        elif there:
+            assert net.existing is not None
+            net = net.existing(np.array(there))
+        else:
+            break
+    for key in net.removed["k"].to_pylist():
+        del table[key]
+    for row in net.rows.to_pylist():
+        assert row["k"] not in table
+        table[row["k"]] = row
+    return net
+
+
+@given(
+    theirs=st.sets(_KEYS),
+    ours=st.sets(_KEYS),
+    changes=st.lists(_CHANGES, min_size=1, max_size=8),
+    resolution=st.sampled_from([APPLY_REMOTE, KEEP_LOCAL]),
+)
+@settings(max_examples=500)
+def test_it_comes_to_what_one_change_after_the_other_does(
+    theirs: set[int], ours: set[int], changes: list[tuple[str, int, int]], resolution: str
+) -> None:
+    publisher = Publisher(dict(TYPES), ("k",))
+    model = {k: {"k": k, "v": -k} for k in ours}
+    table = {k: dict(row) for k, row in model.items()}
+    messages: list[Message] = []
+    met: Counter[str] = Counter()
+    for number, (operation, key, to) in enumerate(changes, 1):
+        to = key if operation != "U" else to
+        new = {"k": to, "v": number}
+        old = {"k": key, "v": None} if operation == "D" or to != key else None
+        moves = operation == "U" and to != key
+        if operation == "T":
+            theirs, model = set(), {}
+            messages.append(Message(publisher.relation, "T"))
+            continue
+        assume((key in theirs) == (operation != "I") and not (moves and to in theirs))
+        # What follows such a one is of a row that the publisher does not have (``lineage``).
+        assume(not (moves and key not in model and to in model))
+        theirs = (theirs - {key}) | ({to} if operation != "D" else set())
+        if operation == "D":
+            messages.append(Message(publisher.relation, "D", old=old))
+            model.pop(key, None)
+            continue
+        messages.append(Message(publisher.relation, operation, new=new, old=old))
+        if operation == "U" and key not in model:
+            continue
+        if (operation == "I" or moves) and to in model:
+            met[operation] += 1
+            if resolution == KEEP_LOCAL:
+                continue
+        if moves:
+            del model[key]
+        model[to] = new
+    found, truncates = batches(messages, TYPES)
+    net = fold(found, _schema(("k",)), truncates=truncates, resolution=resolution)
+    net = carried_out(net, table)
+    assert table == model
+    if net.resolved is not None:
+        assert net.resolved.insert_exists <= met["I"]
+        assert net.resolved.update_exists <= met["U"]
+    assert bool(net.resolved) == bool(met) or any(c[0] == "T" for c in changes)
+
+
+@pytest.mark.parametrize("resolution", [APPLY_REMOTE, KEEP_LOCAL])
+def test_what_is_told(resolution: str) -> None:
+    publisher = Publisher(dict(TYPES), ("k",))
+    messages = [
+        Message(publisher.relation, "I", new={"k": 1, "v": 5}),
+        Message(publisher.relation, "U", new={"k": 3, "v": 6}, old={"k": 2, "v": None}),
+        Message(publisher.relation, "I", new={"k": 2, "v": 7}),
+    ]
+    net = fold(batches(messages, TYPES)[0], _schema(("k",)), resolution=resolution)
+    table = {k: {"k": k, "v": -k} for k in (1, 2, 3)}
+    net = carried_out(net, table)
+    told = net.resolved
+    assert told is not None
+    kept = resolution == KEEP_LOCAL  # then the row with 2 is there, too
+    assert (told.insert_exists, told.update_exists) == (1 + kept, 1)
+    assert told.keys["k"].to_pylist() == [1, 3, 2][: 2 + kept]
+    assert told.update.tolist() == [False, True, False][: 2 + kept]
+    assert told.old_keys["k"].to_pylist()[1] == 2
+    assert told.rows["v"].to_pylist() == [5, 6, 7][: 2 + kept]
+    assert sorted(row["v"] for row in table.values()) == ([-3, -2, -1] if kept else [5, 6, 7])
