@@ -157,6 +157,8 @@ def test_subscription_options() -> None:
         "schema_change",
         "history",
         "messages",
+        "metadata_columns",
+        "conflict_resolution",
         "disable_on_error",
         "synchronous_commit",
         "origin",
