@@ -487,5 +487,7 @@ COMPUTED: dict[str, list[str]] = {
         "date_trunc('month', @s)",
         "date_trunc('hour', @s)",
         "date_trunc('week', @s)",
+        "@s + interval '1 mon -2 days 03:00'",
+        "@D - 1.5 * interval '1 month 1 day'",
     ],
 }

@@ -1,7 +1,7 @@
-"""Integer constants that are written as arithmetic: ``24 * 60 * 60`` (clauses.c).
+"""Constants that are written as arithmetic: ``24 * 60 * 60``, ``3 * interval '1 h'`` (clauses.c).
 
-In: a typed expression. Out: a constant where it is one of integers alone and has a value, otherwise
-the expression itself. What has no value (``1 / 0``) stays, and is then refused.
+In: a typed expression. Out: a constant where it is one of integers or intervals and has a value,
+otherwise the expression itself. What has no value (``1 / 0``) stays, and is then refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.pgtypes.pg_type import INT2, INT4, INT8
+from penstock.pgtypes.pg_type import INT2, INT4, INT8, INTERVAL
+from penstock.sql.to_duckdb.interval_arithmetic import evaluated
 from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, RelabelType
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
@@ -31,7 +32,7 @@ _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 
 def folded(node: Node) -> Node:
     """The constant that the expression is, or the expression."""
-    value = _integer(node)
+    value = evaluated(node) if node.type == INTERVAL else _integer(node)
     if value is None or isinstance(node, Const):
         return node
     return Const(node.type, str(value))

@@ -40,6 +40,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.to_duckdb.interval_arithmetic import MOMENTS, in_utc
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.primnodes import Const, Node
 
@@ -50,6 +51,7 @@ _TRUNCATED: Final = frozenset(
     {"year", "quarter", "month", "week", "day", "hour", "minute", "second"}
 )
 _EXTRACTED_DIGITS: Final = 10
+_EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
@@ -176,7 +178,7 @@ def _rounded(name: str, value: Value, digits: Sequence[Node]) -> Value | None:
 def _calendar(
     name: str, values: Sequence[Value], nodes: Sequence[Node], result: int
 ) -> Value | None:
-    if len(values) != 2 or values[1].type not in (DATE, TIMESTAMP):
+    if len(values) != 2 or values[1].type not in MOMENTS:
         return None
     field = nodes[0].text if isinstance(nodes[0], Const) else None
     argument = values[1]
@@ -184,12 +186,16 @@ def _calendar(
         return None
     field = field.lower()
     known = _DATE_FIELDS if argument.type == DATE else _TIME_FIELDS
+    moment = argument.sql if argument.type == DATE else in_utc(argument)
+    if name == "extract" and field == "epoch" and argument.type != DATE:
+        sql = f"(CAST(epoch_us({argument.sql}) AS {_EPOCH}) * 0.000001)"
+        return Value(f"CAST({sql} AS DECIMAL(20,6))", NUMERIC, (20, 6), argument.fails)
     if name == "extract" and field in known:
         shape = (_EXTRACTED_DIGITS, 0)
-        sql = f"CAST(extract({field} FROM {argument.sql}) AS DECIMAL({shape[0]},0))"
+        sql = f"CAST(extract({field} FROM {moment}) AS DECIMAL({shape[0]},0))"
         return Value(sql, NUMERIC, shape, argument.fails)
     if name == "date_part" and field in known:
-        sql = f"CAST(extract({field} FROM {argument.sql}) AS DOUBLE)"
+        sql = f"CAST(extract({field} FROM {moment}) AS DOUBLE)"
         return Value(sql, result, None, argument.fails)
     if name == "date_trunc" and argument.type == TIMESTAMP and field in _TRUNCATED:
         sql = f"CAST(date_trunc('{field}', {argument.sql}) AS TIMESTAMP)"

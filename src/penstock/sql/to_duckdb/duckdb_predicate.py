@@ -29,6 +29,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
+from penstock.sql.to_duckdb.interval_arithmetic import MOMENTS, interval_operand, moved
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
@@ -182,6 +183,9 @@ class ExpressionCompiler:
     def _operator(self, node: OpExpr) -> Value:
         if has_null(node):
             return constant(None, node.type)
+        if node.type in MOMENTS and (by := interval_operand(node.arguments)) is not None:
+            moment = next(each for each in node.arguments if each is not by)
+            return moved(node.name, self.value(moment), by, node.type)
         values = [self.value(argument) for argument in node.arguments[:-1]]
         last = node.arguments[-1]
         if is_like_escape(last):

@@ -25,6 +25,7 @@ from penstock.pgtypes.pg_type import (
     INT2,
     INT4,
     INT8,
+    INTERVAL,
     NAME,
     NUMERIC,
     TEXT,
@@ -114,6 +115,8 @@ def constant(text: str | None, oid: int) -> Value:
         return _array_constant(text, oid)
     if oid == NUMERIC:
         return _numeric_constant(text)
+    if oid == INTERVAL:  # kept as text, like the columns of that type
+        return Value("CAST(NULL AS VARCHAR)" if text is None else simple_quote_literal(text), oid)
     if text is None:
         return Value(f"CAST(NULL AS {duckdb_type(oid, None)})", oid)
     return Value(f"CAST({_literal(text, oid)} AS {duckdb_type(oid, None)})", oid)

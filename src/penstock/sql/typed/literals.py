@@ -22,6 +22,7 @@ from penstock.sql.builtin import Type
 from penstock.sql.builtin.type_cache import ENUM, types
 from penstock.sql.text.array_literals import read_array
 from penstock.sql.text.datetime_literals import read_date, read_timestamp
+from penstock.sql.text.interval_literals import read_interval
 from penstock.sql.text.json_literals import read_json, read_jsonb
 from penstock.sql.text.number_literals import (
     SPACE,
@@ -155,6 +156,7 @@ _READERS: Final[dict[int, Callable[[str], str]]] = {
     pg_type.DATE: read_date,
     pg_type.TIMESTAMP: lambda text: read_timestamp(text, zone=False),
     pg_type.TIMESTAMPTZ: lambda text: read_timestamp(text, zone=True),
+    pg_type.INTERVAL: lambda text: str(read_interval(text)),
     pg_type.NUMERIC: read_numeric,
     pg_type.UUID: _uuid,
     pg_type.PG_LSN: _lsn,

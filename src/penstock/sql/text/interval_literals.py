@@ -1,0 +1,170 @@
+"""Intervals in literals (interval_in, DecodeInterval of datetime.c).
+
+In: a literal's text. Out: months, days and microseconds, and what interval_out prints of them with
+``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day after
+them; other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, Decimal
+from typing import Final
+
+from penstock.civil import DAY, print_interval
+from penstock.errors import FeatureNotSupported
+from penstock.sqlstate import DatetimeFieldOverflow, InvalidDatetimeFormat
+
+_UNITS: Final = {
+    "us usec usecs useconds microsecond microseconds": ("us", 1),
+    "ms msec msecs mseconds millisecond milliseconds": ("us", 1_000),
+    "s sec secs second seconds": ("us", 1_000_000),
+    "m min mins minute minutes": ("us", 60_000_000),
+    "h hr hrs hour hours": ("us", 3_600_000_000),
+    "d day days": ("day", 1),
+    "w week weeks": ("day", 7),
+    "mon mons month months": ("month", 1),
+    "y yr yrs year years": ("month", 12),
+    "dec decs decade decades": ("month", 120),
+    "c cent century centuries": ("month", 1_200),
+    "mil mils millennia millennium": ("month", 12_000),
+}
+_UNIT: Final = {
+    name: (names.split()[0], *unit) for names, unit in _UNITS.items() for name in names.split()
+}
+_SECOND_PARTS: Final = ("s", "ms", "us")
+_CLOCK: Final = ("h", "m", *_SECOND_PARTS)
+_NUMBER: Final = r"[-+]?\d+(?:\.\d+)?"
+_FIELD: Final = re.compile(rf"({_NUMBER}) ?([a-z]+)", re.ASCII)
+_WHOLE: Final = re.compile(
+    rf"(?:@ ?)?(?P<fields>(?:{_FIELD.pattern}(?: |(?=[-+\d])|$))*)"
+    r"(?:(?P<days>[-+]?\d+) )?"
+    r"(?P<clock>[-+]?\d+:[0-5]?\d(?::[0-5]?\d(?:\.\d{1,6})?)?)?(?P<ago> ?ago)?",
+    re.ASCII,
+)
+_SECONDS: Final = re.compile(_NUMBER, re.ASCII)
+_DAYS_PER_MONTH: Final = 30
+_FIELD_OVERFLOW: Final = "22015"
+_MAX_INT: Final = (1 << 31) - 1
+_MAX_BIGINT: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class IntervalValue:
+    """As PostgreSQL's ``Interval``."""
+
+    months: int
+    days: int
+    microseconds: int
+
+    def __str__(self) -> str:
+        return print_interval(self.months, self.days, self.microseconds)
+
+    def plus(self, other: IntervalValue) -> IntervalValue:
+        """interval_pl. Raises DatetimeFieldOverflow (22008)."""
+        return _checked(
+            self.months + other.months,
+            self.days + other.days,
+            self.microseconds + other.microseconds,
+            "interval out of range",
+        )
+
+    def times(self, factor: float) -> IntervalValue:
+        """interval_mul. Raises DatetimeFieldOverflow (22008)."""
+        months, days = int(self.months * factor), int(self.days * factor)
+        rest = _rounded((self.months * factor - months) * _DAYS_PER_MONTH)
+        seconds = (self.days * factor - days + rest - int(rest)) * (DAY // 1_000_000)
+        seconds = _rounded(seconds)
+        if abs(seconds) >= DAY // 1_000_000:
+            days += int(seconds / (DAY // 1_000_000))
+            seconds -= int(seconds / (DAY // 1_000_000)) * (DAY // 1_000_000)
+        microseconds = round(self.microseconds * factor + seconds * 1_000_000)
+        return _checked(months, days + int(rest), microseconds, "interval out of range")
+
+
+def read_interval(text: str) -> IntervalValue:
+    """Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008) and FeatureNotSupported
+    for forms that are not read here."""
+    lowered = " ".join(text.lower().split())
+    if _SECONDS.fullmatch(lowered):
+        lowered += " s"
+    match = _WHOLE.fullmatch(lowered)
+    if match is None or not (match["fields"] or match["clock"]):
+        raise _unread(text, lowered)
+    total = {"month": Decimal(0), "day": Decimal(0), "us": Decimal(0)}
+    fields = _FIELD.findall(match["fields"])
+    if match["days"]:
+        fields.append((match["days"], "d"))
+    if any(unit not in _UNIT for _, unit in fields):
+        raise _unread(text, lowered)
+    said = [name for number, unit in fields for name in _said(number, _UNIT[unit][0])]
+    said += _CLOCK if match["clock"] else ()
+    if len(set(said)) < len(said):
+        raise _invalid(text)
+    for number, unit in fields:
+        _, kind, factor = _UNIT[unit]
+        _add(total, Decimal(number), kind, factor)
+    if match["clock"]:
+        total["us"] += _clock(match["clock"])
+    sign = -1 if match["ago"] else 1
+    microseconds = int(total["us"])
+    months, days = int(total["month"]) * sign, int(total["day"]) * sign
+    message = f'interval field value out of range: "{text}"'
+    return _checked(months, days, microseconds * sign, message, sqlstate=_FIELD_OVERFLOW)
+
+
+def _said(number: str, name: str) -> tuple[str, ...]:
+    """The fields that a number with its unit fills: seconds with a fraction all smaller ones."""
+    return _SECOND_PARTS if name == "s" and "." in number else (name,)
+
+
+def _add(total: dict[str, Decimal], number: Decimal, kind: str, factor: int) -> None:
+    """AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds: what is left of a unit goes to
+    smaller ones, of years to whole months."""
+    value = number * factor
+    if kind == "month" and factor > 1:
+        total["month"] += int(number) * factor
+        rest = (number - int(number)) * factor
+        total["month"] += rest.quantize(Decimal(1), ROUND_HALF_EVEN)
+        return
+    whole = value.quantize(Decimal(1), ROUND_HALF_DOWN) if kind == "us" else Decimal(int(value))
+    total[kind] += whole
+    if kind == "month":
+        _add(total, (value - whole) * _DAYS_PER_MONTH, "day", 1)
+    elif kind == "day":
+        _add(total, (value - whole) * DAY, "us", 1)
+
+
+def _clock(clock: str) -> Decimal:
+    """``hours:minutes:seconds``; what has no seconds is hours and minutes."""
+    hours, minutes, seconds = [*clock.lstrip("+-").split(":"), "0"][:3]
+    found = ((int(hours) * 60 + int(minutes)) * 60 + Decimal(seconds)) * 1_000_000
+    return -found if clock.startswith("-") else found
+
+
+def _rounded(seconds: float) -> float:
+    """TSROUND"""
+    return round(seconds * 1e6) / 1e6
+
+
+def _checked(
+    months: int, days: int, microseconds: int, message: str, sqlstate: str | None = None
+) -> IntervalValue:
+    if max(abs(months), abs(days)) > _MAX_INT or abs(microseconds) > _MAX_BIGINT:
+        raise DatetimeFieldOverflow(message, sqlstate=sqlstate)
+    return IntervalValue(months, days, microseconds)
+
+
+def _unread(text: str, lowered: str) -> Exception:
+    """To be raised: for what PostgreSQL may read, and for what it does not."""
+    if re.search(r"\d|infinity", lowered):
+        return FeatureNotSupported(
+            f'"{text}" is not supported as a constant of type interval',
+            hint="Write numbers with units, as in '1 day 2 hours'.",
+        )
+    return _invalid(text)
+
+
+def _invalid(text: str) -> InvalidDatetimeFormat:
+    return InvalidDatetimeFormat(f'invalid input syntax for type interval: "{text}"')

@@ -1,0 +1,89 @@
+"""Dates and timestamps with an interval, and arithmetic of intervals that are constants
+(timestamp_pl_interval, interval_mul of timestamp.c).
+
+In: operands as values and as typed nodes. Out: DuckDB's SQL, or a constant. Columns of type
+interval are kept as text, so that an interval must be a constant; months go first and days follow,
+as in PostgreSQL, and the session's time zone is UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.pgtypes.pg_type import DATE, FLOAT8, INTERVAL, TIMESTAMP, TIMESTAMPTZ
+from penstock.sql.text.interval_literals import IntervalValue, read_interval
+from penstock.sql.to_duckdb.duckdb_values import Value, refused
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr
+
+MOMENTS: Final = frozenset((DATE, TIMESTAMP, TIMESTAMPTZ))
+_MAX_MONTHS: Final = 12_000
+_MAX_DAYS: Final = 365_000
+_DAY: Final = 86_400_000_000
+
+
+def interval_operand(operands: Sequence[Node]) -> Node | None:
+    """The only one that is an interval."""
+    found = [operand for operand in operands if operand.type == INTERVAL]
+    return found[0] if len(found) == 1 < len(operands) else None
+
+
+def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
+    """A date or timestamp and an interval, ``+`` or ``-``.
+
+    Raises FeatureNotSupported for an interval that is no constant, or of more than a thousand
+    years, so that no moment between the years 1 and 9999 leaves what DuckDB holds.
+    """
+    constant = evaluated(interval)
+    if constant is None or "infinity" in moment.sql:
+        raise refused("an interval that is not a constant")
+    by = constant.times(-1.0) if name == "-" else constant
+    if max(abs(by.months) / _MAX_MONTHS, abs(by.days) / _MAX_DAYS) > 1 or (
+        abs(by.microseconds) > _MAX_DAYS * _DAY
+    ):
+        raise refused("an interval of more than 1000 years")
+    start = in_utc(moment)
+    sql = (
+        f"({start} + to_months({by.months}) + to_days({by.days})"
+        f" + to_microseconds({by.microseconds}))"
+    )
+    if result == TIMESTAMPTZ:
+        sql = f"make_timestamptz(epoch_us{sql})"
+    return Value(sql, result, None, moment.fails)
+
+
+def in_utc(moment: Value) -> str:
+    """As a timestamp without time zone."""
+    if moment.type == TIMESTAMPTZ:
+        return f"make_timestamp(epoch_us({moment.sql}))"
+    return f"CAST({moment.sql} AS TIMESTAMP)" if moment.type == DATE else moment.sql
+
+
+def evaluated(node: Node) -> IntervalValue | None:
+    """What an expression of constants gives; None for others, and for NULL."""
+    if isinstance(node, Const):
+        known = node.type == INTERVAL and node.text is not None
+        return read_interval(node.text) if known and node.text is not None else None
+    if not isinstance(node, OpExpr) or node.type != INTERVAL:
+        return None
+    if len(node.arguments) == 1:
+        value = evaluated(node.arguments[0])
+        return value.times(-1.0) if value is not None and node.name == "-" else None
+    left, right = node.arguments
+    first, second = evaluated(left), evaluated(right)
+    if first is not None and second is not None and node.name in ("+", "-"):
+        return first.plus(second if node.name == "+" else second.times(-1.0))
+    if node.name == "*" and (first is None) != (second is None):
+        factor = _number(right if second is None else left)
+        value = first if first is not None else second
+        return None if factor is None or value is None else value.times(factor)
+    return None
+
+
+def _number(node: Node) -> float | None:
+    if isinstance(node, FuncExpr) and len(node.arguments) == 1 and node.type == FLOAT8:
+        return _number(node.arguments[0])
+    if not isinstance(node, Const) or node.text is None or node.type == INTERVAL:
+        return None
+    value = float(node.text)
+    return value if abs(value) < float("inf") else None
