@@ -177,3 +177,42 @@ def test_a_row_that_comes_after_an_update_has_looked(
     lake.execute("UPDATE late SET a = a + 10 / b WHERE b > 0")
     assert sorted(lake.rows("SELECT a, b FROM late1")) == [(1, 0), (4, 5), (5, 5), (8, 5), (9, 0)]
     assert lake.rows("SELECT a, b FROM late2") == []
+
+
+def test_tables_with_rows_are_attached(pair: Pair) -> None:
+    """To a level in the middle, as a default, with partitions of their own; those with rows that
+    do not belong there are not."""
+    pair.both(
+        r"""
+CREATE TABLE att (a int, b text, c int) PARTITION BY RANGE (a);
+CREATE TABLE att1 PARTITION OF att FOR VALUES FROM (0) TO (10) PARTITION BY LIST (b);
+CREATE TABLE att1_x PARTITION OF att1 FOR VALUES IN ('x');
+CREATE TABLE att_other (c int, b text, a int);
+INSERT INTO att_other VALUES (1, 'y', 1), (2, 'y', 9);
+ALTER TABLE att1 ATTACH PARTITION att_other FOR VALUES IN ('z');
+ALTER TABLE att1 ATTACH PARTITION att_other FOR VALUES IN ('y');
+SELECT * FROM att ORDER BY c;
+ALTER TABLE att1 DETACH PARTITION att_other;
+INSERT INTO att_other VALUES (3, 'y', 10);
+ALTER TABLE att1 ATTACH PARTITION att_other FOR VALUES IN ('y');
+DELETE FROM att_other WHERE a = 10;
+INSERT INTO att_other VALUES (4, NULL, 3);
+ALTER TABLE att1 ATTACH PARTITION att_other DEFAULT;
+SELECT * FROM att ORDER BY c;
+ALTER TABLE att1 DETACH PARTITION att_other;
+INSERT INTO att_other VALUES (5, 'x', 3);
+ALTER TABLE att1 ATTACH PARTITION att_other DEFAULT;
+CREATE TABLE att_t (a int, b text, c int) PARTITION BY RANGE (a);
+CREATE TABLE att_t20 PARTITION OF att_t FOR VALUES FROM (20) TO (25);
+CREATE TABLE att_t25 PARTITION OF att_t FOR VALUES FROM (25) TO (40);
+INSERT INTO att_t VALUES (20, 'p', 20), (31, 'q', 31);
+ALTER TABLE att ATTACH PARTITION att_t FOR VALUES FROM (20) TO (30);
+DELETE FROM att_t WHERE a = 31;
+ALTER TABLE att ATTACH PARTITION att_t FOR VALUES FROM (20) TO (30);
+ALTER TABLE att_t ATTACH PARTITION att FOR VALUES FROM (50) TO (60);
+INSERT INTO att VALUES (29, 'r', 29);
+INSERT INTO att_t VALUES (31, 'r', 29);
+SELECT * FROM att ORDER BY c;
+SELECT * FROM att_t25;
+"""
+    )

@@ -21,8 +21,12 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.attach_partition import attach
-from penstock.commands.change_columns import ColumnChanges, FilesFirst, change_columns
-from penstock.commands.default_partition import DefaultRows, RowsFirst
+from penstock.commands.change_columns import (
+    ColumnChanges,
+    FilesFirst,
+    change_columns,
+    is_made_here,
+)
 from penstock.commands.define_relation import (
     DUPLICATE_COLUMN,
     INVALID_TABLE_DEFINITION,
@@ -42,6 +46,7 @@ from penstock.commands.namespace import (
     keep_former,
     names,
 )
+from penstock.commands.partition_rows import PartitionRows, RowsFirst
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import check_between_batches
 from penstock.commands.unique_indexes import (
@@ -84,17 +89,17 @@ _TRIES: Final = 10
 def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """AlterTable. Files are rewritten with nothing locked, and the statement is begun again."""
     at = datetime.now(UTC)
-    default_rows = DefaultRows(attaches=True)
+    partition_rows = PartitionRows(attaches=True)
     with ColumnRewrites() as rewrites:
         for _ in range(_TRIES):
             try:
                 with catalog.write() as transaction:
-                    return _alter(statement, transaction, scope, at, rewrites, default_rows)
+                    return _alter(statement, transaction, scope, at, rewrites, partition_rows)
             except FilesFirst as first:
                 for change in first.changes:
                     rewrites.prepare(change)
             except RowsFirst as first:
-                default_rows.read(first.unread)
+                partition_rows.read(first.unread)
             except CommitConflict as conflict:
                 log.info("%s: altering the table again", conflict.message)
     raise CommitConflict(
@@ -109,7 +114,7 @@ def _alter(
     scope: CommandScope,
     at: datetime,
     rewrites: ColumnRewrites,
-    default_rows: DefaultRows,
+    partition_rows: PartitionRows,
 ) -> CommandResult:
     """Columns of Delta tables are changed last, when nothing else can fail any more."""
     notices: list[Notice] = []
@@ -127,7 +132,7 @@ def _alter(
             only = statement.relation.only
             table = drop_column(transaction, scope, table, command, only, changes, notices)
         else:
-            table = _execute(transaction, scope, table, command, changes, notices, default_rows)
+            table = _execute(transaction, scope, table, command, changes, notices, partition_rows)
         transaction.tables.save(table)
     if changes:
         members = transaction.tables.family(table)
@@ -154,7 +159,7 @@ def _execute(
     command: AlterTableCommand,
     changes: ColumnChanges,
     notices: list[Notice],
-    default_rows: DefaultRows,
+    partition_rows: PartitionRows,
 ) -> LakeTable:
     match command:
         case AddColumn():
@@ -171,13 +176,15 @@ def _execute(
             check_columns(table, columns, names(known))
             check_key(columns, names(known))
             check_not_virtual(columns, known, "primary keys")
-            return replace(table, primary_key=columns)
+            return _with_key(scope, table, columns, changes)
         case AddUnique(unique):
             known = changes.columns(scope, table)
             check_key(unique.columns, names(known), "unique")
             check_not_virtual(unique.columns, known, "unique constraints")
             return add_constraints(transaction, table, [unique])
         case DropConstraint(name, missing_ok):
+            if name == table.primary_key_name and table.primary_key:
+                return _with_key(scope, table, (), changes)
             return _drop_constraint(transaction, table, name, missing_ok, notices)
         case SetReplicaIdentity():
             return _set_identity(transaction, scope, table, command, changes)
@@ -191,7 +198,7 @@ def _execute(
         case AttachPartition(relation, bound):
             child = get_table(transaction, scope, relation)
             check_owner(scope.role, child.owner, "table", child.name)
-            attach(transaction, scope, table, child, bound, default_rows)
+            attach(transaction, scope, table, child, bound, partition_rows)
         case DetachPartition(relation):
             _detach(transaction, scope, table, get_table(transaction, scope, relation))
     return table
@@ -267,6 +274,16 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
     raise UndefinedObject(f'index "{name}" for table "{table.name}" does not exist')
 
 
+def _with_key(
+    scope: CommandScope, table: LakeTable, key: tuple[str, ...], changes: ColumnChanges
+) -> LakeTable:
+    """With another primary key. A Delta table that the node itself has made knows it, too: a
+    subscription that fills the table finds rows by it."""
+    if is_made_here(scope, table):
+        changes.key = key
+    return replace(table, primary_key=key)
+
+
 def _drop_constraint(
     transaction: CatalogTransaction,
     table: LakeTable,
@@ -274,9 +291,7 @@ def _drop_constraint(
     missing_ok: bool,
     notices: list[Notice],
 ) -> LakeTable:
-    """ATExecDropConstraint, of the primary key and of UNIQUE."""
-    if name == table.primary_key_name and table.primary_key:
-        return replace(table, primary_key=())
+    """ATExecDropConstraint, of UNIQUE."""
     for index in table.indexes:
         if index.constraint and index.name == name:
             if index.parent is not None:

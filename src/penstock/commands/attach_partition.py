@@ -1,9 +1,9 @@
 """ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
 
-In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog. That
-its rows belong there is known of a table without rows only; another one is refused.
+In: a partitioned table, a table and its bound. Out: the table as a partition, in the catalog, with
+partitions of its own where it has any. Its rows are read for the bound by ``partition_rows``.
 
-So is a table whose former rows some stream has yet to send. PostgreSQL decodes a change by the
+Refused is a table whose former rows some stream has yet to send. PostgreSQL decodes a change by the
 catalogs of its time; here publications are looked up when a change is sent, so that rows which came
 and went before would be sent as those of a partition.
 """
@@ -15,14 +15,15 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable, Slot
-from penstock.commands.default_partition import DefaultRows
 from penstock.commands.generated_columns import check_same_generation
 from penstock.commands.namespace import names, open_delta, table_columns
 from penstock.commands.partbounds import check_new_partition
+from penstock.commands.partition_rows import PartitionRows
 from penstock.commands.scope import CommandScope
 from penstock.commands.subscription_targets import check_between_batches, check_joins
 from penstock.commands.unique_indexes import inherit_indexes
 from penstock.errors import (
+    DuplicateObject,
     FeatureNotSupported,
     ObjectInUse,
     PenstockError,
@@ -45,10 +46,10 @@ def attach(
     parent: LakeTable,
     child: LakeTable,
     bound: PartitionBound,
-    default_rows: DefaultRows,
+    partition_rows: PartitionRows,
 ) -> None:
     """Raises WrongObjectType, UndefinedObject, InvalidParameterValue, FeatureNotSupported; what
-    ``DefaultRows.check`` raises."""
+    ``PartitionRows.check`` raises."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -56,23 +57,35 @@ def attach(
         )
     if child.parent is not None:
         raise WrongObjectType(f'"{child.name}" is already a partition')
-    if child.partition_key is not None:
-        raise FeatureNotSupported("ATTACH PARTITION of a partitioned table is not supported")
-    _check_columns(scope, parent, child)
+    if parent.oid in {member.oid for member in transaction.tables.family(child)}:
+        raise DuplicateObject(
+            "circular inheritance not allowed",
+            detail=f'"{parent.name}" is already a child of "{child.name}".',
+            sqlstate="42P07",
+        )
     check_new_partition(transaction, scope, parent, child.name, bound)
-    _check_empty(scope, child)
-    _check_stored_names(scope, parent, child)
     check_between_batches(transaction, scope, parent)
-    check_joins(transaction, scope, parent, (child.schema, child.name))
-    check_history_sent(transaction, scope, parent, child)
-    default_rows.check(transaction, scope, parent, bound)
+    members = transaction.tables.family(child)
+    for member in members:
+        check_joins(transaction, scope, parent, (member.schema, member.name))
+        _check_columns(scope, parent, member)
+        _check_stored_names(scope, parent, member)
+        check_history_sent(transaction, scope, parent, member)
+    partition_rows.check(transaction, scope, parent, bound)
     partition = replace(
         child,
         parent=parent.oid,
         bound=str(bound),
         primary_key=child.primary_key or parent.primary_key,
     )
-    transaction.tables.save(partition)
+    below = [
+        replace(member, primary_key=member.primary_key or parent.primary_key)
+        for member in members
+        if member.oid != child.oid
+    ]
+    partition_rows.check_attached(transaction, scope, parent, [partition, *below])
+    for member in (partition, *below):
+        transaction.tables.save(member)
     inherit_indexes(transaction, parent, partition)
 
 
@@ -106,6 +119,8 @@ def _check_stored_names(scope: CommandScope, parent: LakeTable, child: LakeTable
     """Rows are written to partitions by the parent's names in Delta, which differ from PostgreSQL's
     where two of those differ in case only."""
     tables = [open_delta(scope, table) for table in (parent, child)]
+    if tables[1] is None:
+        raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
     theirs, own = ({} if t is None else dict(t.schema.renamed) for t in tables)
     if theirs != own:
         raise FeatureNotSupported(
@@ -113,17 +128,6 @@ def _check_stored_names(scope: CommandScope, parent: LakeTable, child: LakeTable
             "under other names",
             hint="Make the partition from its parent: CREATE TABLE ... PARTITION OF "
             f"{quote_identifier(parent.name)}.",
-        )
-
-
-def _check_empty(scope: CommandScope, child: LakeTable) -> None:
-    delta = open_delta(scope, child)
-    if delta is None:
-        raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
-    if delta.rows:
-        raise FeatureNotSupported(
-            "ATTACH PARTITION of a table with rows is not supported",
-            hint="Attach an empty table, and INSERT the rows into the partitioned one.",
         )
 
 

@@ -40,14 +40,16 @@ _APP_ID: Final = "penstock_ddl"
 @dataclass
 class ColumnChanges:
     """What a statement has done to columns so far, by PostgreSQL's names. Columns are dropped
-    before any is added. ``at``: what now() gives to all rows."""
+    before any is added. ``at``: what now() gives to all rows; ``key``: the primary key, where it is
+    another one now."""
 
     at: datetime
     dropped: list[str] = field(default_factory=list)
     added: list[TableColumn] = field(default_factory=list)
+    key: tuple[str, ...] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.added)
+        return bool(self.dropped or self.added or self.key is not None)
 
     def columns(self, scope: CommandScope, table: LakeTable) -> list[TableColumn]:
         """The columns of a table after them."""
@@ -57,6 +59,15 @@ class ColumnChanges:
     def drop(self, name: str) -> None:
         """One that the table has."""
         self.dropped.append(name)
+
+
+def is_made_here(scope: CommandScope, table: LakeTable) -> bool:
+    """Whether CREATE TABLE of the node has made all columns."""
+    try:
+        delta = open_delta(scope, table)
+    except FeatureNotSupported:
+        return False
+    return delta is not None and all(column.local for column in delta.schema.columns)
 
 
 class FilesFirst(Exception):
@@ -89,9 +100,10 @@ def change_columns(
     for change in staged:
         if change.table.is_behind():  # before any of them is changed
             raise CommitConflict(f'table "{change.table.name}" has another version by now')
-    operation = "DROP COLUMNS" if changes.dropped else "ADD COLUMNS"
+    kind = "DROP" if changes.dropped else "ADD"
+    operation = f"{kind} COLUMNS" if changes.dropped or changes.added else "SET PRIMARY KEY"
     for change in reversed(staged):
-        if not change.dropped and not change.constants:
+        if not change.table.has_staged:
             continue  # an earlier attempt has changed it
         delta = change.table
         try:
@@ -135,6 +147,8 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
         delta.drop_columns(dropped)
     new = _new_columns(delta, changes)
     delta.add_columns(new)
+    if changes.key is not None:
+        delta.mark(delta.schema.with_primary_key(changes.key))
     if dropped and delta.rows and not delta.schema.columns:
         raise FeatureNotSupported(
             f'dropping every column of table "{table.name}", which has rows, is not supported',

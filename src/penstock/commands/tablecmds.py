@@ -19,7 +19,6 @@ from penstock.commands.aclchk import (
     check_create_in_schema,
     role_of,
 )
-from penstock.commands.default_partition import DefaultRows, RowsFirst
 from penstock.commands.define_relation import Definition, define
 from penstock.commands.namespace import (
     creation_schema,
@@ -28,6 +27,7 @@ from penstock.commands.namespace import (
     warehouse_of,
 )
 from penstock.commands.partbounds import check_new_partition
+from penstock.commands.partition_rows import PartitionRows, RowsFirst
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.commands.subscription_targets import (
     check_between_batches,
@@ -58,12 +58,12 @@ _TYPE_OF_ITS_NAME = (
 def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
     """DefineRelation. What a default partition holds is read with nothing locked, and the statement
     is begun again."""
-    default_rows = DefaultRows()
+    partition_rows = PartitionRows()
     for _ in range(_TRIES):
         try:
-            return _create_table(statement, catalog, scope, default_rows)
+            return _create_table(statement, catalog, scope, partition_rows)
         except RowsFirst as first:
-            default_rows.read(first.unread)
+            partition_rows.read(first.unread)
     raise CommitConflict(
         f'others have written to the default partition of "{statement.parent}" {_TRIES} times in a '
         "row",
@@ -72,7 +72,7 @@ def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) 
 
 
 def _create_table(
-    statement: CreateTable, catalog: Catalog, scope: CommandScope, default_rows: DefaultRows
+    statement: CreateTable, catalog: Catalog, scope: CommandScope, partition_rows: PartitionRows
 ) -> CommandResult:
     warehouse = warehouse_of(scope)
     with catalog.write() as transaction:
@@ -95,7 +95,7 @@ def _create_table(
             )
             check_between_batches(transaction, scope, definition.parent)
             check_joins(transaction, scope, definition.parent, (namespace.name, name))
-            default_rows.check(transaction, scope, definition.parent, definition.bound)
+            partition_rows.check(transaction, scope, definition.parent, definition.bound)
         table = transaction.tables.create(
             namespace.name,
             name,

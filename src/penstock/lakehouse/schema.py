@@ -220,6 +220,13 @@ class TableSchema:
         )
         return TableSchema(columns, self.key)
 
+    def with_primary_key(self, sources: Collection[str]) -> TableSchema:
+        """This schema with another PRIMARY KEY of the node's own, which is the key of its rows from
+        then on. Without one, the key that rows are known by stays."""
+        columns = tuple(replace(c, primary=c.source in sources) for c in self.columns)
+        names = {column.source: column.name for column in columns}
+        return TableSchema(columns, tuple(names[source] for source in sources) or self.key)
+
     def lacking(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
         """Those of ``wanted`` that are not here, with the names that they get here."""
         taken = {column.source: column.name for column in self.columns}
@@ -267,17 +274,20 @@ def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[
     schema = json.loads(schema_json)
     fields = {field["name"]: field for field in schema["fields"]}
     schema["fields"] = [
-        *(_mark_published(fields[column.name], column) for column in kept),
+        *(_marked(fields[column.name], column) for column in kept),
         *(_field(column) for column in added),
     ]
     return json.dumps(schema)
 
 
-def _mark_published(field: dict[str, Any], column: Column) -> dict[str, Any]:
+def _marked(field: dict[str, Any], column: Column) -> dict[str, Any]:
     if column.published:
         field["metadata"][PUBLISHED] = "true"
     if column.local:
         field["metadata"][LOCAL] = "true"
+    field["metadata"].pop(PRIMARY, None)
+    if column.primary:
+        field["metadata"][PRIMARY] = "true"
     return field
 
 

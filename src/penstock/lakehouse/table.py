@@ -206,13 +206,10 @@ class DeltaTable:
         """Stage that its versions can be read for so long, where its properties say less."""
         self._staged_properties = longer_retentions(self.properties, seconds)
 
-    def mark_published(self, sources: Collection[str], *, taken: bool = False) -> None:
-        """Stage that a publication has these columns (names there), where that is new; ``taken``:
-        and that those of other writers are the table's own."""
-        schema = self.schema.taken() if taken else self.schema
-        marked = schema.with_published(sources)
-        if marked != self.schema:
-            self._staged_schema = marked
+    def mark(self, schema: TableSchema) -> None:
+        """Stage a schema with the same columns, marked otherwise: published, of the PRIMARY KEY."""
+        if schema != self.schema:
+            self._staged_schema = schema
 
     @property
     def unfilled(self) -> tuple[str, ...]:

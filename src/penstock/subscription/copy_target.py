@@ -232,7 +232,7 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
         return warehouse.create(relation.schema, relation.name, wanted.with_row())
     if must_be_empty and table.rows:
         raise _not_empty(table)
-    table.mark_published((), taken=True)
+    table.mark(table.schema.taken())
     if must_be_empty:
         _take_key(table, wanted)
     try:
@@ -243,7 +243,7 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
             error.hint = _MOVE_AWAY.format(uri=table.uri)
         raise
     table.add_columns(added if added or table.schema.columns else (ROW,))
-    table.mark_published(wanted.by_source)
+    table.mark(table.schema.with_published(wanted.by_source))
     return table
 
 

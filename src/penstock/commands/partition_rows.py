@@ -1,16 +1,19 @@
-"""A partition to be beside a DEFAULT one (partbounds.c, check_default_partition_contents).
+"""Rows that a partition to be decides about (partbounds.c, check_default_partition_contents;
+tablecmds.c, QueuePartitionConstraintValidation).
 
-In: a partitioned table and the bound of a partition to be. Out: nothing, or PostgreSQL's error
-where the default partition has rows that belong to the new one. Its files are read with nothing
-locked, and the statement is begun again; file statistics rule most of them out.
+In: a partitioned table and the bound of a partition to be; a table that is to be it. Out: nothing,
+or PostgreSQL's error where the default partition has rows that belong to the new one, or the table
+has rows that do not. Files are read with nothing locked, and the statement is begun again; of a
+default partition, file statistics rule most of them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.catalog import CatalogTransaction, LakeTable
@@ -21,28 +24,38 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.statistics import bounds
 from penstock.lakehouse.table import DeltaTable
-from penstock.pipeline.partition_tree import belonging
+from penstock.pipeline.partition_tree import anywhere, belonging, routing_of
 from penstock.pipeline.routing import Level, RangeBound
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.sql.grammar.partition_bound import PartitionBound, Strategy, parse_partition_bound
 
 _CHECK_VIOLATION: Final = "23514"
+_OTHERS: Final = frozenset((1,))
+"""Where ``belonging`` sends rows that do not belong within the bound."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A table of a default partition. ``named``: the one that an error is about; ``columns``: of
-    the partitioned table; ``files``: those that may hold rows which ``taken`` takes."""
+    """Files of a table that may hold rows which are in the way. ``columns``: of the partitioned
+    table; ``routing``: where rows of its go; ``allowed``: the numbers that they may go to;
+    ``error``: what is raised for others."""
 
-    named: str
     table: DeltaTable
     columns: TableSchema
-    taken: Level
+    routing: Level
+    allowed: frozenset[int]
     files: Sequence[DataFile]
+    error: str
+
+    def check(self, file: DataFile) -> None:
+        """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
+        for rows in _keys(self, file):
+            if not self.allowed.issuperset(np.unique(self.routing.leaves(rows)).tolist()):
+                raise InvalidParameterValue(self.error, sqlstate=_CHECK_VIOLATION)
 
 
 class RowsFirst(Exception):
-    """Rows of a default partition are to be read before the statement can be executed."""
+    """Rows are to be read before the statement can be executed."""
 
     def __init__(self, unread: Sequence[Unread]) -> None:
         super().__init__()
@@ -50,8 +63,8 @@ class RowsFirst(Exception):
 
 
 @dataclass
-class DefaultRows:
-    """Which files one statement has found without rows of its partition to be. ``attaches``:
+class PartitionRows:
+    """Which files one statement has found without rows that are in the way. ``attaches``:
     PostgreSQL names the leaf then, where it is the default partition that is partitioned, too."""
 
     attaches: bool = False
@@ -76,25 +89,59 @@ class DefaultRows:
             table = None if member.partition_key else open_delta(scope, member)
             if table is not None and table.rows:
                 taken = belonging(parent, bound, columns.schema)
-                files = [
-                    f for f in _candidates(table, columns.schema, taken) if self._is_new(table, f)
-                ]
+                files = _candidates(table, columns.schema, taken)
                 named = (member if self.attaches else default).name
-                found.append(Unread(named, table, columns.schema, taken, files))
-        if any(unread.files for unread in found):
-            raise RowsFirst(found)
+                error = (
+                    f'updated partition constraint for default partition "{named}" would be '
+                    "violated by some row"
+                )
+                found.append(Unread(table, columns.schema, taken, _OTHERS, files, error))
+        self._check_read(found)
+
+    def check_attached(
+        self,
+        transaction: CatalogTransaction,
+        scope: CommandScope,
+        parent: LakeTable,
+        members: Sequence[LakeTable],
+    ) -> None:
+        """``members``: the table to be attached, with its parent and bound, and its partitions.
+
+        Raises RowsFirst before all files are known; FeatureNotSupported, StorageError.
+        """
+        root = parent
+        while (above := transaction.tables.find_oid(root.parent or 0)) is not None:
+            root = above
+        columns = open_delta(scope, root)
+        if columns is None:
+            return
+        oids = {member.oid for member in members}
+        others = [table for table in transaction.tables.family(root) if table.oid not in oids]
+        level, leaves = routing_of([*others, *members], columns.schema)
+        found = []
+        for number, leaf in enumerate(leaves):
+            table = open_delta(scope, leaf) if leaf.oid in oids else None
+            if table is not None and table.rows:
+                files = [file for file in table.files.values() if file.live_rows]
+                error = f'partition constraint of relation "{leaf.name}" is violated by some row'
+                own = frozenset((number,))
+                found.append(Unread(table, columns.schema, anywhere(level), own, files, error))
+        self._check_read(found)
 
     def read(self, tables: Sequence[Unread]) -> None:
         """Raises InvalidParameterValue (23514), StorageError, VersionGone."""
         for unread in tables:
             for file in unread.files:
-                if any((unread.taken.leaves(rows) == 0).any() for rows in _keys(unread, file)):
-                    raise InvalidParameterValue(
-                        f'updated partition constraint for default partition "{unread.named}" '
-                        "would be violated by some row",
-                        sqlstate=_CHECK_VIOLATION,
-                    )
+                unread.check(file)
                 self._known.add(_mark(unread.table, file))
+
+    def _check_read(self, tables: Sequence[Unread]) -> None:
+        new = [
+            replace(each, files=[file for file in each.files if self._is_new(each.table, file)])
+            for each in tables
+        ]
+        if any(unread.files for unread in new):
+            raise RowsFirst(new)
 
     def _is_new(self, table: DeltaTable, file: DataFile) -> bool:
         return _mark(table, file) not in self._known
@@ -117,8 +164,9 @@ def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
     """The columns of the partition key, by their names in the partitioned table."""
     here = unread.table.schema.by_source
     columns = [
-        ScanColumn(key.delta, here[key.name].name, unread.columns.by_source[key.name].type)
-        for key in unread.taken.key
+        ScanColumn(column.name, here[column.source].name, column.type)
+        for column in unread.columns.columns
+        if column.name in unread.routing.columns
     ]
     table = unread.table
     for batch in scan(table.storage, table.uri, ScanFile.of(file), columns):
