@@ -27,7 +27,12 @@ CREATE TABLE full_row (a int, b real, v text);
 ALTER TABLE full_row REPLICA IDENTITY FULL;
 CREATE TABLE bag (a int, f real);
 ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE wider_bag (a int, big text);
+ALTER TABLE wider_bag REPLICA IDENTITY FULL; ALTER TABLE wider_bag ALTER big SET STORAGE EXTERNAL;
+INSERT INTO wider_bag SELECT i, repeat('w', 5000) FROM generate_series(1, 6) i;
 CREATE TABLE sparks (id int PRIMARY KEY, v varchar(9), r real);
+CREATE TABLE narrow (id bigint PRIMARY KEY, a int, t varchar);
+INSERT INTO narrow VALUES (1, 32767, 'one'), (-2147483648, -32768, E'\\\\x00ff'), (3, NULL, '');
 INSERT INTO sparks SELECT i, 'v', i / 10.0 FROM generate_series(1, 9) i;
 INSERT INTO wide SELECT i, i, i / 10.0, i * 1.25, 'c' || i, '2024-02-29', i, i, repeat('x', 5000)
   FROM generate_series(-5, 9) i;
@@ -45,6 +50,9 @@ _TARGETS = (
     "CREATE TABLE two (extra int DEFAULT 7, v text, b bigint PRIMARY KEY, a bigint, big text)",
     "CREATE TABLE full_row (v text, b double precision, a bigint PRIMARY KEY)",
     "CREATE TABLE bag (f double precision, a bigint)",
+    "CREATE TABLE wider_bag (own int, big text, a bigint, twice bigint"
+    " GENERATED ALWAYS AS (a * 2) STORED)",
+    "CREATE TABLE narrow (t bytea, id int PRIMARY KEY, a smallint)",
 )
 _OF_SPARK = "CREATE TABLE {} (extra text, r double precision, v text, id bigint {})"
 _COLUMNS = {
@@ -53,6 +61,8 @@ _COLUMNS = {
     "full_row": ("a", "b", "v"),
     "bag": ("a", "f"),
     "sparks": ("id", "v", "r", "extra"),
+    "narrow": ("id", "a", "t"),
+    "wider_bag": ("a", "own", "big", "twice"),
 }
 _CHANGES = (
     "UPDATE wide SET c = 'new' WHERE id < 0; UPDATE wide SET id = -id, r = 0.7 WHERE id > 5",
@@ -63,6 +73,11 @@ _CHANGES = (
     "UPDATE full_row SET v = 'g', b = 2.2 WHERE a < 4; DELETE FROM full_row WHERE a = 5",
     "UPDATE sparks SET v = 'w', r = 2.3 WHERE id < 3; DELETE FROM sparks WHERE id = 4",
     "UPDATE sparks SET id = 40 WHERE id = 5; INSERT INTO sparks VALUES (50, 'x')",
+    "UPDATE wider_bag SET a = a + 10 WHERE a < 3; DELETE FROM wider_bag WHERE a = 3;"
+    " UPDATE wider_bag SET a = a + 10 WHERE a = 11;"
+    " INSERT INTO wider_bag VALUES (7, 'x'), (7, 'x')",
+    "UPDATE narrow SET id = 2147483647, t = E'\\\\\\\\ \\\\101 é' WHERE id = 1;"
+    " DELETE FROM narrow WHERE id < 0",
     "DELETE FROM bag WHERE ctid = '(0,1)'; UPDATE bag SET f = 4.4 WHERE a IS NULL",
 )
 
@@ -130,6 +145,55 @@ def test_rows_are_those_of_a_stock_subscriber(
         _equal(node, stock)
     finally:
         stock.execute("DROP SUBSCRIPTION shapes")
+
+
+def test_a_value_that_a_narrower_type_cannot_hold(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a bigint, b text); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.node.sql("CREATE TABLE t (id int PRIMARY KEY, a int, b bytea)")
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    for value in (2147483647, 2147483648):
+        database.execute(f"INSERT INTO t VALUES ({value - 2147483640}, {value}, 'a')")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    status = node.stopped("s")
+    assert status.error == 'value "2147483648" is out of range for type integer'
+    assert status.error_detail == 'Table "public.t", column "a".'
+    assert [row[0] for row in node.rows("t")] == [7]
+
+
+def test_a_primary_key_that_moves_on_both_sides(
+    local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
+) -> None:
+    """To another column, to two, and away for a moment: as with a stock subscriber."""
+    publisher, stock, node = database_on(17), database_on(18), local_node()
+    create = "CREATE TABLE k (a int PRIMARY KEY, b int, c int)"
+    publisher.execute(f"{create}; CREATE PUBLICATION p FOR TABLE k (a, b)")
+    publisher.execute("INSERT INTO k VALUES (1, 7, 333), (2, 990, 444), (3, 100000, 5)")
+    stock.execute(create)
+    node.node.sql(create)
+    node.subscribe("s", publisher, "p")
+    stock.execute(f"CREATE SUBSCRIPTION keys CONNECTION '{publisher.conninfo}' PUBLICATION p")
+    node.caught_up("s", publisher)
+    try:
+        for key in ("b", "b, a", "a"):
+            for each in (publisher.execute, stock.execute, node.node.sql):
+                each("ALTER TABLE k DROP CONSTRAINT k_pkey")
+                each(f"ALTER TABLE k ADD PRIMARY KEY ({key})")
+            publisher.execute("UPDATE k SET b = b * 2, c = c * 3")
+            publisher.execute("UPDATE k SET a = a + 10 WHERE b % 3 = 0; DELETE FROM k WHERE a = 1")
+            publisher.execute("INSERT INTO k SELECT max(a) + 1, max(b) + 1 FROM k")
+            node.caught_up("s", publisher)
+            _stock_has(publisher, "keys")
+            found = [tuple(row) for row in node.node.read("k").collect()]
+            assert sorted(found) == sorted(stock.rows("SELECT a, b, c FROM k")), key
+    finally:
+        stock.execute("DROP SUBSCRIPTION keys")
 
 
 def test_a_table_without_columns(

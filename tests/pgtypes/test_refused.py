@@ -62,8 +62,6 @@ UNFIT_BINARY = [
 MALFORMED_TEXT = [
     (23, b"0x10", -1),
     (23, b"", -1),
-    (21, b"32768", -1),
-    (23, b"-2147483649", -1),
     (701, b"one", -1),
     (16, b"true", -1),
     (16, b"x", -1),
@@ -160,6 +158,15 @@ def test_malformed_text(oid: int, raw: bytes, typmod: int) -> None:
     for error in raised(oid, raw, typmod, "text", GOOD_TEXT.get(oid)):
         assert isinstance(error, ProtocolViolation)
         assert error.sqlstate == "22P02"
+
+
+@pytest.mark.parametrize(
+    ("oid", "raw", "name"), [(21, b"32768", "smallint"), (23, b"-2147483649", "integer")]
+)
+def test_integers_out_of_range(oid: int, raw: bytes, name: str) -> None:
+    for error in raised(oid, raw, -1, "text", None):
+        assert error.message == f'value "{raw.decode()}" is out of range for type {name}'
+        assert error.sqlstate == "22003"
 
 
 @pytest.mark.parametrize(("oid", "raw", "typmod"), MALFORMED_BINARY)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.errors import RelationChanged, SchemaChanged
+from penstock.lakehouse.conversion import takes
 from penstock.lakehouse.delta_types import delta_type, type_text
 from penstock.lakehouse.schema import ROW, Column, TableSchema
-from penstock.lakehouse.widening import holds
 
 
 def copied_again(have: TableSchema, wanted: TableSchema, *, table: str) -> TableSchema:
@@ -41,8 +41,8 @@ def columns_added(
     """What must be added so that this (existing) table holds rows of ``wanted``; () = fits.
 
     The added columns carry the names that they get here. The order of columns does not matter.
-    ``whole_rows``: without a key, rows are found by all their columns, so that there must be no
-    others here.
+    ``whole_rows``: without a key, rows are found by all their columns, so that none which were
+    published once may be left here.
     Raises RelationChanged naming table, column and both types for anything else: a column that
     is gone, one of the node's own that may have another name now, a type that became another,
     another key. To take it back at the publisher does not help: its WAL keeps the definition of
@@ -77,7 +77,7 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
 
 def _keep_own_type(own: Column, wanted: Column) -> Column:
     """A column that CREATE TABLE has made: with its own type, unless that cannot hold the rows."""
-    if holds(own.type, own, wanted.type):
+    if takes(own, wanted.type):
         wanted = replace(wanted, type=own.type, type_oid=own.type_oid, typmod=own.typmod)
     return replace(wanted, local=True, published=True, default=own.default, primary=own.primary)
 
@@ -91,7 +91,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
             continue  # says nothing, or follows from the others
         if other is None and column.published and missing:
             raise _may_be_renamed(column, missing, table)
-        if other is None and column.local and (own or column.stamp):
+        if other is None and column.local and (own or column.stamp or not column.published):
             continue  # keeps its own values, as a subscriber's do
         mine = type_text(delta_type(column.type))
         if other is None and not column.type_oid:
@@ -107,7 +107,7 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 "publication has not: it was dropped, renamed or left out of the column list.",
             )
         theirs = type_text(delta_type(other.type))
-        if mine != theirs and not (column.own and holds(column.type, column, other.type)):
+        if mine != theirs and not (column.own and takes(column, other.type)):
             raise SchemaChanged(
                 f'column "{column.source}" of relation "{table}" has changed its type',
                 detail=f"The target table's column \"{column.name}\" is {mine}, the publisher's "

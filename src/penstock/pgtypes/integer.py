@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cells import Cells
+from penstock.errors import ProtocolViolation
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.family import Family
+from penstock.pgtypes.family import Family, shown
 from penstock.pgtypes.gather import fixed, primitive, strings, validity
 
 _WORDS = {b"t": True, b"f": False}
@@ -98,7 +99,8 @@ class IntegerFamily(Family):
             raise self.malformed_text(raw)
         value = int(raw)
         if value.bit_length() >= 8 * self._size and value != -(1 << (8 * self._size - 1)):
-            raise self.malformed_text(raw)
+            message = f'value "{shown(raw)}" is out of range for type {self.name}'
+            raise ProtocolViolation(message, sqlstate="22003")
         return value
 
     def binary_value(self, raw: bytes, typmod: int) -> int:

@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import ProtocolViolation, SchemaChanged
+from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.schema import Column, TableSchema
-from penstock.lakehouse.widening import holds, widened
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
@@ -88,7 +89,7 @@ class Changes:
             self._identities(deletes, columns),
             self.sequence[updates][:KEPT],
             self.sequence[deletes][:KEPT],
-            self.new.drop_columns(self.stamps).take(pa.array(np.flatnonzero(updates)[:KEPT])),
+            self._sent(np.flatnonzero(updates)[:KEPT]),
         )
 
     def resolved(self, which: Mask, key: Sequence[str]) -> Resolved:
@@ -118,6 +119,13 @@ class Changes:
         which[at] = True
         return row, shown_rows(self._identities(which, key))[0]
 
+    def _sent(self, at: np.ndarray) -> pa.Table:
+        """New rows with NULL in the cells that were not sent (slot_store_data)."""
+        rows = self.new.take(pa.array(at)).drop_columns(self.stamps)
+        for name, mask in self.unchanged.items():
+            rows = _without(rows, rows.column_names.index(name), mask[at])
+        return rows
+
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
         """The first of them by their old tuples, or new ones where no old one was sent."""
         at = np.flatnonzero(which)[:KEPT]
@@ -131,6 +139,13 @@ class Changes:
         )
 
 
+def _without(rows: pa.Table, position: int, which: Mask) -> pa.Table:
+    """The rows with NULL in that column of some."""
+    values = rows.column(position)
+    kept = pc.if_else(pa.array(~which), values, pa.nulls(len(values), values.type))
+    return rows.set_column(position, rows.schema.field(position), kept)
+
+
 def unify(
     table: str,
     schema: TableSchema,
@@ -141,8 +156,9 @@ def unify(
     """All changes of ``batches`` with sequence >= ``start`` as one run in the target's columns.
 
     A column that a batch's relation does not have has its default in inserted rows (NULL where it
-    was added later), and keeps its value in updated ones where it is the node's own; a generated
-    one is NULL until the row is written. ``stamped`` gives the metadata columns. Raises
+    was added later), and keeps its value in updated ones where it is the node's own, which is NULL
+    in a table without a key, where rows are found by that (slot_store_data). A generated one is
+    NULL until the row is written. ``stamped`` gives the metadata columns. Raises
     RelationChanged where a batch has a column that the target lacks or has with another type.
     """
     parts = [
@@ -198,7 +214,10 @@ def _map(
             continue  # made when the row is whole
         if column.local and column.source not in sent:
             kept = batch.operation[first:] == UPDATE
-            if kept.any():
+            if not schema.key:
+                new = _without(new, position, kept)
+                old = None if old is None else _without(old, position, np.ones(rows, bool))
+            elif kept.any():
                 unchanged[column.name] = kept
             continue
         mask = batch.unchanged.get(column.source)
@@ -242,12 +261,12 @@ def _column(table: str, column: Column, batch: pa.RecordBatch, rows: int) -> pa.
     if position < 0:
         return filled(column, rows, datetime.now(UTC))
     array = batch.column(position)
-    if array.type != column.type and not (column.own and holds(column.type, column, array.type)):
+    if array.type != column.type and not (column.own and takes(column, array.type)):
         raise SchemaChanged(
             f'column "{column.source}" of table "{table}" has another type at the publisher now',
             detail=f"The target holds {column.type}, the publisher sends {array.type}.",
         )
-    return widened(array, column.type)
+    return converted(array, column, table=table)
 
 
 def _nulls(schema: TableSchema, count: int) -> pa.Table:

@@ -83,6 +83,7 @@ class Targets:
         schema_change: str = ADD,
         metadata_columns: bool = False,
         conflict_resolution: str = ERROR,
+        out_of_range: str = ERROR,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -94,6 +95,7 @@ class Targets:
         self._schema_change = schema_change
         self._metadata_columns = metadata_columns
         self.conflict_resolution: Final = conflict_resolution
+        self.out_of_range: Final = out_of_range
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -302,7 +304,7 @@ class Targets:
         if self._metadata_columns:
             for table in target.tables.values():
                 add_metadata_columns(table)
-        target.table.mark_published(wanted.by_source)
+        target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation
 
     def _check_newest(self, target: Target) -> None:
