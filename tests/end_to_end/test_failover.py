@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +17,11 @@ from end_to_end.local_node import LocalNode
 from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.embedded.account import server_account
-from penstock.embedded.installation import clients
 from penstock.errors import NotInPrerequisiteState, PublisherError
+from standby import PHYSICAL_SLOT, standby_of, synchronised
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
-_PHYSICAL = "standby1"
 _TABLE = """
 CREATE TABLE t (id integer PRIMARY KEY, v text);
 INSERT INTO t SELECT i, 'first' FROM generate_series(1, 100) i;
@@ -36,36 +32,13 @@ CREATE PUBLICATION p FOR TABLE t
 @contextmanager
 def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
     """A primary, and a standby that keeps its slots in step; streams wait for the standby."""
-    with EmbeddedPostgres(version, settings={"synchronized_standby_slots": _PHYSICAL}) as primary:
-        primary.psql(f"SELECT pg_create_physical_replication_slot('{_PHYSICAL}', true)")
-        folder = _base_backup(primary)
-        settings: dict[str, str | int | bool] = {
-            "primary_conninfo": primary.conninfo(),
-            "primary_slot_name": _PHYSICAL,
-            "hot_standby_feedback": True,
-            "sync_replication_slots": True,
-        }
-        with EmbeddedPostgres(version, data_dir=folder, settings=settings) as standby:
-            yield primary, standby
-
-
-def _base_backup(primary: EmbeddedPostgres) -> Path:
-    """A data folder for a standby, where the servers' account can reach it."""
-    folder = primary.socket_dir.parent / "standby"
-    command: list[str | Path] = [clients().program("pg_basebackup"), "-D", folder]
-    command += ["-d", primary.conninfo(), "-c", "fast", "--no-sync"]
-    subprocess.run(command, check=True, capture_output=True)
-    (folder / "standby.signal").touch()
-    if (account := server_account()) is not None:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, account.uid, account.gid)
-    return folder
+    settings = {"synchronized_standby_slots": PHYSICAL_SLOT}
+    with EmbeddedPostgres(version, settings=settings) as primary, standby_of(primary) as standby:
+        yield primary, standby
 
 
 def _synchronised(standby: EmbeddedPostgres) -> None:
-    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 's'"
-    query += " AND synced AND NOT temporary AND invalidation_reason IS NULL"
-    wait_until(lambda: standby.psql(query) == "1", "the slot on the standby", 90)
+    synchronised(standby, "s")
 
 
 def _same(node: LocalNode, database: Database) -> None:

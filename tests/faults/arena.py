@@ -91,7 +91,7 @@ class Arena:
         self.node.sql(
             f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
             f" CONNECTION '{self.proxy.conninfo(self.server.conninfo())}' PUBLICATION bank"
-            f" WITH (two_phase = {str(self.two_phase).lower()})"
+            f" WITH (two_phase = {str(self.two_phase).lower()}, failover = true)"
         )
         self.bank.start()
         stack.callback(self.bank.stop)
@@ -256,9 +256,12 @@ class Arena:
         self.node.wait_for("the slot to move on", lambda: self.value(slot, [SUBSCRIPTION]) > lsn)
 
     def joined(self, name: str) -> None:
-        """Have a cut with that table in it."""
+        """Have a cut with that table in it; a stream that is behind gets there in the end."""
         self.start()
-        self.node.wait_for(f"{name} in a cut", lambda: self._is_in_cuts(name), timeout=180)
+        last_lsn = self.cuts.last_lsn
+        self.node.wait_for(
+            f"{name} in a cut", lambda: self._is_in_cuts(name), timeout=180, progress=last_lsn
+        )
 
     def left(self, name: str) -> None:
         """Have a cut without that table."""
@@ -322,6 +325,10 @@ class Arena:
         self.kills += 1
 
     # The publisher
+
+    def also(self, server: EmbeddedPostgres) -> EmbeddedPostgres:
+        """A further server, started, which ends with the arena."""
+        return self._stack.enter_context(server)
 
     def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.server.conninfo(), autocommit=True)

@@ -71,7 +71,7 @@ def _take_back(arena: Arena, report: str) -> None:
     )
     if arena.rng.random() < 0.5:
         arena.bank.stop()
-        _run_spark(_found(r"RESTORE TABLE delta\.`[^`]*` TO VERSION AS OF \d+", report))
+        run_spark(_found(r"RESTORE TABLE delta\.`[^`]*` TO VERSION AS OF \d+", report))
         arena.bank.start()
     else:
         arena.node.sql(copy_again)
@@ -145,7 +145,7 @@ def _found(pattern: str, report: str) -> str:
     return found[0]
 
 
-def _run_spark(statement: str) -> None:
+def run_spark(statement: str) -> None:
     done = subprocess.run(
         [sys.executable, str(_RUN_SPARK), statement],
         stdout=subprocess.PIPE,

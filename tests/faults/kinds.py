@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from faults import foreign, world
+from faults import following, foreign, world
 from faults.arena import Arena
 from penstock import failpoint
 
@@ -35,6 +35,9 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "node restored": world.restore_node,
     "foreign OPTIMIZE": foreign.optimize,
     "foreign RESTORE": foreign.restore,
+    "column added": following.add_column,
+    "existing key": following.existing_key,
+    "failover": following.fail_over,
 }
 
 SHORT: Final = (

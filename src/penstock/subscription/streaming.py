@@ -282,6 +282,11 @@ class ApplyStream:
             else:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
+        # A publisher before 18 decodes what was not acknowledged by the publications of its time,
+        # which a session with others would be refused for.
+        position = receiver.position
+        if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
+            self._idle_cut(position, stream)
 
     def _apply_again(self, upto: Lsn, now: float, stream: FrameSource) -> None:
         batch = self._inbox.take_upto(upto, now)

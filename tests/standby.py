@@ -1,0 +1,54 @@
+"""A physical standby of a server that keeps its failover slots in step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from penstock.embedded import EmbeddedPostgres, wait_until
+from penstock.embedded.account import server_account
+from penstock.embedded.installation import clients
+
+PHYSICAL_SLOT: Final = "standby1"
+"""For ``synchronized_standby_slots`` of the primary: streams wait for the standby."""
+
+
+def standby_of(
+    primary: EmbeddedPostgres, settings: dict[str, str | int | bool] | None = None
+) -> EmbeddedPostgres:
+    """To be started; the slot that it streams from is made here, if it is not there yet."""
+    primary.psql(
+        f"SELECT pg_create_physical_replication_slot('{PHYSICAL_SLOT}', true) WHERE NOT EXISTS"
+        f" (SELECT FROM pg_replication_slots WHERE slot_name = '{PHYSICAL_SLOT}')"
+    )
+    more: dict[str, str | int | bool] = {
+        "primary_conninfo": primary.conninfo(),
+        "primary_slot_name": PHYSICAL_SLOT,
+        "hot_standby_feedback": True,
+        "sync_replication_slots": True,
+    }
+    folder = _base_backup(primary)
+    return EmbeddedPostgres(primary.version, folder, settings={**(settings or {}), **more})
+
+
+def synchronised(standby: EmbeddedPostgres, slot: str, timeout: float = 90) -> None:
+    """Wait until the standby could go on with that slot, whose restart_lsn has to pass what the
+    standby has WAL from: its subscriber must not be far behind."""
+    query = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    query += " AND synced AND NOT temporary AND invalidation_reason IS NULL"
+    wait_until(lambda: standby.psql(query) == "1", "the slot on the standby", timeout)
+
+
+def _base_backup(primary: EmbeddedPostgres) -> Path:
+    """A data folder for a standby, where the servers' account can reach it."""
+    folder = primary.socket_dir.parent / "standby"
+    command: list[str | Path] = [clients().program("pg_basebackup"), "-D", folder]
+    command += ["-d", primary.conninfo(), "-c", "fast", "--no-sync"]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "standby.signal").touch()
+    if (account := server_account()) is not None:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, account.uid, account.gid)
+    return folder
