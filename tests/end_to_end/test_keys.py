@@ -183,6 +183,80 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
     assert (row["confl_update_missing"], row["confl_delete_missing"]) == (6, 3)
 
 
+def test_missing_rows_of_partitions_are_told_as_a_server_tells_them(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    database_on: Callable[[int], Database],
+    spark: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Under the leaf, in the order of its columns, without what was not sent."""
+    stock, publisher, node = database, database_on(17), local_node()
+    publisher.execute(
+        "CREATE TABLE r (a integer PRIMARY KEY, b text, big text);"
+        "ALTER TABLE r ALTER big SET STORAGE EXTERNAL;"
+        "INSERT INTO r SELECT i, 'b', repeat('x', 5000) FROM generate_series(1, 6) i;"
+        "CREATE PUBLICATION p FOR TABLE r"
+    )
+    made = (
+        "CREATE TABLE r (own text DEFAULT 'own', a integer PRIMARY KEY, big text, b text)"
+        " PARTITION BY LIST (a)",
+        "CREATE TABLE r1 (b text, own text DEFAULT 'own', a integer NOT NULL, big text)",
+        "ALTER TABLE r ATTACH PARTITION r1 FOR VALUES IN (1, 2, 3)",
+        "CREATE TABLE rest PARTITION OF r DEFAULT",
+    )
+    for statement in made:
+        stock.execute(statement)
+        node.node.sql(statement)
+    stock.execute(f"CREATE SUBSCRIPTION stock CONNECTION '{publisher.conninfo}' PUBLICATION p")
+    node.subscribe("s", publisher, "p")
+    node.caught_up("s", publisher)
+    wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
+    log_size = stock.server.log_path.stat().st_size
+    try:
+        stock.execute("DELETE FROM r")
+        for leaf in ("r1", "rest"):
+            spark.sql(f"DELETE FROM delta.`{node.warehouse}/public/{leaf}`").collect()
+        publisher.execute("UPDATE r SET b = 'new' WHERE a IN (1, 4)")
+        publisher.execute("UPDATE r SET b = 'small', big = 'y', a = -a WHERE a IN (3, 6)")
+        publisher.execute("DELETE FROM r WHERE a IN (2, 5)")
+        node.caught_up("s", publisher)
+        wait_until(lambda: stock.server.log_path.read_text().count("delete_missing") >= 2, "it", 60)
+    finally:
+        stock.execute("DROP SUBSCRIPTION stock")
+    theirs = sorted(_CONFLICT.findall(stock.server.log_path.read_bytes()[log_size:].decode()))
+    assert len(theirs) == 6
+    assert sorted(_CONFLICT.findall("\n".join(caplog.messages))) == theirs
+
+
+def test_a_lost_race_of_one_table_hides_no_conflict_of_another(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    spark: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is committed already is not worked again, and is told of all the same."""
+    caplog.set_level("INFO")
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b');"
+        "CREATE TABLE u (id integer PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t, u"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    spark.sql(f"DELETE FROM delta.`{_uri(node, 't', 's')}` WHERE id = 1").collect()
+    database.execute("UPDATE t SET v = 'c' WHERE id = 2")
+    node.caught_up("s", database)
+    spark.sql(f"INSERT INTO delta.`{_uri(node, 'u', 's')}` VALUES (50, 'foreign')").collect()
+    database.execute("BEGIN; UPDATE t SET v = 'd' WHERE id = 1; INSERT INTO u VALUES (1); COMMIT")
+    node.caught_up("s", database)
+    assert any("working the batch again" in message for message in caplog.messages)
+    told = [row[:2] for row in _CONFLICT.findall("\n".join(caplog.messages))]
+    assert told == [("public.t", "update_missing")]
+    assert {t.name: t.update_missing for t in node.status("s").tables}["public.t"] == 1
+    assert len(node.rows("u")) == 2
+
+
 def test_which_conflict_an_existing_key_is(
     local_node: Callable[..., LocalNode],
     database: Database,

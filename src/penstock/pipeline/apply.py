@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
@@ -18,6 +18,7 @@ from penstock.errors import PenstockError, RelationChanged, ReplicationConflict
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.job import run_job
 from penstock.pipeline.net_change import NetChange, Resolved, Skipped
+from penstock.pipeline.parts import Leaves
 from penstock.pipeline.payload import payloads
 from penstock.pipeline.table_work import ApplyOptions, TableWork, items_of, write_items
 from penstock.pipeline.tasks import (
@@ -40,7 +41,8 @@ Done = Located | Candidates | Written
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What was staged on a table. Rows that a TRUNCATE took are not in ``rows_removed``."""
+    """What was staged on a table. Rows that a TRUNCATE took are not in ``rows_removed``.
+    ``leaves``: a partitioned one's."""
 
     table: str
     rows_written: int
@@ -49,6 +51,7 @@ class TableOutcome:
     files_touched: int
     skipped: Skipped | None = None
     resolved: Resolved | None = None
+    leaves: Leaves | None = field(default=None, repr=False)
 
 
 def _refuse(_work: TableWork, error: PenstockError) -> None:
@@ -203,6 +206,7 @@ def _stage(
         len(deleted),
         work.net.skipped,
         work.net.resolved,
+        work.leaves,
     )
     log.debug("staged %s", outcome)
     return outcome

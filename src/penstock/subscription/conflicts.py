@@ -20,12 +20,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.side_table import CONFLICTS
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import DecodedChunk
 from penstock.pipeline.apply import TableOutcome
 from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, KEEP_LOCAL, shown_rows
 from penstock.pipeline.net_change import KEPT
+from penstock.pipeline.routing import by_leaf
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +129,11 @@ class Conflicts:
             for told in _told(outcome, self._resolution):
                 quota = self._quota(outcome.table, told.kind)
                 shown = quota.told(self._clock(), len(told.at), told.number)
-                for text in told.texts()[:shown]:
+                for relation, text in told.texts(outcome)[:shown]:
                     log.warning(
                         'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s\n%s; '
                         "finished at %s.%s",
-                        outcome.table,
+                        relation,
                         told.kind,
                         _DETAIL[told.kind],
                         text,
@@ -193,22 +195,41 @@ class _Told:
         rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
         yield from zip(self.keys.to_pylist(), self.at.tolist(), rows, strict=True)
 
-    def texts(self) -> list[str]:
-        """``Remote row (1, x); replica identity (a)=(1)`` of each (conflict.c,
-        build_tuple_value_details)."""
+    def texts(self, outcome: TableOutcome) -> list[tuple[str, str]]:
+        """Of each the relation where its row would be, of a partitioned one the leaf, and ``Remote
+        row (1, x); replica identity (a)=(1)`` (conflict.c, build_tuple_value_details)."""
+        leaves, count = outcome.leaves, len(self.at)
+        if leaves is None or not leaves.can_route(self.keys):
+            return [(outcome.table, text) for text in self._texts(None)]
+        found = [("", "")] * count
+        for number, which in by_leaf(leaves.routing.leaves(self.keys)).items():
+            leaf = leaves.tables[number]
+            texts = self._texts(leaf.schema)
+            for at in which.tolist():
+                found[at] = (leaf.name, texts[at])
+        return found
+
+    def _texts(self, leaf: TableSchema | None) -> list[str]:
+        """``leaf``: whose order the columns have."""
         found = []
         if self.identities is None or self.resolution is not None:
             names = f"({', '.join(self.keys.column_names)})"
             found.append([f"key {names}={key}" for key in shown_rows(self.keys)])
         if self.rows is not None:
-            found.append([f"remote row {row}" for row in shown_rows(self.rows)])
+            found.append([f"remote row {row}" for row in shown_rows(_ordered(self.rows, leaf))])
         if self.identities is not None:
-            columns = ", ".join(self.identities.column_names)
-            names = "full " if self.whole else f"({columns})="
-            shown = shown_rows(self.identities)
+            identities = _ordered(self.identities, leaf) if self.whole else self.identities
+            names = "full " if self.whole else f"({', '.join(identities.column_names)})="
+            shown = shown_rows(identities)
             found.append([f"replica identity {names}{identity}" for identity in shown])
         texts = ["; ".join(parts) for parts in zip(*found, strict=True)]
         return [text[:1].upper() + text[1:] for text in texts]
+
+
+def _ordered(rows: pa.Table, leaf: TableSchema | None) -> pa.Table:
+    if leaf is None:
+        return rows
+    return rows.select([c.name for c in leaf.columns if c.name in rows.column_names])
 
 
 def _told(outcome: TableOutcome, resolution: str) -> Iterator[_Told]:

@@ -137,7 +137,7 @@ def _parking_error(error: PenstockError, begun: str) -> PenstockError:
 
 def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> PenstockError:
     detail, table = error.detail, f'"{rel.qualified_name}"'
-    if table not in error.message:
+    if table not in f"{error.message} {detail}":
         detail = _sentences(detail, f"It came up at table {table}.")
     if error.alter is not None:
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
