@@ -75,6 +75,7 @@ _TABLE = Table(
     Column("submessages", Boolean),
     Column("submetadata", Boolean),
     Column("subconflictresolution", String),
+    Column("suboutofrange", String(5)),
 )
 
 
@@ -124,7 +125,8 @@ class Subscription:
     ``origin``: ``any`` or ``none``, as it was written. ``failover``: of its slot.
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
-    which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS.
+    which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
+    ``out_of_range``: one of OUT_OF_RANGE.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -157,6 +159,7 @@ class Subscription:
     messages: bool = False
     metadata_columns: bool = False
     conflict_resolution: str = "error"
+    out_of_range: str = "error"
 
     @property
     def own_changes_only(self) -> bool:
@@ -233,6 +236,7 @@ class PgSubscription:
         messages: bool = False,
         metadata_columns: bool = False,
         conflict_resolution: str = "error",
+        out_of_range: str = "error",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -260,6 +264,7 @@ class PgSubscription:
             messages=messages,
             metadata_columns=metadata_columns,
             conflict_resolution=conflict_resolution,
+            out_of_range=out_of_range,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -309,6 +314,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "submessages": subscription.messages,
         "submetadata": subscription.metadata_columns,
         "subconflictresolution": subscription.conflict_resolution,
+        "suboutofrange": subscription.out_of_range,
     }
 
 
@@ -346,4 +352,5 @@ def _subscription(row: RowMapping) -> Subscription:
         messages=bool(row["submessages"]),
         metadata_columns=bool(row["submetadata"]),
         conflict_resolution=row["subconflictresolution"] or "error",
+        out_of_range=row["suboutofrange"] or "error",
     )

@@ -21,6 +21,7 @@ from penstock.commands.define import (
 from penstock.commands.scope import notice, warning
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes.out_of_range import OUT_OF_RANGE
 from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
 from penstock.protocol.answers import Notice
 from penstock.sql import DefElem
@@ -48,6 +49,7 @@ class SubscriptionOptions:
     messages: bool = False
     metadata_columns: bool = False
     conflict_resolution: str = ERROR
+    out_of_range: str = ERROR
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -67,7 +69,7 @@ CREATE: Final = frozenset(
     {"connect", "enabled", "create_slot", "slot_name", "copy_data", "synchronous_commit", "binary"}
     | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
     | {"origin", "failover", "password_required", "run_as_owner"}
-    | {"history", "messages", "metadata_columns", "conflict_resolution"}
+    | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
@@ -179,6 +181,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "on_table_error": _one_of(("stop", "park")),
     "schema_change": _one_of(SCHEMA_CHANGES),
     "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
+    "out_of_range": _one_of(OUT_OF_RANGE),
     "lsn": _lsn,
 }
 

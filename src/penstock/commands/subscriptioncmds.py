@@ -282,6 +282,7 @@ def _insert(
             messages=options.messages,
             metadata_columns=options.metadata_columns,
             conflict_resolution=options.conflict_resolution,
+            out_of_range=options.out_of_range,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

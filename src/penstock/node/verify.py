@@ -294,7 +294,8 @@ class Verifier:
             leaves = Leaves(tuple(open_leaf(self._warehouse, each) for each in partitions), routing)
             for leaf in leaves.tables:
                 check_columns(leaf, table.schema)
-        source = CopySource(info, table, leaves, tree)
+        way = self._subscription.out_of_range
+        source = CopySource(info, table, leaves, tree, out_of_range=way)
         for each in source.tables:
             others = {other for other in each.app_ids if is_app_id(other)} - {app_id}
             if others and each.filled_by(app_id, others):

@@ -165,9 +165,10 @@ class NodeCatalogs:
     ) -> Mapping[str, list[Mapping[str, object]]]:
         subscriptions, rels = snapshot.subscriptions, snapshot.subscription_rels
         numbers, superuser = self._catalog.statistics.all(), facts.superuser
+        counts = self._catalog.statistics.counts()
         return {
             "pg_stat_lake_subscription": stat_lake_subscription(
-                subscriptions, numbers, superuser=superuser
+                subscriptions, numbers, counts, superuser=superuser
             ),
             "pg_stat_lake_subscription_rel": stat_lake_subscription_rel(
                 subscriptions, rels, oids, superuser=superuser
@@ -177,9 +178,7 @@ class NodeCatalogs:
             "pg_replication_origin_status": replication_origin_status(
                 subscriptions, numbers, snapshot.current_lsn
             ),
-            "pg_stat_subscription_stats": stat_subscription_stats(
-                subscriptions, self._catalog.statistics.counts()
-            ),
+            "pg_stat_subscription_stats": stat_subscription_stats(subscriptions, counts),
         }
 
     def _stat_lake_tables(

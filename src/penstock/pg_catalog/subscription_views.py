@@ -125,7 +125,13 @@ def stat_subscription_stats(
     subscriptions: Iterable[Subscription], counts: Mapping[int, SubscriptionCounts]
 ) -> list[Row]:
     """Counts of errors and conflicts since they were reset."""
-    return [_stats(s, counts.get(s.oid) or SubscriptionCounts()) for s in subscriptions]
+    return [_stats(s, _counted(counts, s)) for s in subscriptions]
+
+
+def _counted(
+    counts: Mapping[int, SubscriptionCounts], subscription: Subscription
+) -> SubscriptionCounts:
+    return counts.get(subscription.oid) or SubscriptionCounts()
 
 
 def _stats(subscription: Subscription, counts: SubscriptionCounts) -> Row:
@@ -146,7 +152,11 @@ def _stats(subscription: Subscription, counts: SubscriptionCounts) -> Row:
 
 
 def stat_lake_subscription(
-    subscriptions: Iterable[Subscription], numbers: Numbers, *, superuser: bool
+    subscriptions: Iterable[Subscription],
+    numbers: Numbers,
+    counts: Mapping[int, SubscriptionCounts],
+    *,
+    superuser: bool,
 ) -> list[Row]:
     """What is our own of a subscription. Errors name rows and files: they are for superusers."""
     return [
@@ -160,6 +170,8 @@ def stat_lake_subscription(
             "messages": subscription.messages,
             "metadata_columns": subscription.metadata_columns,
             "conflict_resolution": subscription.conflict_resolution,
+            "out_of_range": subscription.out_of_range,
+            "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
             **_progress(numbers.get(subscription.oid)),

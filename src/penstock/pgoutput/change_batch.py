@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import ProtocolViolation
 from penstock.pgoutput.change_reader import expected_new, unchanged_in_old_tuple
 from penstock.pgoutput.chunk import ChangeBatch
-from penstock.pgoutput.columns import FindReader, record_batch
+from penstock.pgoutput.columns import Readers, record_batch
 from penstock.pgoutput.tuple_walk import UNCHANGED, CellColumn, walk_tuples
 from penstock.relation import Relation
 
@@ -36,7 +36,7 @@ def change_batch(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
-    find: FindReader,
+    find: Readers,
 ) -> ChangeBatch:
     """Decode messages, all of this relation. ``starts``, ``ends``: of each message in ``buffer``.
 

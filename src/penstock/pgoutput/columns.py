@@ -9,6 +9,7 @@ another. Table and column are added to its errors here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.cells import Cells
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 from penstock.pgoutput.tuple_walk import BINARY, TEXT, CellColumn
-from penstock.relation import Attribute, Relation
+from penstock.relation import Attribute, Relation, ReplicaIdentity
 
 
 class ColumnReader(Protocol):
@@ -38,12 +39,27 @@ FindReader = Callable[[int], ColumnReader]
 """Type OID to its reader."""
 
 
+@dataclass(frozen=True)
+class Readers:
+    """Of columns that identify rows, and of all others. With REPLICA IDENTITY FULL all are among
+    the others: a row is known by what is read of it."""
+
+    others: FindReader
+    key: FindReader
+
+    def of(self, relation: Relation, attribute: Attribute) -> ColumnReader:
+        """The reader of a column."""
+        full = relation.replica_identity is ReplicaIdentity.FULL
+        identifies = attribute.name in relation.key and not full
+        return (self.key if identifies else self.others)(attribute.type_oid)
+
+
 def record_batch(
     relation: Relation,
     columns: Sequence[CellColumn],
     rows: int,
     buffer: NDArray[np.uint8],
-    find: FindReader,
+    find: Readers,
 ) -> pa.RecordBatch:
     """One column per attribute, in the relation's order and names.
 
@@ -55,7 +71,7 @@ def record_batch(
     arrays = []
     for attribute, column in zip(relation.attributes, columns, strict=True):
         try:
-            arrays.append(_array(find(attribute.type_oid), attribute.typmod, column, buffer))
+            arrays.append(_array(find.of(relation, attribute), attribute.typmod, column, buffer))
         except (ValueNotRepresentable, ProtocolViolation) as error:
             raise _located(error, relation, attribute) from error
     return pa.RecordBatch.from_arrays(arrays, [a.name for a in relation.attributes])

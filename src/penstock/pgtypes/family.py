@@ -6,7 +6,7 @@ values. A family never names table and column: whoever decodes a relation adds t
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -14,10 +14,18 @@ from penstock.cells import Cells
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
 
 _SHOWN = 100
-_HINT = (
+CORRECT: Final = (
     "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
-    "publication."
+    "publication. Or set the subscription's option out_of_range to null or clamp."
 )
+"""What helps against a value that the target cannot hold."""
+
+
+class Unfit(ValueNotRepresentable):
+    """A value that the type allows and the target cannot hold."""
+
+    value: str = ""
+    """Its text."""
 
 
 class TypeFamily(Protocol):
@@ -93,13 +101,15 @@ class Family:
             "incorrect binary data format", detail=f"Type: {self.name}.", sqlstate="22P03"
         )
 
-    def unfit(self, value: object, sqlstate: str = "22003") -> ValueNotRepresentable:
-        """A value that the type allows and the target cannot hold."""
-        return ValueNotRepresentable(
+    def unfit(self, value: object, sqlstate: str = "22003") -> Unfit:
+        """To be raised."""
+        error = Unfit(
             f'value "{shown(value)}" of type {self.name} cannot be represented in the target',
-            hint=_HINT,
+            hint=CORRECT,
             sqlstate=sqlstate,
         )
+        error.value = value.decode() if isinstance(value, bytes) else str(value)
+        return error
 
 
 def shown(value: object) -> str:

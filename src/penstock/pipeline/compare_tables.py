@@ -205,6 +205,8 @@ class Comparison:
                 batch_bytes=self._options.batch_bytes,
                 target_file_bytes=self._options.target_file_bytes,
                 doing="read",
+                out_of_range=source.out_of_range,
+                key=frozenset(source.table.schema.source_key),
             )
             yield unit.size, DigestItem(number, task, ())
 

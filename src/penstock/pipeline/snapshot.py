@@ -25,6 +25,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES
 from penstock.lakehouse.table import DeltaTable
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes.out_of_range import ERROR
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.parts import Leaves, Part, parts
 from penstock.pipeline.snapshot_job import CopyJob
@@ -78,13 +79,14 @@ class CopyOptions:
 class CopySource:
     """A published table and the Delta table that it is copied into. ``leaves``: of a partitioned
     one, which hold its rows; ``tree``: the tables of the catalog that they come from; ``point``:
-    what the copy's snapshot holds."""
+    what the copy's snapshot holds; ``out_of_range``: what becomes of values that are."""
 
     info: RemoteTable
     table: DeltaTable
     leaves: Leaves | None = None
     tree: tuple[LakeTable, ...] = ()
     point: Lsn = INVALID
+    out_of_range: str = ERROR
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
@@ -300,6 +302,8 @@ def _tasks(
                 storage=table.storage,
                 table_uri=table.uri,
                 point=copy.source.point,
+                out_of_range=copy.source.out_of_range,
+                key=frozenset(table.schema.source_key),
                 batch_bytes=options.batch_bytes,
                 target_file_bytes=options.target_file_bytes,
                 routing=None if copy.source.leaves is None else copy.source.leaves.routing,

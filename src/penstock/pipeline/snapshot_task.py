@@ -33,13 +33,14 @@ from penstock.errors import (
     ValueNotRepresentable,
 )
 from penstock.identifiers import quote_literal
+from penstock.lakehouse.conversion import converted
 from penstock.lakehouse.defaults import filled
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.history_table import COMMIT_LSN
 from penstock.lakehouse.schema import Column
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
-from penstock.lakehouse.widening import widened
 from penstock.lsn import INVALID, Lsn
+from penstock.pgtypes.out_of_range import ERROR, OutOfRange
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.routed_writer import RoutedWriter
 from penstock.pipeline.routing import Level
@@ -77,7 +78,7 @@ class CopyTask:
 
     ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
     PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
-    begins.
+    begins. ``out_of_range``: what becomes of values that are, but for those of the ``key``.
     """
 
     number: int
@@ -97,6 +98,8 @@ class CopyTask:
     destinations: tuple[Destination, ...] = ()
     doing: str = "start initial contents copy for"
     point: Lsn = INVALID
+    out_of_range: str = ERROR
+    key: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ def _convert(batch: pa.RecordBatch, task: CopyTask) -> pa.RecordBatch:
     }
     now = datetime.now(UTC)
     arrays = [
-        widened(published[column.source], column.type)
+        converted(published[column.source], column, table=task.table)
         if column.source in published
         else _own_column(column, batch.num_rows, now, task.point)
         for column in task.targets
@@ -250,7 +253,8 @@ def _own_column(column: Column, rows: int, now: datetime, point: Lsn) -> pa.Arra
 def _column(array: pa.Array, attribute: Attribute, task: CopyTask) -> pa.Array:
     try:
         _refuse_opaque(array.type)
-        return pgtypes.find(attribute.type_oid).copy_column(array, attribute.typmod)
+        find = pgtypes.find if attribute.name in task.key else OutOfRange(task.out_of_range).find
+        return find(attribute.type_oid).copy_column(array, attribute.typmod)
     except PenstockError as error:
         error.detail = " ".join(
             filter(None, (f'Table "{task.table}", column "{attribute.name}".', error.detail))

@@ -31,6 +31,7 @@ from penstock.lakehouse.storage import Storage, write_temporary
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgtypes import find
+from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import write_ahead
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import NetChange
@@ -157,7 +158,7 @@ class AheadWriter:
         tables: list[TableAhead] = []
         relations: dict[int, Relation] = {}
         try:
-            decoded, relations = _decode(spooled, definitions)
+            decoded, relations = self._decode(spooled, definitions)
             for share in _shares(decoded, self._targets):
                 tables.append(self._table(share, spooled, definitions))
         except _NotAhead as reason:
@@ -196,13 +197,25 @@ class AheadWriter:
         relations = tuple(dict.fromkeys(change.relation for change in share.changes))
 
         def again() -> NetChange:
-            decoded, _ = _decode(spooled, definitions)
+            decoded, _ = self._decode(spooled, definitions)
             found = _shares(decoded, self._targets)
             mine = next(each for each in found if each.target is target)
             return _fold(mine, schema, resolution)
 
         keys = self._without_rows(net, again)
         return TableAhead(target, relations, schema, keys, written, share.rows, note)
+
+    def _decode(
+        self, spooled: SpooledFrames, definitions: Sequence[bytes]
+    ) -> tuple[DecodedChunk, dict[int, Relation]]:
+        out_of_range = OutOfRange(self._targets.out_of_range)
+        decoder = ColumnarDecoder(out_of_range.find, find)
+        if definitions:
+            decoder.decode(MessageChunk.from_copy_data(list(definitions)))
+        decoded = decoder.decode(MessageChunk.from_copy_data(spooled.load()))
+        if out_of_range.take():
+            raise _NotAhead("values that are out of range are counted at the commit")
+        return decoded, decoder.relations
 
     def _note(self, mark: str, uri: str, version: int) -> Path:
         self._notes.mkdir(parents=True, exist_ok=True)
@@ -254,15 +267,6 @@ class AheadWriter:
 
 class _NotAhead(Exception):
     """Why it has to be done at the commit."""
-
-
-def _decode(
-    spooled: SpooledFrames, definitions: Sequence[bytes]
-) -> tuple[DecodedChunk, dict[int, Relation]]:
-    decoder = ColumnarDecoder(find)
-    if definitions:
-        decoder.decode(MessageChunk.from_copy_data(list(definitions)))
-    return decoder.decode(MessageChunk.from_copy_data(spooled.load())), decoder.relations
 
 
 def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:

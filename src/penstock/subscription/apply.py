@@ -30,6 +30,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
+from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import TableOutcome, run_batch
 from penstock.pipeline.fold import fold
 from penstock.pipeline.history import Stamps
@@ -59,13 +60,14 @@ _OPERATION: Final = "REPLICATION"
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What a batch came to. ``cut``: the LSN of the new cut, None where there is none.
-    ``outcomes``: of its tables, one or more for each.
+    ``outcomes``: of its tables, one or more for each. ``replaced``: values that were out of range.
     """
 
     rows: int
     cut: Lsn | None
     joined: tuple[Target, ...]
     outcomes: tuple[TableOutcome, ...] = ()
+    replaced: int = 0
 
 
 class _OtherTables(Exception):
@@ -98,11 +100,13 @@ class Applier:
         self._options = options
         self._parking = parking
         self._members_hold = members_hold
-        self._decoder = ColumnarDecoder(find)
+        self._out_of_range = OutOfRange(targets.out_of_range)
+        self._decoder = ColumnarDecoder(self._out_of_range.find, find)
         self._commits = Commits(targets, app_id, lambda t, error: self._refuse(t, error, {}))
         self._phases = Phases()
         self._chunk: DecodedChunk | None = None
         self._outcomes: list[TableOutcome] = []
+        self._committed: list[TableOutcome] = []
         self._conflicts = Conflicts(subscription, targets.conflict_resolution)
         self._conflict_table = warehouse.conflicts
         self._stamps = TransactionStamps()
@@ -131,6 +135,7 @@ class Applier:
         relations = dict(self._decoder.relations)
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
         self._phases = Phases()
+        self._committed = []
         for _ in range(_MAX_RACES):
             self.committing = False
             try:
@@ -161,7 +166,8 @@ class Applier:
             "batch", transactions=batch.transactions, rows=rows, pieces=len(batch.pieces)
         )
         cut = None if joined is None else batch.end_lsn
-        return Applied(rows, cut, joined or (), tuple(self._outcomes))
+        outcomes, replaced = tuple(self._outcomes), self._out_of_range.take()
+        return Applied(rows, cut, joined or (), outcomes, replaced)
 
     def cut(self, lsn: Lsn, commit_time: int | None) -> tuple[Target, ...] | None:
         """Record a cut at ``lsn`` if it holds whole transactions; the tables that have joined,
@@ -207,6 +213,7 @@ class Applier:
         rows, passing = 0, Passing(skip)
         self._outcomes = []
         self._conflicts.take()
+        self._out_of_range.take()
         self._stamps, self._messages = TransactionStamps(), []
         try:
             self._look_at_partitions(touched)
@@ -242,8 +249,15 @@ class Applier:
             self._message_table.append(self._app_id, batch.end_lsn, messages)
             failpoint(AFTER_MESSAGES)
         self.committing = True
-        with self._phases.phase("commit"):
-            self._commits.commit(list(touched.values()), batch.end_lsn)
+        try:
+            with self._phases.phase("commit"):
+                self._commits.commit(list(touched.values()), batch.end_lsn)
+        except CommitConflict:
+            # the next attempt is without the tables that have it
+            done = {t.table.name for t in touched.values() if t.marker == batch.end_lsn}
+            self._committed += [each for each in self._outcomes if each.table in done]
+            raise
+        self._outcomes = [*self._committed, *self._outcomes]
         self._conflicts.report(self._outcomes, batch.end_lsn)
         return rows
 

@@ -228,7 +228,8 @@ def _prepare(
             locked = error if error.sqlstate == _LOCK_NOT_AVAILABLE else None
             work.failed(rel, error)
         else:
-            sources.append((rel, CopySource(info, table, leaves, tree)))
+            way = work.subscription.out_of_range
+            sources.append((rel, CopySource(info, table, leaves, tree, out_of_range=way)))
     return sources
 
 

@@ -316,6 +316,7 @@ class ApplyWorker:
             subscription.schema_change,
             subscription.metadata_columns,
             subscription.conflict_resolution,
+            subscription.out_of_range,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)

@@ -179,16 +179,17 @@ class WorkerStatus:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
 
     def _count_conflicts(self, applied: Applied) -> None:
-        """Those that are no errors."""
+        """Those that are no errors, and values that something else stands for."""
         skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
         resolved = [out.resolved for out in applied.outcomes if out.resolved is not None]
-        if skipped or resolved:
+        if skipped or resolved or applied.replaced:
             self._count(
                 SubscriptionCounts(
                     confl_update_missing=sum(each.update_missing for each in skipped),
                     confl_delete_missing=sum(each.delete_missing for each in skipped),
                     confl_insert_exists=sum(each.insert_exists for each in resolved),
                     confl_update_exists=sum(each.update_exists for each in resolved),
+                    values_out_of_range=applied.replaced,
                 )
             )
 
