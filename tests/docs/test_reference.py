@@ -159,6 +159,7 @@ def test_subscription_options() -> None:
         "messages",
         "metadata_columns",
         "conflict_resolution",
+        "out_of_range",
         "disable_on_error",
         "synchronous_commit",
         "origin",
