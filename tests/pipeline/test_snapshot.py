@@ -411,6 +411,21 @@ def test_more_tasks_than_connections(copier: Copier) -> None:
     assert copier.progress[-1].units_total > 3
 
 
+def test_as_many_tables_at_once_as_allowed(copier: Copier) -> None:
+    copier.database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    for table, rows in (("a", 1500), ("b", 3000), ("c", 2000)):
+        copier.database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
+            f"INSERT INTO {table} SELECT i, repeat('x', 500) FROM generate_series(1, {rows}) i"
+        )
+    copier.copy("p", "a", "b", "c", options=replace(SMALL, tables=1))
+    worked = [step.table for step in copier.progress if step.units]
+    assert len(worked) > 6
+    assert list(dict.fromkeys(worked)) == ["public.b", "public.c", "public.a"], "the largest first"
+    assert worked == sorted(worked, key=worked.index), "one after the other"
+    assert copier.finished == list(dict.fromkeys(worked))
+
+
 def test_an_unexpected_error_names_the_table(copier: Copier) -> None:
     copier.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     source = copier.source("p", "t")

@@ -31,7 +31,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
 from penstock.subscription.catalog_access import CatalogAccess
-from penstock.subscription.copies import Copies
+from penstock.subscription.copies import Copies, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
@@ -81,6 +81,7 @@ class World:
             rels=self.rels,
             subscription_with_rels=self.now,
             set_state=self.catalog.set_state,
+            check_origin=lambda: None,
             record_publisher=lambda identity: None,
             park=self.catalog.park,
             bind=self.catalog.bind,
@@ -287,9 +288,8 @@ def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None
         spark=Cluster(lambda: pytest.fail("nothing is copied")),
         warehouse=world.warehouse,
         catalog=world.access(),
-        options=CopyOptions(),
+        options=lambda: SyncOptions(CopyOptions(), retry_interval=0, tables=2),
         status=status,
-        retry_interval=0,
         cancelled=lambda: False,
         check_connection=lambda connection: None,
         shown=ShownWorkers(sessions := Sessions(), "lake", world.oid),

@@ -89,6 +89,12 @@ class Parameters:
     wal_receiver_timeout: float = milliseconds(60.0)
     wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
     wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
+    max_logical_replication_workers: int = number(4, 0, _MAX_BACKENDS)
+    """Subscriptions that have a worker at once; their copies do not count."""
+    max_sync_workers_per_subscription: int = number(2, 0, _MAX_BACKENDS)
+    """Tables that a subscription copies at once beside its stream; 0: none, and none before."""
+    max_active_replication_origins: int = number(10, 0, _MAX_BACKENDS)
+    """Subscriptions that can have a position, whether they run or not."""
     logical_decoding_work_mem: int = size(64 << 20, 64)
     """Changes decoded at once; a transaction larger than this is applied in pieces."""
     apply_queue_mem: int = size(256 << 20, 64)

@@ -52,14 +52,21 @@ class _Arrivals(AccumulatorParam[list[Result]]):
 class CopyJob:
     """The units of a round, in a thread of its own; a context manager that cancels it.
 
-    ``spark``: None copies in this process.
+    ``spark``: None copies in this process. ``at_once``: units, ``tables``: tables that are in work
+    at the same time at most; None: all.
     """
 
     def __init__(
-        self, spark: Spark | None, tasks: Sequence[CopyTask], at_once: int, description: str
+        self,
+        spark: Spark | None,
+        tasks: Sequence[CopyTask],
+        at_once: int,
+        description: str,
+        tables: int | None = None,
     ) -> None:
         self._context = None if spark is None else spark.sparkContext
         self._at_once = at_once
+        self._tables = tables
         self._description = description
         self._group = f"penstock-copy-{uuid.uuid4()}"
         self._arrived: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
@@ -207,5 +214,8 @@ class CopyJob:
         """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
         at the same time anyway."""
         waiting = self._waiting()
+        if self._tables is not None:
+            begun = list(dict.fromkeys(task.table for task in waiting))[: self._tables]
+            waiting = [task for task in waiting if task.table in begun]
         narrow = context.defaultParallelism <= self._at_once
         return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]
