@@ -84,7 +84,8 @@ MakeSource = Callable[[PgoutputOptions], ChangeSource]
 class SessionServices:
     """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
 
-    ``wal_sender_timeout_s``: 0 for none. ``settings``: what SHOW gives, lower-case names.
+    ``wal_sender_timeout_s``: now; 0 for none. ``settings``: what SHOW gives, by lower-case names;
+    a reload changes them.
     """
 
     catalog: Catalog
@@ -102,7 +103,7 @@ class SessionServices:
     system_identifier: str
     database: str
     database_oid: int
-    wal_sender_timeout_s: float
+    wal_sender_timeout_s: Callable[[], float]
     sessions: Sessions = field(default_factory=Sessions)
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,6 +43,41 @@ DEFAULT_HBA: Final = (
     "host all all 127.0.0.1/32 scram-sha-256",
     "host all all ::1/128 scram-sha-256",
 )
+
+
+RELOADED: Final = frozenset(
+    (
+        "wal_receiver_timeout",
+        "wal_receiver_status_interval",
+        "wal_retrieve_retry_interval",
+        "max_logical_replication_workers",
+        "max_sync_workers_per_subscription",
+        "max_active_replication_origins",
+        "logical_decoding_work_mem",
+        "apply_queue_mem",
+        "apply_batch_rows",
+        "apply_batch_delay",
+        "apply_batch_idle",
+        "apply_backlog_delay",
+        "backlog_copy_threshold",
+        "copy_unit_size",
+        "maintenance_work_mem",
+        "compact_small_files",
+        "compact_dead_ratio",
+        "checkpoint_commits",
+        "cuts_kept",
+        "cuts_kept_for",
+        "hba",
+        "ssl_cert_file",
+        "ssl_key_file",
+        "max_slot_keep_age",
+        "wal_sender_timeout",
+        "authentication_timeout",
+        "idle_session_timeout",
+        "sequencer_interval",
+    )
+)
+"""What a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
 
 
 def parameter(default: Any, kind: ParameterKind) -> Any:
@@ -179,7 +214,8 @@ def default_text() -> str:
     """The file that ``penstock init`` writes: every parameter with its default, commented out."""
     lines = [
         "# Penstock node. Names and units are PostgreSQL's (without a unit: ms and kB, some s);",
-        "# changes take effect at the next start.",
+        "# SIGHUP and SELECT pg_reload_conf() make a running node read them again; those for which",
+        "# that is not enough are named in docs/parameters.md.",
         "",
     ]
     for known in dataclasses.fields(Parameters):
@@ -209,6 +245,14 @@ def shown_default(known: dataclasses.Field[Any]) -> str:
     """A parameter's default as the file has it."""
     kind: ParameterKind = known.metadata["kind"]
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
+
+
+def numbers(parameters: Parameters) -> Iterator[tuple[str, str]]:
+    """Names and values of those that are whole numbers, as the file has them."""
+    for known in dataclasses.fields(parameters):
+        kind = known.metadata.get("kind")
+        if isinstance(kind, Integer):
+            yield known.name, kind.show(getattr(parameters, known.name)).strip('"')
 
 
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:

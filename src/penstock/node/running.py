@@ -24,6 +24,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
+from penstock.node.reloading import LiveParameters
 from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
@@ -112,7 +113,7 @@ class RunningNode:
     def __init__(
         self,
         folder: Path,
-        parameters: Parameters,
+        parameters: LiveParameters,
         spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
@@ -121,7 +122,7 @@ class RunningNode:
         """``sessions``: where workers are shown."""
         self.ended: Callable[[], None] = lambda: None
         """Called where an error ends the launcher: another process may run the node now."""
-        self._parameters = parameters
+        self._live = parameters
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
@@ -137,6 +138,10 @@ class RunningNode:
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
         self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
         self._reports = Reports(catalog)
+
+    @property
+    def _parameters(self) -> Parameters:
+        return self._live.now
 
     def start(self) -> None:
         """Start the threads."""

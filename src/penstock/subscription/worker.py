@@ -239,7 +239,7 @@ class ApplyWorker:
                 warehouse=self._warehouse,
                 targets=targets,
                 binary=binary,
-                options=self._stream_options(),
+                options=self._stream_options,
                 status=self.status,
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
