@@ -364,6 +364,7 @@ def test_a_login_that_fails_in_the_executors(copier: Copier) -> None:
 
 
 def test_a_cut_connection_in_the_middle(copier: Copier, make_proxy: Callable[[int], Any]) -> None:
+    """While the snapshot lives only units whose connection has broken are copied again."""
     copier.database.execute(
         """
         CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -372,10 +373,22 @@ def test_a_cut_connection_in_the_middle(copier: Copier, make_proxy: Callable[[in
         """
     )
     proxy = make_proxy(copier.database.server.port)
+    proxied = proxy.conninfo(copier.database.conninfo)
     proxy.cut_after(5_000_000)
+    (result,) = copier.copy("p", "t", conninfo=proxied)
+    assert result.rows == 20000
+    assert copier.rows("t") == sorted(copier.database.rows("SELECT id, v FROM t"), key=repr)
+    assert copier.left_over("t") == []
+    units = copier.progress[-1].units_total
+    assert [step.units for step in copier.progress] == list(range(units + 1))
+    assert units > 10
+    assert units < proxy.connections <= units + 4
+    # A server that stays away is waited for by who asks for the copy, not here.
+    copier.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    copier.database.execute("CREATE PUBLICATION q FOR TABLE other")
+    proxy.refuse()
     with pytest.raises(ConnectionFailure):
-        copier.copy("p", "t", conninfo=proxy.conninfo(copier.database.conninfo))
-    assert copier.rows("t") == []
+        copier.copy("q", "other", conninfo=proxied)
 
 
 def test_an_error_of_the_server_in_the_middle(copier: Copier) -> None:
