@@ -45,9 +45,9 @@ def test_some_hold_at_once_and_others_after_a_restart(
         "were applied",
     ]
     assert caplog.messages == [
-        'parameter "wal_sender_timeout" changed to "90s"',
         'parameter "cuts_kept" changed to "1000"',
         'parameter "hba" changed to "["host all all 127.0.0.1/32 trust"]"',
+        'parameter "wal_sender_timeout" changed to "90s"',
         *fixed,
         *fixed,
     ]

@@ -5,7 +5,7 @@ In: nothing. Out: Protocols and the frozen value that carries them to every sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,7 +98,7 @@ class SessionServices:
     jobs: Jobs
     run_command: RunCommand
     make_source: MakeSource
-    settings: Mapping[str, str]
+    settings: MutableMapping[str, str]
     version: int
     system_identifier: str
     database: str

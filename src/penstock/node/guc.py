@@ -61,6 +61,7 @@ RELOADED: Final = frozenset(
         "apply_backlog_delay",
         "backlog_copy_threshold",
         "copy_unit_size",
+        "copy_snapshot_timeout",
         "maintenance_work_mem",
         "compact_small_files",
         "compact_dead_ratio",
@@ -146,6 +147,8 @@ class Parameters:
     """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
+    copy_snapshot_timeout: float = milliseconds(0.0)
+    """A snapshot that is held for so long gets no further table to copy; 0: for ever."""
     maintenance_work_mem: int = size(64 << 20, 64)
     """Rows that a task of compaction holds: those it has read, and those it is to write."""
     compact_small_files: int = number(32, 2)

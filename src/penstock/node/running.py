@@ -59,6 +59,7 @@ def sync_options(parameters: Parameters) -> SyncOptions:
         copy=copy_options(parameters),
         retry_interval=parameters.wal_retrieve_retry_interval,
         tables=parameters.max_sync_workers_per_subscription,
+        snapshot_timeout=parameters.copy_snapshot_timeout,
     )
 
 

@@ -180,7 +180,11 @@ def _progress(told: SubscriptionStatistics | None) -> Row:
     if told is None:
         return {}
     now = time.time()
+    copies = told.reported(now)
     return {
+        "copy_snapshot_at": _time(told.copy_snapshot_at) if copies else None,
+        "copy_snapshot_xmin": told.copy_snapshot_xmin if copies else None,
+        "copy_retained_bytes": told.copy_retained_bytes if copies else None,
         "state": told.state,
         "applied_lsn": told.applied_lsn,
         "cut_lsn": told.cut_lsn,

@@ -243,7 +243,7 @@ class _Round:
         self.check()
         for copy in self.copies:
             if not copy.ended and not self.wanted(copy.source):
-                log.info('the copy of table "%s" ends: nobody wants it', copy.source.table.name)
+                log.info('the copy of table "%s" ends before it is done', copy.source.table.name)
                 self._end(copy)
 
     def stray(self, copied: Copied) -> None:

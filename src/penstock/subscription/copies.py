@@ -70,11 +70,12 @@ NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
     """``retry_interval``: seconds. ``tables``: in work at a time beside the stream; 0: none at all,
-    and none before there is one."""
+    and none before there is one. ``snapshot_timeout``: seconds, 0 for none."""
 
     copy: CopyOptions
     retry_interval: float
     tables: int
+    snapshot_timeout: float = 0.0
 
 
 class Copies:
@@ -107,6 +108,8 @@ class Copies:
             subscription=subscription,
             options=options().copy,
             progress=status.copying,
+            held=status.holding,
+            snapshot_timeout=lambda: options().snapshot_timeout,
             cancelled=lambda: cancelled() or self._terminated.is_set(),
             check_connection=check_connection,
             failed=self._failed,

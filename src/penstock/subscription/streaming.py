@@ -123,23 +123,15 @@ class ApplyStream:
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
         self._upkeep = Upkeep(spark, targets, warehouse.cuts, self._options.upkeep)
         spool_folder = two_phase.store.spool_folder
-        self._inbox = Inbox(
-            spool_folder,
-            piece_bytes=self._options.piece_bytes,
-            piece_frames=self._options.piece_frames,
-            memory_bytes=self._options.queue_bytes,
-        )
+        now = self._options
+        pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
+        self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
         self._prepared = PreparedTransactions(two_phase.store)
-        ahead = AheadWriter(spark, targets, self._options.apply, spool_folder)
+        ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if _writes_ahead(subscription) else None
         self._frames, self._parallel = 0, False
         self._streamed = StreamedTransactions(
-            self._inbox,
-            spool_folder,
-            self._prepared,
-            piece_bytes=self._options.piece_bytes,
-            piece_frames=self._options.piece_frames,
-            ahead=self._ahead,
+            self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
