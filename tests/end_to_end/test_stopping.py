@@ -123,8 +123,8 @@ def test_ctrl_c_ends_a_stream_after_its_cut(node: NodeProcess, database: Databas
     node.start()
     node.wait_for("the first cut", lambda: status(node).cut_lsn is not None, timeout=240)
     # A hangup, from a terminal or by another process, ends nothing.
-    with (node.folder / "penstock.toml").open("a", encoding="utf-8") as file:
-        file.write("wal_receiver_timeout = '45s'\n")
+    file = node.folder / "penstock.toml"
+    file.write_text("wal_receiver_timeout = '45s'\n" + file.read_text("utf-8"), "utf-8")
     node.signal(signal.SIGHUP)
     changed = 'parameter "wal_receiver_timeout" changed to "45s"'
     node.wait_for("the reload", lambda: changed in node.log())

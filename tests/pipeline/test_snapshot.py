@@ -382,7 +382,8 @@ def test_a_cut_connection_in_the_middle(copier: Copier, make_proxy: Callable[[in
     units = copier.progress[-1].units_total
     assert [step.units for step in copier.progress] == list(range(units + 1))
     assert units > 10
-    assert units < proxy.connections <= units + 4
+    each, again = divmod(proxy.connections, units)
+    assert 0 < again <= 4 * each, "a few units have begun twice"
     # A server that stays away is waited for by who asks for the copy, not here.
     copier.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     copier.database.execute("CREATE PUBLICATION q FOR TABLE other")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import ssl
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +69,7 @@ class ServingNode:
         self._folder, self._live = folder, parameters
         self._warehouse = warehouse
         self._shown = dict(_settings(self._parameters))
+        self._reloading = threading.Lock()
         self.sequencer = Sequencer(catalog, warehouse)
         now = self._parameters
         self._thread = SequencerThread(self.sequencer, now.sequencer_interval, self._keep_up)
@@ -118,18 +120,19 @@ class ServingNode:
 
     def reload(self) -> None:
         """Read the parameters again. Raises PenstockError: nothing has changed."""
-        self._live.reload()
-        now, tls = self._parameters, self._options.tls
-        try:
-            tls = _tls(self._folder, now)
-        except ConfigurationError as error:
-            log.error("%s", error.report())
-            log.error("SSL configuration was not reloaded")
-        self._options = self._backend_options(tls)
-        self._server.take(self._options)
-        self._shown.update(_settings(now))
-        self._thread.interval_s = now.sequencer_interval
-        self._retention.max_keep_age_s = now.max_slot_keep_age
+        with self._reloading:
+            self._live.reload()
+            now, tls = self._parameters, self._options.tls
+            try:
+                tls = _tls(self._folder, now)
+            except ConfigurationError as error:
+                log.error("%s", error.report())
+                log.error("SSL configuration was not reloaded")
+            self._options = self._backend_options(tls)
+            self._server.take(self._options)
+            self._shown.update(_settings(now))
+            self._thread.interval_s = now.sequencer_interval
+            self._retention.max_keep_age_s = now.max_slot_keep_age
 
     def _keep_up(self) -> None:
         """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""

@@ -53,7 +53,7 @@ class HeldSnapshot:
         self._since, self._began = time.time(), time.monotonic()
         self._asked = -_ASK_S
         self._begun: set[str] = set()
-        self._over = False
+        self._over = self._told = False
 
     def __enter__(self) -> HeldSnapshot:
         self._tell(Held(self._since, None, None))
@@ -76,14 +76,18 @@ class HeldSnapshot:
             retained = None if slot is None else slot.retained_bytes
             self._tell(Held(self._since, self._publisher.backend_xmin(self._pid), retained))
         timeout = self._timeout()
-        if timeout and now - self._began >= timeout and self._begun and not self._over:
+        if timeout and now - self._began >= timeout and self._begun:
             self._over = True
+
+    def waits_for(self, table: str) -> bool:
+        """Whether a table is still to be copied at this snapshot."""
+        if not self._over or table in self._begun:
+            return True
+        if not self._told:
+            self._told = True
             log.info(
                 'subscription "%s": the snapshot of a copy is held for longer than '
                 "copy_snapshot_timeout; tables that are not begun are copied at another one",
                 self._subscription,
             )
-
-    def waits_for(self, table: str) -> bool:
-        """Whether a table is still to be copied at this snapshot."""
-        return not self._over or table in self._begun
+        return False
