@@ -110,7 +110,7 @@ class LakeServer:
                 "system_identifier": "7",
                 "database": "lake",
                 "database_oid": _DATABASE_OID,
-                "wal_sender_timeout_s": 60.0,
+                "wal_sender_timeout_s": lambda: 60.0,
                 "sessions": self.sessions,
                 **self.values,
             }

@@ -20,6 +20,7 @@ decided in ``penstock.subscription.retry``, never here. No message may hold a pa
     │   ├── StateMismatch             55000   publisher, slot, cuts, tables disagree
     │   └── RequiredChangesRemoved    55000   a slot lost what it has to send
     ├── ConfigurationError            F0000
+    ├── ConfigurationLimitExceeded    53400   a limit of the node's
     ├── ValueNotRepresentable         22003   a value that the target type cannot hold
     ├── ConnectionFailure             08006   publisher out of reach, connection broken
     │   └── AuthenticationFailure     28P01   a retry cannot heal it
@@ -196,6 +197,12 @@ class SparkUnavailable(PenstockError):
     """Spark cannot be started; it may be another time."""
 
     default_sqlstate = "58000"
+
+
+class ConfigurationLimitExceeded(PenstockError):
+    """More of something than a parameter allows at once."""
+
+    default_sqlstate = "53400"
 
 
 class ValueNotRepresentable(PenstockError):

@@ -217,10 +217,6 @@ class TooManyConnections(PenstockError):
     default_sqlstate = "53300"
 
 
-class ConfigurationLimitExceeded(PenstockError):
-    default_sqlstate = "53400"
-
-
 class ProgramLimitExceeded(PenstockError):
     default_sqlstate = "54000"
 

@@ -48,7 +48,7 @@ class Large:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[LakeServer]:
-    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=_PATIENCE_S)
+    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=lambda: _PATIENCE_S)
     lake.write()
     with lake.connect() as connection:
         connection.execute(CREATE)
@@ -89,7 +89,7 @@ def test_a_client_that_is_busy_but_answers_stays(lake: LakeServer) -> None:
 
 
 def test_a_stalled_stream_stops_nobody_else(tmp_path: Path) -> None:
-    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=0.0)
+    lake = LakeServer(tmp_path, make_source=Large, wal_sender_timeout_s=lambda: 0.0)
     lake.write()
     with lake.connect() as connection:
         connection.execute(CREATE)

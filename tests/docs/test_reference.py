@@ -89,6 +89,14 @@ def _defaults(kind: type) -> dict[str, str]:
     return {field.name: guc.shown_default(field) for field in known}
 
 
+def test_what_a_reload_changes() -> None:
+    text = (ROOT / _PARAMETERS).read_text("utf-8")
+    told = re.search(r"needs a restart: (.*?)\.\n\n", text, re.DOTALL)
+    assert told is not None
+    names = set(re.findall(r"`([a-z_]+)`", told[1]))
+    assert names == _defaults(guc.Parameters).keys() - guc.RELOADED
+
+
 def test_limits_of_parameters() -> None:
     table = rows(_PARAMETERS, "| parameter | default | limits |")
     told = {code(name): limits for name, _, limits, _ in table}

@@ -30,6 +30,7 @@ class LocalNode:
             "warehouse": str(folder / "warehouse"),
             "wal_receiver_status_interval": "1s",
             "wal_retrieve_retry_interval": "200ms",
+            "max_logical_replication_workers": 16,
             **(parameters or {}),
         }
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

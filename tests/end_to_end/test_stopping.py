@@ -122,6 +122,15 @@ def test_ctrl_c_ends_a_stream_after_its_cut(node: NodeProcess, database: Databas
     subscribe(node, database, "fast")
     node.start()
     node.wait_for("the first cut", lambda: status(node).cut_lsn is not None, timeout=240)
+    # A hangup, from a terminal or by another process, ends nothing.
+    file = node.folder / "penstock.toml"
+    file.write_text("wal_receiver_timeout = '45s'\n" + file.read_text("utf-8"), "utf-8")
+    node.signal(signal.SIGHUP)
+    changed = 'parameter "wal_receiver_timeout" changed to "45s"'
+    node.wait_for("the reload", lambda: changed in node.log())
+    node.sql("SELECT pg_reload_conf()")
+    told = "received SIGHUP, reloading configuration files"
+    node.wait_for("another one", lambda: node.log().count(told) == 2)
     with database.connect() as connection:
         for i in range(20):
             connection.execute("UPDATE t SET note = %s WHERE id <= 5000", (str(i),))

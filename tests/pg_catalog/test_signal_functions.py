@@ -33,7 +33,7 @@ def terminate(catalog: Catalog, timeout_ms: int, cancelled: Callable[[], bool]) 
         set_config=lambda *_: "",
         cancelled=cancelled,
     )
-    functions = SignalFunctions(sessions, catalog, facts).functions()
+    functions = SignalFunctions(sessions, catalog, facts, lambda: None).functions()
     return functions["pg_terminate_backend"].call(PID, timeout_ms)
 
 

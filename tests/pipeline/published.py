@@ -210,7 +210,7 @@ class Subscriber:
     def _apply(self, transaction: LakeTransaction) -> list[str]:
         lake = self.lake
         decoding = Decoding(
-            lake.spark, lake.warehouse, lake.catalog, self._options, 18, lake.work_mem
+            lake.spark, lake.warehouse, lake.catalog, self._options, 18, lambda: lake.work_mem
         )
         sent: list[str] = []
         touched: Counter[object] = Counter()

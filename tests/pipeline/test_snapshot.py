@@ -364,6 +364,7 @@ def test_a_login_that_fails_in_the_executors(copier: Copier) -> None:
 
 
 def test_a_cut_connection_in_the_middle(copier: Copier, make_proxy: Callable[[int], Any]) -> None:
+    """While the snapshot lives only units whose connection has broken are copied again."""
     copier.database.execute(
         """
         CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -372,10 +373,23 @@ def test_a_cut_connection_in_the_middle(copier: Copier, make_proxy: Callable[[in
         """
     )
     proxy = make_proxy(copier.database.server.port)
+    proxied = proxy.conninfo(copier.database.conninfo)
     proxy.cut_after(5_000_000)
+    (result,) = copier.copy("p", "t", conninfo=proxied)
+    assert result.rows == 20000
+    assert copier.rows("t") == sorted(copier.database.rows("SELECT id, v FROM t"), key=repr)
+    assert copier.left_over("t") == []
+    units = copier.progress[-1].units_total
+    assert [step.units for step in copier.progress] == list(range(units + 1))
+    assert units > 10
+    each, again = divmod(proxy.connections, units)
+    assert 0 < again <= 4 * each, "a few units have begun twice"
+    # A server that stays away is waited for by who asks for the copy, not here.
+    copier.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    copier.database.execute("CREATE PUBLICATION q FOR TABLE other")
+    proxy.refuse()
     with pytest.raises(ConnectionFailure):
-        copier.copy("p", "t", conninfo=proxy.conninfo(copier.database.conninfo))
-    assert copier.rows("t") == []
+        copier.copy("q", "other", conninfo=proxied)
 
 
 def test_an_error_of_the_server_in_the_middle(copier: Copier) -> None:
@@ -409,6 +423,21 @@ def test_more_tasks_than_connections(copier: Copier) -> None:
     (result,) = copier.copy("p", "t", options=one)
     assert result.rows == 3000
     assert copier.progress[-1].units_total > 3
+
+
+def test_as_many_tables_at_once_as_allowed(copier: Copier) -> None:
+    copier.database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    for table, rows in (("a", 1500), ("b", 3000), ("c", 2000)):
+        copier.database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
+            f"INSERT INTO {table} SELECT i, repeat('x', 500) FROM generate_series(1, {rows}) i"
+        )
+    copier.copy("p", "a", "b", "c", options=replace(SMALL, tables=1))
+    worked = [step.table for step in copier.progress if step.units]
+    assert len(worked) > 6
+    assert list(dict.fromkeys(worked)) == ["public.b", "public.c", "public.a"], "the largest first"
+    assert worked == sorted(worked, key=worked.index), "one after the other"
+    assert copier.finished == list(dict.fromkeys(worked))
 
 
 def test_an_unexpected_error_names_the_table(copier: Copier) -> None:

@@ -32,6 +32,8 @@ class LakeNode:
             "wal_receiver_status_interval": "1s",
             "max_wal_senders": 30,
             "max_replication_slots": 30,
+            "max_logical_replication_workers": 30,
+            "max_active_replication_origins": 30,
             **parameters,
         }
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from penstock.relation import Attribute, Relation, ReplicaIdentity
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier
 from penstock.subscription.catalog_access import CatalogAccess
-from penstock.subscription.copies import Copies
+from penstock.subscription.copies import Copies, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.membership import Membership
@@ -81,6 +82,7 @@ class World:
             rels=self.rels,
             subscription_with_rels=self.now,
             set_state=self.catalog.set_state,
+            check_origin=lambda: None,
             record_publisher=lambda identity: None,
             park=self.catalog.park,
             bind=self.catalog.bind,
@@ -277,23 +279,52 @@ def test_no_copy_of_what_other_publications_publish(
         raise AssertionError("it would be committed")
 
 
+def copies_of(
+    world: World, status: WorkerStatus, sessions: Sessions, retry_interval: float = 0
+) -> Copies:
+    """That fail: there is no publisher."""
+    return Copies(
+        world.subscription,
+        spark=Cluster(lambda: pytest.fail("nothing is copied")),
+        warehouse=world.warehouse,
+        catalog=world.access(),
+        options=lambda: SyncOptions(CopyOptions(), retry_interval=retry_interval, tables=2),
+        status=status,
+        cancelled=lambda: False,
+        check_connection=lambda connection: None,
+        shown=ShownWorkers(sessions, "lake", world.oid),
+    )
+
+
+def test_a_failed_copy_begins_again_an_interval_after_its_last_start(world: World) -> None:
+    with world.catalog.write() as t:
+        t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
+    status = WorkerStatus("s")
+    copies = copies_of(world, status, Sessions(), 0.7)
+    try:
+        copies.begin()
+        began = time.monotonic()
+        copies.start(world.membership().sync_ids)
+
+        def failed(times: int) -> bool:
+            copies.step()
+            return status.snapshot().error_count >= times
+
+        wait_until(lambda: failed(1), "an error", 20, pause=0.01)
+        wait_until(lambda: failed(2), "another one", 20, pause=0.01)
+        assert time.monotonic() - began >= 0.7
+        wait_until(lambda: failed(3), "another one", 20, pause=0.01)
+        assert time.monotonic() - began >= 1.4
+    finally:
+        copies.close()
+
+
 def test_no_copy_of_a_table_that_the_session_may_have_open(world: World) -> None:
     """The round of another table ends, and the next one is due."""
     with world.catalog.write() as t:
         t.relations.add(world.oid, {("public", "b"): 2}, SubscriptionRelState.INIT)
     status = WorkerStatus("s")
-    copies = Copies(
-        world.subscription,
-        spark=Cluster(lambda: pytest.fail("nothing is copied")),
-        warehouse=world.warehouse,
-        catalog=world.access(),
-        options=CopyOptions(),
-        status=status,
-        retry_interval=0,
-        cancelled=lambda: False,
-        check_connection=lambda connection: None,
-        shown=ShownWorkers(sessions := Sessions(), "lake", world.oid),
-    )
+    copies = copies_of(world, status, sessions := Sessions())
     try:
         copies.begin()
         copies.start(world.membership().sync_ids)

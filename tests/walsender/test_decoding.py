@@ -76,7 +76,7 @@ class Lake:
 class Stream:
     def __init__(self, lake: Lake, publication: str) -> None:
         options = PgoutputOptions(1, (publication,))
-        self.decoding = Decoding(None, lake.warehouse, lake.catalog, options, 18, 1 << 20)  # type: ignore[arg-type]
+        self.decoding = Decoding(None, lake.warehouse, lake.catalog, options, 18, lambda: 1 << 20)  # type: ignore[arg-type]
 
     def truncates(self, transactions: tuple[LakeTransaction, ...]) -> list[list[str]]:
         """The relations of each transaction's TRUNCATE."""

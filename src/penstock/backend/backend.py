@@ -120,14 +120,14 @@ class Services:
 
 
 class Backend:
-    """``pid`` and ``key``: what a CancelRequest names."""
+    """``pid`` and ``key``: what a CancelRequest names. ``options``: as they are now."""
 
     def __init__(
         self,
         sock: ClientSocket,
         pid: int,
         key: bytes,
-        options: BackendOptions,
+        options: Callable[[], BackendOptions],
         services: Services,
     ) -> None:
         self.pid = pid
@@ -137,11 +137,11 @@ class Backend:
         self._shown: Session | None = None
         self._terminated = False
         self._socket = sock
-        self._options = options
+        self._options, self._options_now = options(), options
         self._services = services
-        latest = PROTOCOL_3_2 if options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
+        latest = PROTOCOL_3_2 if self._options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
         self._session = ServerSession(
-            Limits(large_message=options.message_bytes), latest_protocol=latest
+            Limits(large_message=self._options.message_bytes), latest_protocol=latest
         )
         self._pump = MessagePump(sock, self._session)
 
@@ -320,13 +320,12 @@ class Backend:
     def _serve(self) -> None:
         assert self.runner is not None
         extended = ExtendedQuery(self._session, self._pump, self.runner)
-        idle = self._options.idle_session_timeout_s or None
         event: Event | None = None
         while not self._session.closed:
             if self._terminated:
                 raise _by_an_administrator()
             try:
-                event = self._pump.next_event(idle)
+                event = self._pump.next_event(self._options_now().idle_session_timeout_s or None)
                 if event is None:
                     raise ConnectionFailure(
                         "terminating connection due to idle-session timeout", sqlstate="57P05"

@@ -6,6 +6,7 @@ session itself is done here; commands, catalog queries and the lake's rows are t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -76,11 +77,10 @@ class SessionRunner:
         self._context = context
         self._services = services
         self._cancellation = Cancellation(services.jobs)
+        own = {"is_superuser": "on" if context.role.superuser else "off"}
+        node, given = ChainMap(own, services.settings), context.parameters.settings
         self._settings = SessionSettings(
-            {**services.settings, "is_superuser": "on" if context.role.superuser else "off"},
-            context.parameters.settings,
-            services.version,
-            lambda: self._role().superuser,
+            node, given, services.version, lambda: self._role().superuser
         )
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []

@@ -68,6 +68,11 @@ class Server:
         self._acceptor: threading.Thread | None = None
         self._stopping = threading.Event()
 
+    def take(self, options: BackendOptions) -> None:
+        """Options that hold from now on: for who logs in, and for running sessions where their
+        client asks for something next, as with a reload of PostgreSQL."""
+        self._options = options
+
     @property
     def port(self) -> int:
         """The port that it listens on."""
@@ -150,7 +155,7 @@ class Server:
         pid = self._services.sessions.next_pid()
         sock = ClientSocket(accepted, write_timeout_s=self._listen.write_timeout_s)
         key = os.urandom(_KEY_SIZE)
-        backend = Backend(sock, pid, key, self._options, self._services)
+        backend = Backend(sock, pid, key, lambda: self._options, self._services)
         thread = threading.Thread(
             target=self._serve, args=(backend,), name=f"backend {pid}", daemon=True
         )

@@ -5,7 +5,7 @@ In: nothing. Out: Protocols and the frozen value that carries them to every sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -84,7 +84,8 @@ MakeSource = Callable[[PgoutputOptions], ChangeSource]
 class SessionServices:
     """Everything that a session is given. ``system_identifier``: as IDENTIFY_SYSTEM tells it.
 
-    ``wal_sender_timeout_s``: 0 for none. ``settings``: what SHOW gives, lower-case names.
+    ``wal_sender_timeout_s``: now; 0 for none. ``settings``: what SHOW gives, by lower-case names;
+    a reload changes them.
     """
 
     catalog: Catalog
@@ -97,12 +98,12 @@ class SessionServices:
     jobs: Jobs
     run_command: RunCommand
     make_source: MakeSource
-    settings: Mapping[str, str]
+    settings: MutableMapping[str, str]
     version: int
     system_identifier: str
     database: str
     database_oid: int
-    wal_sender_timeout_s: float
+    wal_sender_timeout_s: Callable[[], float]
     sessions: Sessions = field(default_factory=Sessions)
     check_warehouse: Callable[[], None] = lambda: None
     """Raises where the warehouse is not there, so that missing files mean nothing."""

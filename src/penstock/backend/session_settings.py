@@ -50,7 +50,8 @@ _ZONE: Final = "timezone"
 
 
 class SessionSettings:
-    """``node``: values by lower-case name; ``given``: from the startup packet, in order."""
+    """``node``: values by lower-case name, as they are now; ``given``: from the startup packet, in
+    order."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class SessionSettings:
             for key, setting in self._known.items()
             if setting.of_sessions
         }
-        self._base = {**boot, **_DEFAULTS, **node}
+        self._boot, self._node = {**boot, **_DEFAULTS}, node
         self._superuser = superuser or (lambda: node.get("is_superuser") == "on")
         self._own: dict[str, str] = {}
         self._starting = True
@@ -79,7 +80,7 @@ class SessionSettings:
 
     def values(self) -> Mapping[str, str]:
         """Every setting by its lower-case name."""
-        return {**self._base, **self._own}
+        return {**self._boot, **self._node, **self._own}
 
     def show(self, name: str) -> str:
         """The value of a setting. Raises UndefinedObject (42704)."""

@@ -24,9 +24,8 @@ from sqlalchemy import (
 )
 
 from penstock.catalog.metadata import METADATA, LsnColumn
-from penstock.errors import DuplicateObject, UndefinedObject
+from penstock.errors import ConfigurationLimitExceeded, DuplicateObject, UndefinedObject
 from penstock.lsn import Lsn
-from penstock.sqlstate import ConfigurationLimitExceeded
 
 _TABLE = Table(
     "penstock_replication_slot",

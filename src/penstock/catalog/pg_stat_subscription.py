@@ -109,6 +109,10 @@ class SubscriptionStatistics:
     error: str | None = None
     error_detail: str | None = None
     error_hint: str | None = None
+    copy_snapshot_at: float | None = None
+    """Since when a running copy holds its snapshot; what it holds back, as the publisher tells."""
+    copy_snapshot_xmin: int | None = None
+    copy_retained_bytes: int | None = None
     tables: tuple[TableStatistics, ...] = ()
 
     def reported(self, now: float) -> bool:

@@ -176,6 +176,11 @@ class Subscription:
         return replace(self, enabled=other.enabled) == other
 
     @property
+    def origin_id(self) -> int:
+        """Of its replication origin (RepOriginId has 16 bits)."""
+        return self.oid & 0xFFFF
+
+    @property
     def should_run(self) -> bool:
         """Whether a node is to run a worker for it."""
         return (

@@ -1,8 +1,8 @@
 """``penstock start`` and ``penstock run``: a node in the foreground, until a signal or its goal.
 
-In: a node's folder; SIGINT and SIGTERM. Out: a node that works, with its progress on the terminal,
-and the exit status. The first signal asks for an end after the current cut; the second ends the
-process at once, as a crash would.
+In: a node's folder; SIGINT, SIGTERM and SIGHUP. Out: a node that works, with its progress on the
+terminal, and the exit status. The first signal asks for an end after the current cut; the second
+ends the process at once, as a crash would. SIGHUP makes it read its parameters again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final
@@ -22,6 +23,7 @@ from penstock.cli import NodeDir
 from penstock.cli.progress import ProgressDisplay
 from penstock.node import Node
 from penstock.node.catching_up import CaughtUp
+from penstock.node.reloading import reload_told
 
 _STDERR: Final = 2
 
@@ -29,16 +31,22 @@ SIGNALLED: Final = 128
 """The exit status of a process that a signal has ended is this and the signal's number."""
 
 
+_STOP: Final = b"s"
+_RELOAD: Final = b"r"
+
+
 class StopSignals:
     """``stop`` is set by the first signal; ``number`` is that signal then, None before.
+    ``reload``: what SIGHUP calls.
 
     A handler runs in the main thread between two of its steps, whatever lock that holds. So it
-    takes none, and another thread sets the event and says so.
+    takes none, and another thread sets the event and says so, or reloads.
     """
 
     def __init__(self) -> None:
         self.stop: Final = threading.Event()
         self.number: int | None = None
+        self.reload: Callable[[], None] = lambda: None
         self._read, self._write = os.pipe()
 
     def listen(self) -> None:
@@ -46,16 +54,21 @@ class StopSignals:
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGHUP, self._hang_up)
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        os.write(self._write, _RELOAD)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.number is not None:
             os.write(_STDERR, b"stopping at once\n")
             os._exit(SIGNALLED + number)
         self.number = number
-        os.write(self._write, b"\0")
+        os.write(self._write, _STOP)
 
     def _wait(self) -> None:
-        os.read(self._read, 1)
+        while os.read(self._read, 1) == _RELOAD:
+            self.reload()
         self.stop.set()
         print("stopping after the current cut; again: stop at once", file=sys.stderr, flush=True)
 
@@ -70,6 +83,7 @@ def start(directory: NodeDir = Path()) -> None:
     signals.listen()
     with Node(directory) as node:
         node.start()
+        signals.reload = partial(reload_told, node.folder, node.reload)
         with ProgressDisplay(node.status):
             node.wait_until(signals.stop)
 
@@ -96,6 +110,7 @@ def run(
     reached: Sequence[CaughtUp] = ()
     with Node(directory) as node:
         node.start()
+        signals.reload = partial(reload_told, node.folder, node.reload)
         with ProgressDisplay(node.status):
             if until_caught_up:
                 reached = node.wait_until_caught_up(timeout, signals.stop)

@@ -45,8 +45,10 @@ class NodeQueries:
         parameters: Parameters,
         serving: ServingNode | None,
         connections: Connections,
+        reload: Callable[[], None],
     ) -> None:
-        """``serving``: the publishing half, where this process runs it."""
+        """``serving``: the publishing half, where this process runs it. ``reload``: has the
+        parameters read again (pg_reload_conf)."""
         sequencer = Sequencer(catalog, warehouse) if serving is None else serving.sequencer
         slots = Slots(catalog, sequencer, parameters.max_replication_slots)
         self._catalogs = NodeCatalogs(
@@ -58,6 +60,7 @@ class NodeQueries:
             sequencer.troubles,
             Sessions() if serving is None else serving.sessions,
             connections,
+            reload,
         )
         self._parameters = parameters
 

@@ -7,13 +7,19 @@ the error that stopped it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
 from penstock.node.status import SubscriptionStatus
+
+_STEP: Final = 1.0
+"""Seconds between two looks at whether to stop waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,36 @@ def caught_up(status: SubscriptionStatus, wanted: Lsn, cut: Cut | None) -> Caugh
         waiting=tuple(table.name for table in status.tables if not (table.ready or table.parked)),
         parked=tuple(table.name for table in status.tables if table.parked),
     )
+
+
+class Following(Protocol):
+    """``Node``."""
+
+    def wait_for(
+        self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
+    ) -> Cut: ...
+
+    def status(self) -> Sequence[SubscriptionStatus]: ...
+
+    def cut(self, subscription: str | None = None) -> Cut | None: ...
+
+
+def wait_for_all(
+    node: Following, wanted: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
+) -> Sequence[CaughtUp]:
+    """Wait for a cut of each subscription at its position, or ``stop``. Raises as ``wait_for``."""
+    deadline = time.monotonic() + timeout
+    for name, lsn in wanted.items():
+        while not (stop is not None and stop.is_set()):
+            step = min(_STEP, max(0.0, deadline - time.monotonic()))
+            try:
+                node.wait_for(lsn, subscription=name, timeout=step)
+                break
+            except NotInPrerequisiteState:
+                if time.monotonic() >= deadline:
+                    raise
+    status = {s.name: s for s in node.status()}
+    return [caught_up(status[n], lsn, node.cut(n)) for n, lsn in wanted.items() if n in status]
 
 
 def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:

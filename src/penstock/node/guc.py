@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,6 +43,42 @@ DEFAULT_HBA: Final = (
     "host all all 127.0.0.1/32 scram-sha-256",
     "host all all ::1/128 scram-sha-256",
 )
+
+
+RELOADED: Final = frozenset(
+    (
+        "wal_receiver_timeout",
+        "wal_receiver_status_interval",
+        "wal_retrieve_retry_interval",
+        "max_logical_replication_workers",
+        "max_sync_workers_per_subscription",
+        "max_active_replication_origins",
+        "logical_decoding_work_mem",
+        "apply_queue_mem",
+        "apply_batch_rows",
+        "apply_batch_delay",
+        "apply_batch_idle",
+        "apply_backlog_delay",
+        "backlog_copy_threshold",
+        "copy_unit_size",
+        "copy_snapshot_timeout",
+        "maintenance_work_mem",
+        "compact_small_files",
+        "compact_dead_ratio",
+        "checkpoint_commits",
+        "cuts_kept",
+        "cuts_kept_for",
+        "hba",
+        "ssl_cert_file",
+        "ssl_key_file",
+        "max_slot_keep_age",
+        "wal_sender_timeout",
+        "authentication_timeout",
+        "idle_session_timeout",
+        "sequencer_interval",
+    )
+)
+"""What a reload changes (PGC_SIGHUP); the others need a restart (PGC_POSTMASTER)."""
 
 
 def parameter(default: Any, kind: ParameterKind) -> Any:
@@ -89,6 +125,12 @@ class Parameters:
     wal_receiver_timeout: float = milliseconds(60.0)
     wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
     wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
+    max_logical_replication_workers: int = number(4, 0, _MAX_BACKENDS)
+    """Subscriptions that have a worker at once; their copies do not count."""
+    max_sync_workers_per_subscription: int = number(2, 0, _MAX_BACKENDS)
+    """Tables that a subscription copies at once beside its stream; 0: none, and none before."""
+    max_active_replication_origins: int = number(10, 0, _MAX_BACKENDS)
+    """Subscriptions that can have a position, whether they run or not."""
     logical_decoding_work_mem: int = size(64 << 20, 64)
     """Changes decoded at once; a transaction larger than this is applied in pieces."""
     apply_queue_mem: int = size(256 << 20, 64)
@@ -105,6 +147,8 @@ class Parameters:
     """So far behind, a backlog is fetched by COPY of a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
+    copy_snapshot_timeout: float = milliseconds(0.0)
+    """A snapshot that is held for so long gets no further table to copy; 0: for ever."""
     maintenance_work_mem: int = size(64 << 20, 64)
     """Rows that a task of compaction holds: those it has read, and those it is to write."""
     compact_small_files: int = number(32, 2)
@@ -173,7 +217,8 @@ def default_text() -> str:
     """The file that ``penstock init`` writes: every parameter with its default, commented out."""
     lines = [
         "# Penstock node. Names and units are PostgreSQL's (without a unit: ms and kB, some s);",
-        "# changes take effect at the next start.",
+        "# SIGHUP and SELECT pg_reload_conf() make a running node read them again; those for which",
+        "# that is not enough are named in docs/parameters.md.",
         "",
     ]
     for known in dataclasses.fields(Parameters):
@@ -203,6 +248,14 @@ def shown_default(known: dataclasses.Field[Any]) -> str:
     """A parameter's default as the file has it."""
     kind: ParameterKind = known.metadata["kind"]
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
+
+
+def numbers(parameters: Parameters) -> Iterator[tuple[str, str]]:
+    """Names and values of those that are whole numbers, as the file has them."""
+    for known in dataclasses.fields(parameters):
+        kind = known.metadata.get("kind")
+        if isinstance(kind, Integer):
+            yield known.name, kind.show(getattr(parameters, known.name)).strip('"')
 
 
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:

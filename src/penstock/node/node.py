@@ -24,10 +24,7 @@ from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
-from penstock.errors import (
-    DuplicateObject,
-    NotInPrerequisiteState,
-)
+from penstock.errors import DuplicateObject, NotInPrerequisiteState
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.session import build_session, check_session, session_jars
@@ -35,10 +32,12 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc, reading
 from penstock.node.catalog_queries import NodeQueries
-from penstock.node.catching_up import CaughtUp, all_ready, caught_up, check_not_stopped
+from penstock.node.catching_up import CaughtUp, all_ready, check_not_stopped, wait_for_all
 from penstock.node.claims import LockFile, running_pid, take_warehouse
 from penstock.node.cut_choice import AsOf, CutChoice
+from penstock.node.guc import Parameters
 from penstock.node.monitoring import Monitoring, node_report
+from penstock.node.reloading import LiveParameters, reload_told, signal_running
 from penstock.node.running import RunningNode, copy_options
 from penstock.node.serving import ServingNode
 from penstock.node.session_commands import connect_publisher
@@ -57,8 +56,6 @@ log = logging.getLogger(__name__)
 
 _POLL: Final = 0.05
 _VERIFY_OPTIONS: Final = VerifyOptions()
-_STEP: Final = 1.0
-"""Seconds between two looks at whether to stop waiting."""
 
 
 class Node:
@@ -70,7 +67,7 @@ class Node:
 
     def __init__(self, path: str | Path, spark: SparkSession | None = None) -> None:
         self.folder: Final = Path(path).resolve()
-        self.parameters: Final = guc.load(self.folder)
+        self._live: Final = LiveParameters(self.folder)
         self._given_spark = spark
         self._cluster = Cluster(self._session)
         self._running: RunningNode | None = None
@@ -109,6 +106,16 @@ class Node:
             raise
         return cls(folder)
 
+    @property
+    def parameters(self) -> Parameters:
+        """Those that hold now."""
+        return self._live.now
+
+    def reload(self) -> None:
+        """Read ``penstock.toml`` again. What holds from now on, and what needs a restart, is in the
+        log. Raises PenstockError: the file has a mistake, and nothing has changed."""
+        (self._live if self.serving is None else self.serving).reload()
+
     def _warehouse_uri(self) -> str:
         uri = self.parameters.warehouse
         return uri if ":" in uri else str(self.folder / uri)
@@ -133,9 +140,8 @@ class Node:
 
     def _execute(self, statement: Statement, text: str) -> CommandResult:
         if isinstance(statement, QueryStatement):
-            catalogs = NodeQueries(
-                self._catalog, self._warehouse, self.parameters, self.serving, self._connections
-            )
+            lake = (self._catalog, self._warehouse, self.parameters, self.serving)
+            catalogs = NodeQueries(*lake, self._connections, self._reload_conf)
             if catalogs.answers(text):
                 return catalogs.query(text)
         scope = CommandScope(
@@ -195,8 +201,7 @@ class Node:
             take_warehouse(self._catalog, self._warehouse)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
-            sessions = Sessions()
-            shared = (self.parameters, self._cluster, self._warehouse, self._catalog, sessions)
+            shared = (self._live, self._cluster, self._warehouse, self._catalog, Sessions())
             self._running = RunningNode(self.folder, *shared)
             if self.parameters.port:
                 self.serving = ServingNode(self.folder, *shared, self._connections)
@@ -212,6 +217,12 @@ class Node:
             self._running.start()
             undo.pop_all()
         log.info("node %s has started", self.folder)
+
+    def _reload_conf(self) -> None:
+        if self._running is None:
+            signal_running(self.folder)
+        else:
+            reload_told(self.folder, self.reload)
 
     def _forget_running(self) -> None:
         self.serving = self._running = self._monitoring = None
@@ -293,24 +304,13 @@ class Node:
         How far each is: all have got there, unless ``stop`` was set before. Raises the error that
         has stopped a subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
         """
-        deadline = time.monotonic() + timeout
         wanted = {}
         for subscription in self._catalog.subscriptions():
             if subscription.enabled:
                 self._raise_if_stopped(subscription.name)
                 with connect_publisher(subscription.conninfo, subscription.name) as publisher:
                     wanted[subscription.name] = publisher.current_wal_lsn()
-        for name, lsn in wanted.items():
-            while not (stop is not None and stop.is_set()):
-                step = min(_STEP, max(0.0, deadline - time.monotonic()))
-                try:
-                    self.wait_for(lsn, subscription=name, timeout=step)
-                    break
-                except NotInPrerequisiteState:
-                    if time.monotonic() >= deadline:
-                        raise
-        status = {s.name: s for s in self.status()}
-        return [caught_up(status[n], lsn, self.cut(n)) for n, lsn in wanted.items() if n in status]
+        return wait_for_all(self, wanted, timeout, stop)
 
     def _raise_if_stopped(self, name: str) -> None:
         if self._running is not None:

@@ -65,6 +65,9 @@ class Reports:
         if worker is None:
             self._rows.pop(oid, None)
             idle = replace(before, pid=None, state=NO_WORKER, updated_at=now, rows_per_second=0.0)
+            idle = replace(
+                idle, copy_snapshot_at=None, copy_snapshot_xmin=None, copy_retained_bytes=None
+            )
             return with_told(idle, told)
         snapshot = worker.status.snapshot()
         rate = self._rate(oid, snapshot.rows_applied)
@@ -88,6 +91,7 @@ def statistics_of(
 ) -> SubscriptionStatistics:
     """A worker's numbers; positions and times that it does not know yet are those of before."""
     tables = {table.name: table for table in before.tables}
+    held = snapshot.held
     return SubscriptionStatistics(
         subid=before.subid,
         pid=None,
@@ -114,6 +118,9 @@ def statistics_of(
         error=snapshot.error,
         error_detail=snapshot.error_detail,
         error_hint=snapshot.error_hint,
+        copy_snapshot_at=None if held is None else held.since,
+        copy_snapshot_xmin=None if held is None else held.xmin,
+        copy_retained_bytes=None if held is None else held.retained_bytes,
         tables=tuple(_table(table, tables.get(table.name)) for table in snapshot.tables.values())
         + tuple(_earlier(table) for name, table in tables.items() if name not in snapshot.tables),
     )

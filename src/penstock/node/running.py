@@ -24,6 +24,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
+from penstock.node.reloading import LiveParameters
 from penstock.node.reports import Reports
 from penstock.node.schema_changes import follow_change
 from penstock.node.shown_workers import ShownWorkers
@@ -35,8 +36,10 @@ from penstock.relation import TableName
 from penstock.stats.backend_status import Sessions
 from penstock.subscription.ahead import remove_litter
 from penstock.subscription.catalog_access import CatalogAccess
+from penstock.subscription.copies import NOT_COPIED, SyncOptions
 from penstock.subscription.cut_requests import RequestedCuts
 from penstock.subscription.launcher import Launcher, Wanted
+from penstock.subscription.origin import check_state
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.skipping import SkipLsns
 from penstock.subscription.spool import empty_folder
@@ -48,6 +51,16 @@ from penstock.subscription.worker import ApplyWorker
 def copy_options(parameters: Parameters) -> CopyOptions:
     """For the initial copy."""
     return CopyOptions(unit_bytes=parameters.copy_unit_size)
+
+
+def sync_options(parameters: Parameters) -> SyncOptions:
+    """For all copies of a subscription."""
+    return SyncOptions(
+        copy=copy_options(parameters),
+        retry_interval=parameters.wal_retrieve_retry_interval,
+        tables=parameters.max_sync_workers_per_subscription,
+        snapshot_timeout=parameters.copy_snapshot_timeout,
+    )
 
 
 def stream_options(parameters: Parameters, spool: Path) -> StreamOptions:
@@ -101,7 +114,7 @@ class RunningNode:
     def __init__(
         self,
         folder: Path,
-        parameters: Parameters,
+        parameters: LiveParameters,
         spark: Spark,
         warehouse: Warehouse,
         catalog: Catalog,
@@ -110,18 +123,26 @@ class RunningNode:
         """``sessions``: where workers are shown."""
         self.ended: Callable[[], None] = lambda: None
         """Called where an error ends the launcher: another process may run the node now."""
-        self._parameters = parameters
+        self._live = parameters
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
         self._sessions = sessions
         self._spool = folder / "spool"
-        self._launcher = Launcher(self._wanted, self._make_worker)
+        self._launcher = Launcher(
+            self._wanted,
+            self._make_worker,
+            lambda: self._parameters.max_logical_replication_workers,
+        )
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
         self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
         self._reports = Reports(catalog)
+
+    @property
+    def _parameters(self) -> Parameters:
+        return self._live.now
 
     def start(self) -> None:
         """Start the threads."""
@@ -192,6 +213,7 @@ class RunningNode:
                 rels=lambda: self._catalog.relations(oid),
                 subscription_with_rels=lambda: self._catalog.subscription_with_relations(oid),
                 set_state=self._set_state,
+                check_origin=lambda: self._check_origin(subscription),
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
                 park=self._park,
                 bind=self._catalog.bind,
@@ -214,11 +236,17 @@ class RunningNode:
                     oid, error, stopped=True, table=table, disable=disable
                 ),
             ),
-            copy_options=copy_options(self._parameters),
-            stream_options=stream_options(self._parameters, self._spool),
-            retry_interval=self._parameters.wal_retrieve_retry_interval,
+            sync_options=lambda: sync_options(self._parameters),
+            stream_options=lambda: stream_options(self._parameters, self._spool),
             shown=ShownWorkers(self._sessions, self._parameters.database, oid),
         )
+
+    def _check_origin(self, subscription: Subscription) -> None:
+        with self._catalog.read() as catalog:
+            followed = {r.subid for r in catalog.relations.all() if r.state not in NOT_COPIED}
+            known = catalog.subscriptions.all()
+        most = self._parameters.max_active_replication_origins
+        check_state(subscription, known, followed, most)
 
     def _requested_cuts(self, subid: int) -> RequestedCuts:
         catalog = self._catalog

@@ -1,13 +1,16 @@
 """The publishing half of a node: its port, and what the sessions behind it share.
 
 In: parameters, a Spark session, the warehouse, the catalog. Out: a server that PostgreSQL's clients
-connect to, and the thread that puts the lake's commits in order, from ``start`` to ``stop``.
+connect to, and the thread that puts the lake's commits in order, from ``start`` to ``stop``; what
+of it parameters change that were read again (``reload``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import ssl
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +23,12 @@ from penstock.backend.services import SessionServices
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
 from penstock.executor.lake import SparkLake
+from penstock.guc.guc_tables import settings
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.node import guc
 from penstock.node.guc import Parameters
+from penstock.node.reloading import LiveParameters, reload_told
 from penstock.node.session_commands import SessionCommands
 from penstock.pg_catalog.connections import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs
@@ -36,6 +42,8 @@ from penstock.walsender.sequencer_thread import SequencerThread
 from penstock.walsender.slots import Slots
 from penstock.walsender.snapshots import Snapshots
 
+log = logging.getLogger(__name__)
+
 DATABASE_OID: Final = 16384
 """The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
 
@@ -46,7 +54,7 @@ class ServingNode:
     def __init__(
         self,
         folder: Path,
-        parameters: Parameters,
+        parameters: LiveParameters,
         spark: Cluster,
         warehouse: Warehouse,
         catalog: Catalog,
@@ -58,27 +66,29 @@ class ServingNode:
         certificate or version make no sense."""
         self._connections = connections
         self._catalog = catalog
-        self._parameters = parameters
+        self._folder, self._live = folder, parameters
         self._warehouse = warehouse
+        self._shown = dict(_settings(self._parameters))
+        self._reloading = threading.Lock()
         self.sequencer = Sequencer(catalog, warehouse)
-        self._thread = SequencerThread(self.sequencer, parameters.sequencer_interval, self._keep_up)
+        now = self._parameters
+        self._thread = SequencerThread(self.sequencer, now.sequencer_interval, self._keep_up)
         self.senders = Senders()
         self.sessions = sessions
-        self.slots = Slots(
-            catalog, self.sequencer, parameters.max_replication_slots, self.senders.forget
-        )
-        self._retention = Retention(catalog, warehouse, self.slots, parameters.max_slot_keep_age)
-        self.max_wal_senders = parameters.max_wal_senders
-        self.max_replication_slots = parameters.max_replication_slots
+        self.slots = Slots(catalog, self.sequencer, now.max_replication_slots, self.senders.forget)
+        self._retention = Retention(catalog, warehouse, self.slots, now.max_slot_keep_age)
+        self.max_wal_senders = now.max_wal_senders
+        self.max_replication_slots = now.max_replication_slots
         self._services = self._session_services(spark, warehouse)
+        self._options = self._backend_options(_tls(folder, now))
         self._server = Server(
             ListenOptions(
-                parameters.listen_addresses,
-                parameters.port,
-                parameters.max_connections,
-                parameters.max_wal_senders,
+                now.listen_addresses,
+                now.port,
+                now.max_connections,
+                now.max_wal_senders,
             ),
-            self._backend_options(folder),
+            self._options,
             Services(
                 self._find_role,
                 self._has_database,
@@ -103,6 +113,26 @@ class ServingNode:
         """End every session and the threads."""
         self._server.stop()
         self._thread.stop()
+
+    @property
+    def _parameters(self) -> Parameters:
+        return self._live.now
+
+    def reload(self) -> None:
+        """Read the parameters again. Raises PenstockError: nothing has changed."""
+        with self._reloading:
+            self._live.reload()
+            now, tls = self._parameters, self._options.tls
+            try:
+                tls = _tls(self._folder, now)
+            except ConfigurationError as error:
+                log.error("%s", error.report())
+                log.error("SSL configuration was not reloaded")
+            self._options = self._backend_options(tls)
+            self._server.take(self._options)
+            self._shown.update(_settings(now))
+            self._thread.interval_s = now.sequencer_interval
+            self._retention.max_keep_age_s = now.max_slot_keep_age
 
     def _keep_up(self) -> None:
         """Logs with gaps are found, slots that are too old given up, what none needs forgotten."""
@@ -134,6 +164,7 @@ class ServingNode:
                 self.sequencer.troubles,
                 self.sessions,
                 self._connections,
+                lambda: reload_told(self._folder, self.reload),
             ),
             lake=lake,
             jobs=spark,
@@ -144,42 +175,29 @@ class ServingNode:
                 catalog,
                 options,
                 parameters.server_version,
-                parameters.logical_decoding_work_mem,
+                lambda: self._parameters.logical_decoding_work_mem,
             ),
-            settings=self._settings(),
+            settings=self._shown,
             version=parameters.server_version,
             system_identifier=_system_identifier(catalog.node_info.node_id),
             database=parameters.database,
             database_oid=DATABASE_OID,
-            wal_sender_timeout_s=parameters.wal_sender_timeout,
+            wal_sender_timeout_s=lambda: self._parameters.wal_sender_timeout,
             sessions=self.sessions,
             check_warehouse=warehouse.check_there,
         )
 
-    def _backend_options(self, folder: Path) -> BackendOptions:
+    def _backend_options(self, tls: ssl.SSLContext | None) -> BackendOptions:
         parameters = self._parameters
         return BackendOptions(
             version=parameters.server_version,
-            settings={**ALWAYS_REPORTED, **self._settings()},
+            settings={**ALWAYS_REPORTED, **_settings(parameters)},
             rules=parse_rules(parameters.hba),
             secret=hashlib.sha256(self._catalog.node_info.node_id.encode()).digest(),
-            tls=_tls(folder, parameters),
+            tls=tls,
             authentication_timeout_s=parameters.authentication_timeout,
             idle_session_timeout_s=parameters.idle_session_timeout,
         )
-
-    def _settings(self) -> Mapping[str, str]:
-        parameters = self._parameters
-        version = parameters.server_version
-        return {
-            "server_version": f"{version}.0",
-            "server_version_num": f"{version * 10000}",
-            "max_connections": str(parameters.max_connections),
-            "max_replication_slots": str(parameters.max_replication_slots),
-            "max_wal_senders": str(parameters.max_wal_senders),
-            "wal_sender_timeout": f"{parameters.wal_sender_timeout:g}s",
-            "port": str(parameters.port),
-        }
 
     def _find_role(self, name: str) -> Role | None:
         with self._catalog.read() as t:
@@ -190,6 +208,19 @@ class ServingNode:
 
     def _open_session(self, context: SessionContext) -> StatementRunner:
         return SessionRunner(context, self._services)
+
+
+def _settings(parameters: Parameters) -> Mapping[str, str]:
+    """What SHOW gives of them, by lower-case name: those that a server has, too."""
+    version = parameters.server_version
+    known = settings(version)
+    shown = {
+        name: known[name].shown(known[name].read(text))
+        for name, text in guc.numbers(parameters)
+        if name in known
+    }
+    numbers = {"server_version": f"{version}.0", "server_version_num": f"{version * 10000}"}
+    return {**shown, **numbers}
 
 
 def _system_identifier(node_id: str) -> str:

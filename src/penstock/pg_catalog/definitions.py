@@ -32,7 +32,8 @@ _OURS: Final[dict[str, str]] = {
     "error_detail:text error_hint:text error_time:timestamptz state:text "
     "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
     "lag_bytes:int8 lag_seconds:float8 retained_bytes:int8 rows_applied:int8 "
-    "rows_per_second:float8",
+    "rows_per_second:float8 "
+    "copy_snapshot_at:timestamptz copy_snapshot_xmin:xid copy_retained_bytes:int8",
     "pg_stat_lake_subscription_rel": "subid:oid subname:name relid:oid schemaname:name "
     "relname:name state:char lsn:pg_lsn sync_id:text error:text error_detail:text "
     "error_hint:text error_time:timestamptz",

@@ -6,7 +6,7 @@ for the session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -58,8 +58,10 @@ class NodeCatalogs:
         troubles: Troubles,
         sessions: Sessions,
         connections: Connections | None = None,
+        reload: Callable[[], None] = lambda: None,
     ) -> None:
-        """``connections``: of the node; None: kept here."""
+        """``connections``: of the node; None: kept here. ``reload``: of its parameters."""
+        self._reload = reload
         self._connections = connections or Connections()
         self._catalog = catalog
         self._troubles = troubles
@@ -106,7 +108,7 @@ class NodeCatalogs:
 
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
         slots = SlotFunctions(self._slots, facts, self._database_oid)
-        signals = SignalFunctions(self._sessions, self._catalog, facts)
+        signals = SignalFunctions(self._sessions, self._catalog, facts, self._reload)
         statistics = StatisticsFunctions(self._catalog, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
         return CatalogDatabase(

@@ -1,13 +1,14 @@
-"""Sessions ended by SQL functions (signalfuncs.c): pg_cancel_backend and pg_terminate_backend.
+"""Sessions ended by SQL functions, and the node's parameters read again (signalfuncs.c).
 
-In: the node's sessions, the catalog, the session that asks. Out: functions for ``pg_catalog``. Who
-may do it is looked up now; a session of a superuser is a superuser's to end.
+In: the node's sessions, the catalog, the session that asks. Out: pg_cancel_backend,
+pg_terminate_backend and pg_reload_conf for ``pg_catalog``. Who may do it is looked up now; a
+session of a superuser is a superuser's to end.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +23,13 @@ from penstock.stats.backend_status import Session, Sessions
 
 _CANCEL: Final = "pg_cancel_backend"
 _TERMINATE: Final = "pg_terminate_backend"
+_RELOAD: Final = "pg_reload_conf"
 _DETAILS_SINCE: Final = 16
 _BACKEND_SINCE: Final = 15
 _MS: Final = 1000
 _TICK_S: Final = 0.1
 
-SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE})
+SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE, _RELOAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,16 @@ _WORDS: Final = {
 class SignalFunctions:
     """For one session."""
 
-    def __init__(self, sessions: Sessions, catalog: Catalog, facts: SessionFacts) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        catalog: Catalog,
+        facts: SessionFacts,
+        reload: Callable[[], None],
+    ) -> None:
+        """``reload``: has the parameters read again. Raises OSError: nobody runs the node."""
         self._sessions = sessions
+        self._reload = reload
         self._catalog = catalog
         self._facts = facts
 
@@ -75,6 +85,9 @@ class SignalFunctions:
             _CANCEL: PythonFunction(CatalogFunction(_CANCEL, ("int4",), "bool"), self._cancel),
             _TERMINATE: PythonFunction(
                 CatalogFunction(_TERMINATE, ("int4", "int8"), "bool"), self._terminate
+            ),
+            _RELOAD: PythonFunction(
+                CatalogFunction(_RELOAD, (), "bool"), self._reload_conf, strict=False
             ),
         }
 
@@ -101,6 +114,17 @@ class SignalFunctions:
             f"backend with PID {pid} did not terminate within {timeout_ms} millisecond{plural}"
         )
         return False
+
+    def _reload_conf(self) -> bool:
+        """PostgreSQL lets only superusers call it, until somebody grants it."""
+        if not self._facts.superuser:
+            raise InsufficientPrivilege(f"permission denied for function {_RELOAD}")
+        try:
+            self._reload()
+        except OSError as error:
+            self._facts.warn(f"failed to send signal to postmaster: {error.strerror or error}")
+            return False
+        return True
 
     def _ends(self, session: Session, timeout_s: float) -> bool:
         """Raises PenstockError (57014) where the query that waits is cancelled."""

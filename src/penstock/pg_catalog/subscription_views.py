@@ -98,7 +98,7 @@ def prepared_xacts(xacts: Iterable[PreparedXact], owner: str, database: str) -> 
 def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
     """pg_replication_origin: PostgreSQL's subscriber has one for each subscription
     (ReplicationOriginNameForLogicalRep), and so it is shown here."""
-    return [{"roident": _origin(s), "roname": f"pg_{s.oid}"} for s in subscriptions]
+    return [{"roident": s.origin_id, "roname": f"pg_{s.oid}"} for s in subscriptions]
 
 
 def replication_origin_status(
@@ -107,7 +107,7 @@ def replication_origin_status(
     """pg_replication_origin_status: the last cut that was told of. ``local_lsn``: of the node."""
     return [
         {
-            "local_id": _origin(subscription),
+            "local_id": subscription.origin_id,
             "external_id": f"pg_{subscription.oid}",
             "remote_lsn": told.cut_lsn,
             "local_lsn": local_lsn,
@@ -115,10 +115,6 @@ def replication_origin_status(
         for subscription in subscriptions
         if (told := numbers.get(subscription.oid)) is not None and told.cut_lsn is not None
     ]
-
-
-def _origin(subscription: Subscription) -> int:
-    return subscription.oid & 0xFFFF  # RepOriginId has 16 bits
 
 
 def stat_subscription_stats(
@@ -184,7 +180,11 @@ def _progress(told: SubscriptionStatistics | None) -> Row:
     if told is None:
         return {}
     now = time.time()
+    copies = told.reported(now)
     return {
+        "copy_snapshot_at": _time(told.copy_snapshot_at) if copies else None,
+        "copy_snapshot_xmin": told.copy_snapshot_xmin if copies else None,
+        "copy_retained_bytes": told.copy_retained_bytes if copies else None,
         "state": told.state,
         "applied_lsn": told.applied_lsn,
         "cut_lsn": told.cut_lsn,

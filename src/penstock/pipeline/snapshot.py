@@ -65,7 +65,8 @@ class CopyOptions:
     """``unit_bytes``: heap (with TOAST) that a task reads at least, more of large tables, so that
     their files get large too. ``connections``: sessions on the publisher at the same time at most.
     ``batch_bytes``: what a task reads at once. ``target_file_bytes``: size of data files.
-    ``here_bytes``: heaps of so much in all are copied in this process.
+    ``here_bytes``: heaps of so much in all are copied in this process. ``tables``: so many are in
+    work at the same time at most; None: all.
     """
 
     unit_bytes: int = 64 << 20
@@ -73,6 +74,7 @@ class CopyOptions:
     batch_bytes: int = 8 << 20
     target_file_bytes: int = TARGET_FILE_BYTES
     here_bytes: int = 8 << 20
+    tables: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def run_copy(
     tasks = _tasks(spark, copies, owners, sizes, conninfo, snapshot_name, options)
     here = _is_small(sources, tasks, options.here_bytes)
     description = _description(sources)
-    job = CopyJob(None if here else spark, tasks, options.connections, description)
+    job = CopyJob(None if here else spark, tasks, options.connections, description, options.tables)
     round_ = _Round(job, copies, owners, sizes, progress, finished, failed, wanted, check)
     for copy in copies:
         progress(copy.progress)
@@ -241,7 +243,7 @@ class _Round:
         self.check()
         for copy in self.copies:
             if not copy.ended and not self.wanted(copy.source):
-                log.info('the copy of table "%s" ends: nobody wants it', copy.source.table.name)
+                log.info('the copy of table "%s" ends before it is done', copy.source.table.name)
                 self._end(copy)
 
     def stray(self, copied: Copied) -> None:
@@ -280,7 +282,8 @@ def _tasks(
     snapshot_name: str,
     options: CopyOptions,
 ) -> list[CopyTask]:
-    """All units of all tables, the largest first, so that the last ones to end are short."""
+    """All units, table by table, so that the first tables are complete long before the last ones;
+    the largest first, so that the last ones to end are short."""
     session = conninfo.for_sql("penstock copy")
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
@@ -313,7 +316,9 @@ def _tasks(
             sizes[task.number] = unit.size
             copy.heap += unit.size
             sized.append((unit.size, task))
-    return [task for _, task in sorted(sized, key=lambda pair: -pair[0])]
+    place = {id(copy): at for at, copy in enumerate(sorted(copies, key=lambda copy: -copy.heap))}
+    sized.sort(key=lambda pair: (place[id(owners[pair[1].number])], -pair[0]))
+    return [task for _, task in sized]
 
 
 def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:

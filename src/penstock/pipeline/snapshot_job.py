@@ -2,6 +2,8 @@
 come.
 
 In: copy tasks. Out: each unit's result once, as soon as its task is done, in the thread that asks.
+A unit that has lost its own connection is copied again, up to three times, as long as nobody says
+that the snapshot is gone; those that are done stay done.
 Spark's ``collect`` gives results only when all tasks are done; an accumulator brings them earlier,
 so that a table can be committed and progress shown while the others go on.
 """
@@ -12,18 +14,24 @@ import queue
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark import AccumulatorParam, SparkContext
 
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.pipeline.snapshot_task import Copied, CopyFailed, CopyTask, Result, copy_units
 
 _CHECK_INTERVAL_S: Final = 0.5
 _LONGEST_UNIT_S: Final = 15.0
 """So long is a unit of this process waited for whose publisher does not answer."""
+_TRIES: Final = 3
+"""Of a unit whose connection breaks."""
+_PAUSE_S: Final = 1.0
+"""Before it is tried again: by then a server that has gone is known to have."""
+_TICK_S: Final = 0.1
 _ENDED: Final = object()
 """There will be no more results."""
 
@@ -52,14 +60,21 @@ class _Arrivals(AccumulatorParam[list[Result]]):
 class CopyJob:
     """The units of a round, in a thread of its own; a context manager that cancels it.
 
-    ``spark``: None copies in this process.
+    ``spark``: None copies in this process. ``at_once``: units, ``tables``: tables that are in work
+    at the same time at most; None: all.
     """
 
     def __init__(
-        self, spark: Spark | None, tasks: Sequence[CopyTask], at_once: int, description: str
+        self,
+        spark: Spark | None,
+        tasks: Sequence[CopyTask],
+        at_once: int,
+        description: str,
+        tables: int | None = None,
     ) -> None:
         self._context = None if spark is None else spark.sparkContext
         self._at_once = at_once
+        self._tables = tables
         self._description = description
         self._group = f"penstock-copy-{uuid.uuid4()}"
         self._arrived: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
@@ -69,6 +84,9 @@ class CopyJob:
         self._delivered: set[int] = set()
         """Those of them whose results are in the queue."""
         self._taken: dict[int, Result] = {}
+        self._lost: set[int] = set()
+        """Units of this wave that have lost their connections, and are tried again."""
+        self._tries: Counter[int] = Counter()
         self._restart = False
         """The job that runs has units that nobody waits for: another is to follow it."""
         self._cancelled = False
@@ -170,6 +188,7 @@ class CopyJob:
         while (task := next(iter(self._waiting()), None)) is not None and not self._cancelled:
             for result in copy_units([task]):
                 self._deliver(result)
+            self._after_wave()
 
     def _run_job(self, context: SparkContext) -> None:
         context.setJobGroup(self._group, self._description)
@@ -180,6 +199,16 @@ class CopyJob:
             except Exception:
                 if self._cancelled or not self._restart:
                     raise
+            self._after_wave()
+
+    def _after_wave(self) -> None:
+        with self._lock:
+            self._tries.update(self._lost)
+            again = bool(self._lost)
+            self._lost.clear()
+        until = time.monotonic() + _PAUSE_S
+        while again and not self._cancelled and time.monotonic() < until:
+            time.sleep(_TICK_S)
 
     def _run_wave(self, context: SparkContext, tasks: Sequence[CopyTask]) -> list[Result]:
         none: list[Result] = []
@@ -194,9 +223,17 @@ class CopyJob:
         return list(job.collect())
 
     def _deliver(self, result: Result) -> None:
+        """A wave's results come twice, by the accumulator and at its end."""
         with self._lock:
+            if self._tries_again(result):
+                self._lost.add(result.number)
+                return
             self._delivered.add(result.number)
         self._arrived.put(result)
+
+    def _tries_again(self, result: Result) -> bool:
+        lost = isinstance(result, CopyFailed) and type(result.error) is ConnectionFailure
+        return lost and self._tries[result.number] < _TRIES - 1
 
     def _waiting(self) -> list[CopyTask]:
         with self._lock:
@@ -207,5 +244,8 @@ class CopyJob:
         """What comes next: all in one job where the cluster cannot do more than ``at_once`` units
         at the same time anyway."""
         waiting = self._waiting()
+        if self._tables is not None:
+            begun = list(dict.fromkeys(task.table for task in waiting))[: self._tables]
+            waiting = [task for task in waiting if task.table in begun]
         narrow = context.defaultParallelism <= self._at_once
         return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]

@@ -31,6 +31,8 @@ class CatalogAccess:
     subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
     """As they are now, of one state; None: it is gone."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
+    check_origin: Callable[[], None]
+    """Raises ConfigurationLimitExceeded: there is no state for the subscription's origin now."""
     record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table follows no more, and why."""

@@ -1,8 +1,10 @@
 """The initial copies of one subscription, round by round, beside its stream (tablesync.c).
 
 In: rows of pg_subscription_rel in state i and d. Out: rounds of ``tablesync`` on a thread of their
-own; a table whose copy fails keeps its error in the status and is copied again after
-``wal_retrieve_retry_interval``, as the apply worker of PostgreSQL starts a tablesync worker again.
+own; a table whose copy fails keeps its error in the status and is copied again. As in PostgreSQL at
+least ``wal_retrieve_retry_interval`` lies between two starts (process_syncing_tables_for_apply).
+The first copy of a subscription is of all its tables side by side; beside a stream a round has one
+snapshot too, and ``max_sync_workers_per_subscription`` tables of it are in work at a time.
 Neither the stream nor other tables wait for it, and whatever the error is, it stops nothing: with
 the cause its error goes. Only with ``disable_on_error`` one that does not pass by itself ends the
 worker. Where the publisher's role lacks a right, the hint is the GRANT.
@@ -18,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
@@ -64,6 +67,17 @@ log = logging.getLogger(__name__)
 NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """``retry_interval``: seconds. ``tables``: in work at a time beside the stream; 0: none at all,
+    and none before there is one. ``snapshot_timeout``: seconds, 0 for none."""
+
+    copy: CopyOptions
+    retry_interval: float
+    tables: int
+    snapshot_timeout: float = 0.0
+
+
 class Copies:
     """Rounds of copies, one at a time."""
 
@@ -74,26 +88,28 @@ class Copies:
         spark: Spark,
         warehouse: Warehouse,
         catalog: RelStates,
-        options: CopyOptions,
+        options: Callable[[], SyncOptions],
         status: WorkerStatus,
-        retry_interval: float,
         cancelled: Callable[[], bool],
         check_connection: Callable[[Connection], None],
         shown: Shown,
     ) -> None:
+        """``options``: as they are now."""
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._warehouse = warehouse
         self._catalog = catalog
         self._status = status
-        self._retry_interval = retry_interval
+        self._options = options
         self._work = CopyRound(
             spark=spark,
             warehouse=warehouse,
             states=catalog,
             subscription=subscription,
-            options=options,
+            options=options().copy,
             progress=status.copying,
+            held=status.holding,
+            snapshot_timeout=lambda: options().snapshot_timeout,
             cancelled=lambda: cancelled() or self._terminated.is_set(),
             check_connection=check_connection,
             failed=self._failed,
@@ -106,6 +122,8 @@ class Copies:
         """What has failed and, by disable_on_error, ends the worker."""
         self._again_at: dict[str, float] = {}
         """By sync id: when a table that failed is tried again."""
+        self._began = -math.inf
+        """When the last round did."""
         self._due = math.inf
         self._finished = False
         self._members: frozenset[str] = frozenset()
@@ -170,7 +188,8 @@ class Copies:
     def _start(self) -> None:
         if self._round is not None or self._finished:  # those first: began_at holds for them
             return
-        waiting = [rel for rel in self._catalog.rels() if rel.state in NOT_COPIED]
+        rels = self._catalog.rels()
+        waiting = [rel for rel in rels if rel.state in NOT_COPIED]
         if not self._members.issuperset(rel.sync_id for rel in waiting):
             self._outdated = True
             return
@@ -186,19 +205,27 @@ class Copies:
         if not due:
             self._due = min(self._again_at.values(), default=math.inf)
             return
+        options = self._options()
+        if not options.tables:
+            self._due = now + options.retry_interval
+            return
+        first = len(waiting) == len(rels)
+        work = options.copy if first else replace(options.copy, tables=options.tables)
         cut = self._warehouse.cuts.last(self._cut_owner)
         # Before the round has its point, so that the slot cannot pass it.
         self.began_at = INVALID if cut is None else cut.lsn
-        self._due = math.inf
-        self._round = self._pool.submit(self._run, due[:1] if self._alone else due)
+        self._due, self._began = math.inf, now
+        self._round = self._pool.submit(
+            self._run, replace(self._work, options=work), due[:1] if self._alone else due
+        )
 
-    def _run(self, rels: Sequence[SubscriptionRel]) -> bool:
+    def _run(self, work: CopyRound, rels: Sequence[SubscriptionRel]) -> bool:
         """A round, in its thread; whether it has copied tables."""
         error: Exception | None = None
         self._terminated.clear()
         try:
             with self._shown.copies([rel.table_name for rel in rels], self._terminated.set):
-                run_round(self._work, rels)
+                run_round(work, rels)
         except CopyCancelled as cancelled:
             log.info('subscription "%s": %s', self._subscription.name, cancelled)
         except Exception as ended:
@@ -226,7 +253,7 @@ class Copies:
             'subscription "%s": table "%s" is copied again in %.1f s',
             self._subscription.name,
             rel.qualified_name,
-            self._retry_interval,
+            self._pause(),
         )
         self._wait(rel, error)
 
@@ -243,7 +270,7 @@ class Copies:
             'subscription "%s": %d tables are copied again in %.1f s',
             self._subscription.name,
             len(rels),
-            self._retry_interval,
+            self._pause(),
         )
         for rel in rels:
             self._wait(rel, error)
@@ -257,5 +284,9 @@ class Copies:
         return True
 
     def _wait(self, rel: SubscriptionRel, error: Exception) -> None:
-        self._again_at[rel.sync_id] = time.monotonic() + self._retry_interval
+        self._again_at[rel.sync_id] = time.monotonic() + self._pause()
         self._status.copy_failed(rel.qualified_name, error)
+
+    def _pause(self) -> float:
+        """Seconds before what has failed in the last round may begin again."""
+        return max(0.0, self._began + self._options().retry_interval - time.monotonic())

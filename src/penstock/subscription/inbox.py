@@ -146,9 +146,7 @@ class Inbox:
         self, spool_folder: Path, *, piece_bytes: int, piece_frames: int, memory_bytes: int
     ) -> None:
         self._spool_folder = spool_folder
-        self._piece_bytes = piece_bytes
-        self._piece_frames = piece_frames
-        self._memory_bytes = memory_bytes
+        self.limit(piece_bytes, piece_frames, memory_bytes)
         self._sealed: deque[FrameRun] = deque()
         self._open = FrameRun()
         self._in_memory = 0
@@ -157,6 +155,12 @@ class Inbox:
         self._quiet = False
         self._gathering = False
         self._changed = threading.Condition()
+
+    def limit(self, piece_bytes: int, piece_frames: int, memory_bytes: int) -> None:
+        """Other sizes of pieces and of all, for what comes from now on."""
+        self._piece_bytes = piece_bytes
+        self._piece_frames = piece_frames
+        self._memory_bytes = memory_bytes
 
     def add(self, frames: Sequence[bytes], now: float) -> None:
         """Take frames from the stream; ``now`` is a monotonic time in seconds."""

@@ -1,8 +1,8 @@
 """Which workers should run, and starting and stopping them (launcher.c).
 
 In: the catalog's subscriptions, looked at when its change counter has moved. Out: one ApplyWorker
-per enabled subscription that has not stopped with an error. What a worker does is left to
-``worker``.
+per enabled subscription that has not stopped with an error, up to max_logical_replication_workers;
+who comes too late gets one when another ends. What a worker does is left to ``worker``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import report
 from penstock.subscription.worker import ApplyWorker
 
 log = logging.getLogger(__name__)
+
+_OUT_OF_WORKERS: Final = report(
+    "WARNING",
+    "out of logical replication worker slots",
+    None,
+    'You might need to increase "max_logical_replication_workers".',
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +72,16 @@ class Launcher:
         self,
         wanted: Callable[[], Iterable[Wanted]],
         make_worker: Callable[[Subscription], ApplyWorker],
+        most: Callable[[], int],
     ) -> None:
+        """``most``: max_logical_replication_workers."""
         self._wanted = wanted
+        self._most = most
         self._make_worker = make_worker
         self._running: dict[int, Wanted] = {}
         self.workers: dict[int, ApplyWorker] = {}
+        self._waiting: frozenset[int] = frozenset()
+        """Subscriptions for which there was no worker, as the log has it."""
 
     def step(self) -> None:
         """Start, stop and notify workers until what runs is what is wanted."""
@@ -80,13 +94,22 @@ class Launcher:
         for oid in todo.tables_changed:
             self._running[oid] = wanted[oid]
             self.workers[oid].tables_changed()
-        for oid in todo.start:
-            try:
-                self._start(wanted[oid])
-            except Exception:
-                log.exception(
-                    'could not start a worker for subscription "%s"', wanted[oid].subscription.name
-                )
+        waiting = [oid for oid in todo.start if not self._starts(wanted[oid])]
+        if not self._waiting.issuperset(waiting):
+            log.warning("%s", _OUT_OF_WORKERS)
+        self._waiting = frozenset(waiting)
+
+    def _starts(self, wanted: Wanted) -> bool:
+        """False: there is no worker for it now."""
+        if len(self.workers) >= self._most():
+            return False
+        try:
+            self._start(wanted)
+        except Exception:
+            log.exception(
+                'could not start a worker for subscription "%s"', wanted.subscription.name
+            )
+        return True
 
     def _start(self, wanted: Wanted) -> None:
         oid = wanted.subscription.oid

@@ -4,15 +4,19 @@
 In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure; law 1 and law
 3 are decided here and carried out by the worker.
 
+How many subscriptions can have progress at all is decided here, too (``check_state``).
+
 A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent
 point of its copy. Every change at or below it is in the table already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from penstock.catalog.pg_subscription import Subscription
+from penstock.errors import ConfigurationLimitExceeded
 from penstock.lsn import INVALID, Lsn
 
 
@@ -71,3 +75,32 @@ def flush_lsn(
     joining = [t.marker for t in tables if not t.ready and t.marker is not None]
     held = joining if copy_began_at is None else [*joining, copy_began_at]
     return min([last_cut, *held])
+
+
+def check_state(
+    subscription: Subscription,
+    subscriptions: Sequence[Subscription],
+    followed: Collection[int],
+    most: int,
+) -> None:
+    """A subscription's origin needs one of ``most`` states (replorigin_session_setup). Those that
+    have progress keep theirs until they are dropped; then it is the turn of the oldest that run.
+
+    ``followed``: oids of those with progress. Raises ConfigurationLimitExceeded (53400).
+    """
+    if not most:
+        raise ConfigurationLimitExceeded(
+            'cannot start logical replication workers when "max_active_replication_origins" is 0'
+        )
+    others = [s for s in subscriptions if s.oid in followed or s.should_run]
+    before = sum(
+        (other.oid not in followed, other.oid)
+        < (subscription.oid not in followed, subscription.oid)
+        for other in others
+    )
+    if before >= most:
+        raise ConfigurationLimitExceeded(
+            "could not find free replication state slot for replication origin with ID "
+            f"{subscription.origin_id}",
+            hint='Increase "max_active_replication_origins" and try again.',
+        )

@@ -40,6 +40,8 @@ class FrameSource(Protocol):
 
     def hold(self, lsn: Lsn | None) -> None: ...
 
+    def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None: ...
+
     def tick(self) -> None: ...
 
     def wake(self) -> None: ...
@@ -60,7 +62,7 @@ class Receiver:
         self._stream = stream
         self._streamed = streamed
         self._inbox = inbox
-        self._idle = idle
+        self.idle = idle
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="walreceiver", daemon=True)
         self.position = INVALID
@@ -92,7 +94,7 @@ class Receiver:
             self._stream.tick()
             self._stopping.wait(_POLL)
             return
-        frames = self._stream.receive(_POLL if self._inbox.empty() else self._idle)
+        frames = self._stream.receive(_POLL if self._inbox.empty() else self.idle)
         # Read before the frames are handed over: a reader of this position finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn

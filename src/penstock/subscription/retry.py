@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from penstock.errors import (
     AuthenticationFailure,
     CommitConflict,
+    ConfigurationLimitExceeded,
     ConnectionFailure,
     ObjectInUse,
     PenstockError,
@@ -81,6 +82,8 @@ def max_tries(error: BaseException) -> int | None:
             return 0
         case ConnectionFailure() | ObjectInUse() | CommitConflict() | SparkUnavailable():
             return None
+        case ConfigurationLimitExceeded():
+            return None  # until another subscription is dropped, or the limit is another
         case PublisherError():
             if error.sqlstate == _INTERNAL_ERROR:
                 return 4  # another walsender begins to decode from the start

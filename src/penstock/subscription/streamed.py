@@ -71,12 +71,16 @@ class StreamedTransactions:
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
-        self._piece_bytes = piece_bytes
-        self._piece_frames = piece_frames
+        self.limit(piece_bytes, piece_frames)
         self._ahead = ahead
         self._open: dict[int, OpenTransaction] = {}
         self._block: OpenTransaction | None = None
         self.clear()
+
+    def limit(self, piece_bytes: int, piece_frames: int) -> None:
+        """Other sizes, for what comes from now on."""
+        self._piece_bytes = piece_bytes
+        self._piece_frames = piece_frames
 
     def clear(self, *, parallel: bool = False) -> None:
         """Forget everything: another stream begins. ``parallel``: that is how it was asked for."""

@@ -87,7 +87,7 @@ class ApplyStream:
         warehouse: Warehouse,
         targets: Targets,
         binary: bool,
-        options: StreamOptions,
+        options: Callable[[], StreamOptions],
         status: WorkerStatus,
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
@@ -101,11 +101,13 @@ class ApplyStream:
     ) -> None:
         """``copy_began_at``: the cut at which a running copy began. ``joined``: now in cuts.
         ``members_hold``: once it is false there are no more cuts, and the session is to end.
-        ``check_connection``: raises StateMismatch for another server. ``requested``: cuts."""
+        ``check_connection``: raises StateMismatch for another server. ``requested``: cuts.
+        ``options``: as they are now."""
         self._requested, self._two_phase, self._parking = requested, two_phase, parking
         self._check_connection = check_connection
         self._subscription, self._targets = subscription, targets
-        self._binary, self._options, self._status = binary, options, status
+        self._binary, self._status = binary, status
+        self._options_now, self._options = options, options()
         self._copy_began_at, self._joined = copy_began_at, joined
         self._applier = Applier(
             spark,
@@ -113,31 +115,23 @@ class ApplyStream:
             targets,
             subscription=subscription.name,
             app_id=subscription.app_id,
-            options=options.apply,
+            options=self._options.apply,
             parking=parking,
             last_cut=last_cut,
             members_hold=members_hold,
         )
         self._skipping = Skipping(subscription.name, skip_lsns, self._applier.last_cut)
-        self._upkeep = Upkeep(spark, targets, warehouse.cuts, options.upkeep)
+        self._upkeep = Upkeep(spark, targets, warehouse.cuts, self._options.upkeep)
         spool_folder = two_phase.store.spool_folder
-        self._inbox = Inbox(
-            spool_folder,
-            piece_bytes=options.piece_bytes,
-            piece_frames=options.piece_frames,
-            memory_bytes=options.queue_bytes,
-        )
+        now = self._options
+        pieces = {"piece_bytes": now.piece_bytes, "piece_frames": now.piece_frames}
+        self._inbox = Inbox(spool_folder, **pieces, memory_bytes=now.queue_bytes)
         self._prepared = PreparedTransactions(two_phase.store)
-        ahead = AheadWriter(spark, targets, options.apply, spool_folder)
+        ahead = AheadWriter(spark, targets, now.apply, spool_folder)
         self._ahead = ahead if _writes_ahead(subscription) else None
         self._frames, self._parallel = 0, False
         self._streamed = StreamedTransactions(
-            self._inbox,
-            spool_folder,
-            self._prepared,
-            piece_bytes=options.piece_bytes,
-            piece_frames=options.piece_frames,
-            ahead=self._ahead,
+            self._inbox, spool_folder, self._prepared, **pieces, ahead=self._ahead
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
@@ -256,10 +250,12 @@ class ApplyStream:
     def _apply_until(
         self, told_to_end: Callable[[], bool], receiver: Receiver, stream: FrameSource
     ) -> None:
-        options, inbox = self._options, self._inbox
+        inbox = self._inbox
         self._status.streaming(self._targets, self._applier.last_cut)
         idle_since = time.monotonic()
         while not told_to_end():
+            self._take_options(receiver, stream)
+            options = self._options
             if receiver.error is not None:
                 raise receiver.error
             now, position = time.monotonic(), receiver.position
@@ -287,6 +283,18 @@ class ApplyStream:
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)
+
+    def _take_options(self, receiver: Receiver, stream: FrameSource) -> None:
+        """Those of a reload."""
+        now = self._options_now()
+        if now == self._options:
+            return
+        self._options = now
+        self._inbox.limit(now.piece_bytes, now.piece_frames, now.queue_bytes)
+        self._streamed.limit(now.piece_bytes, now.piece_frames)
+        self._upkeep.options = now.upkeep
+        receiver.idle = now.batch_idle
+        stream.wait_at_most(now.status_interval, now.receiver_timeout)
 
     def _apply_again(self, upto: Lsn, now: float, stream: FrameSource) -> None:
         batch = self._inbox.take_upto(upto, now)

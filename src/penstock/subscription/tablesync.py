@@ -19,7 +19,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from penstock.catalog import LakeTable
@@ -41,6 +41,7 @@ from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
 from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
+from penstock.subscription.held_snapshot import Held, HeldSnapshot
 from penstock.subscription.parking import is_own
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -101,6 +102,10 @@ class CopyRound:
     subscription: Subscription
     options: CopyOptions
     progress: Callable[[CopyProgress], None]
+    held: Callable[[Held | None], None]
+    """Told what the round's snapshot holds back at the publisher; None: nothing any more."""
+    snapshot_timeout: Callable[[], float]
+    """Seconds now, 0 for none (``held_snapshot``)."""
     cancelled: Callable[[], bool]
     """Whether the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]
@@ -143,49 +148,92 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
         if not sources:
             return
         snapshot_name, point = holder.open(work.check)
+        held = HeldSnapshot(
+            publisher,
+            slot,
+            holder.backend_pid,
+            subscription=subscription.name,
+            timeout=work.snapshot_timeout,
+            tell=work.held,
+        )
+        running = _Running(work, publisher, locks, holder, held, point, _members(work))
+        with held:
+            running.begin(snapshot_name, sources)
+            run_copy(
+                work.spark,
+                [replace(s, point=point) for _, s in sources if s.table.uri in running.tables],
+                conninfo=conninfo,
+                snapshot_name=snapshot_name,
+                options=work.options,
+                progress=running.progress,
+                finished=running.finished,
+                failed=running.failed,
+                wanted=running.wanted,
+                check=running.check,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A round that has its snapshot. ``members``: sync ids of those that are still wanted;
+    ``tables``: by the URI of their targets; ``done``: sync ids of those that are copied."""
+
+    work: CopyRound
+    publisher: Publisher
+    locks: TableLocks
+    holder: SnapshotHolder
+    held: HeldSnapshot
+    point: Lsn
+    members: set[str]
+    tables: dict[str, SubscriptionRel] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+
+    def begin(
+        self, snapshot_name: str, sources: Sequence[tuple[SubscriptionRel, CopySource]]
+    ) -> None:
+        """Lock the tables; those that can be copied are in state d from now on."""
+        work = self.work
         names = [(rel.schema, rel.table) for rel, _ in sources]
-        refused = locks.hold(snapshot_name, names, publisher.connection)
-        members = _members(work)
-        tables: dict[str, SubscriptionRel] = {}
+        refused = self.locks.hold(snapshot_name, names, self.publisher.connection)
+        self.members.intersection_update(_members(work))
         for rel, source in sources:
             if (error := refused.get((rel.schema, rel.table))) is not None:
                 work.failed(rel, error)
-            elif rel.sync_id in members:
+            elif rel.sync_id in self.members:
                 work.states.bind(rel, source.info.relation.oid, source.table.id)
                 work.states.set_state(rel, SubscriptionRelState.DATASYNC, None)
-                tables[source.table.uri] = rel
+                self.tables[source.table.uri] = rel
 
-        def check() -> None:
-            work.check()
-            holder.check()
-            locks.check()
-            members.intersection_update(_members(work))
-            for name, error in locks.let_pass(publisher.connection).items():
-                for rel in tables.values():
-                    if (rel.schema, rel.table) == name and rel.sync_id in members - done:
-                        members.discard(rel.sync_id)
-                        work.failed(rel, error)
+    def check(self) -> None:
+        self.work.check()
+        self.holder.check()
+        self.locks.check()
+        self.held.look()
+        self.members.intersection_update(_members(self.work))
+        for name, error in self.locks.let_pass(self.publisher.connection).items():
+            for rel in self.tables.values():
+                waits = rel.sync_id in self.members - self.done
+                waits = waits and self.held.waits_for(rel.qualified_name)
+                if (rel.schema, rel.table) == name and waits:
+                    self.members.discard(rel.sync_id)
+                    self.work.failed(rel, error)
 
-        done: set[str] = set()
+    def progress(self, copy: CopyProgress) -> None:
+        self.held.progress(copy)
+        self.work.progress(copy)
 
-        def finished(source: CopySource) -> None:
-            rel = tables[source.table.uri]
-            locks.confirm()
-            _finish(work, rel, source, point)
-            done.add(rel.sync_id)
+    def wanted(self, source: CopySource) -> bool:
+        member = self.tables[source.table.uri].sync_id in self.members
+        return member and self.held.waits_for(source.table.name)
 
-        run_copy(
-            work.spark,
-            [replace(s, point=point) for _, s in sources if s.table.uri in tables],
-            conninfo=conninfo,
-            snapshot_name=snapshot_name,
-            options=work.options,
-            progress=work.progress,
-            finished=finished,
-            failed=lambda source, error: work.failed(tables[source.table.uri], error),
-            wanted=lambda source: tables[source.table.uri].sync_id in members,
-            check=check,
-        )
+    def finished(self, source: CopySource) -> None:
+        rel = self.tables[source.table.uri]
+        self.locks.confirm()
+        _finish(self.work, rel, source, self.point)
+        self.done.add(rel.sync_id)
+
+    def failed(self, source: CopySource, error: PenstockError) -> None:
+        self.work.failed(self.tables[source.table.uri], error)
 
 
 def _members(work: CopyRound) -> set[str]:

@@ -50,7 +50,8 @@ class Upkeep:
         self._spark = spark
         self._targets = targets
         self._cuts = cuts
-        self._options = options
+        self.options = options
+        """Others hold from the next cut on."""
         self._checkpointed: Counter[str] = Counter(
             {t.name: t.version for target in targets for t in target.with_history}
         )
@@ -60,10 +61,10 @@ class Upkeep:
     def after_cut(self) -> None:
         """Look for due work; call it after each cut. Raises ApplierReplaced."""
         self._cuts_since += 1
-        if self._cuts_since >= self._options.checkpoint_commits:
+        if self._cuts_since >= self.options.checkpoint_commits:
             self._cuts_since = 0
             try:
-                self._cuts.prune(self._options.cuts_kept, self._options.cuts_kept_for)
+                self._cuts.prune(self.options.cuts_kept, self.options.cuts_kept_for)
             except PenstockError as error:
                 log.warning("upkeep of the cuts: %s", error.message)
         for target in self._targets:
@@ -88,8 +89,8 @@ class Upkeep:
             return False
 
     def _one(self, target: Target, table: DeltaTable) -> bool:
-        if self._options.cuts_kept_for and not table.has_staged:
-            table.keep_versions(int(self._options.cuts_kept_for) + _UNTIL_PRUNED)
+        if self.options.cuts_kept_for and not table.has_staged:
+            table.keep_versions(int(self.options.cuts_kept_for) + _UNTIL_PRUNED)
             if table.has_staged:
                 self._commit_properties(target, table)
                 return True
@@ -102,15 +103,15 @@ class Upkeep:
             self._targets.load_again(target)
 
     def _compact_or_checkpoint(self, target: Target, table: DeltaTable) -> bool:
-        if needs_compaction(table, self._options.compact):
+        if needs_compaction(table, self.options.compact):
             try:
-                compact(self._spark, table, self._options.compact)
+                compact(self._spark, table, self.options.compact)
             except CommitConflict:
                 self._targets.load_again(target)
                 return True
             log.info('compacted table "%s" to %d files', table.name, len(table.files))
             return True
-        due = self._checkpointed[table.name] + self._options.checkpoint_commits
+        due = self._checkpointed[table.name] + self.options.checkpoint_commits
         if table.version >= due:
             self._checkpointed[table.name] = table.version
             table.checkpoint()

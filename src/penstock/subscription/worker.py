@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from penstock.catalog.pg_subscription import Subscription
@@ -22,10 +22,9 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes import binary_supported
-from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.catalog_access import CatalogAccess
-from penstock.subscription.copies import NOT_COPIED, Copies
+from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
 from penstock.subscription.copy_target import ensure_table
 from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
@@ -58,11 +57,11 @@ class ApplyWorker:
         spark: Spark,
         warehouse: Warehouse,
         catalog: CatalogAccess,
-        copy_options: CopyOptions,
-        stream_options: StreamOptions,
-        retry_interval: float,
+        sync_options: Callable[[], SyncOptions],
+        stream_options: Callable[[], StreamOptions],
         shown: Shown,
     ) -> None:
+        """Options are those that hold now."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.name, catalog.count)
         self.pid: int | None = None
@@ -71,8 +70,8 @@ class ApplyWorker:
         self._spark = spark
         self._warehouse = warehouse
         self._catalog = catalog
+        self._sync_options = sync_options
         self._stream_options = stream_options
-        self._retry_interval = retry_interval
         self._witness = Witness(subscription, warehouse, catalog.record_publisher)
         self._stopping = threading.Event()
         self._changed = threading.Event()
@@ -86,9 +85,8 @@ class ApplyWorker:
             spark=spark,
             warehouse=warehouse,
             catalog=catalog,
-            options=copy_options,
+            options=sync_options,
             status=self.status,
-            retry_interval=retry_interval,
             cancelled=self._stopping.is_set,
             check_connection=self._witness.check_connection,
             shown=shown,
@@ -186,7 +184,8 @@ class ApplyWorker:
             error = error.with_statement(alter(self.subscription.name))
         # A server connects before it looks after its option.
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
-        decision = decide(error, self._failures, self._retry_interval, disable_on_error=disables)
+        longest = self._sync_options().retry_interval
+        decision = decide(error, self._failures, longest, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
             error = log_stop(error, self.subscription.name, disables)
             try:
@@ -195,7 +194,7 @@ class ApplyWorker:
                 return False
             except Exception:
                 log.exception("could not record it; it is tried again")
-                self._stopping.wait(self._retry_interval)
+                self._stopping.wait(longest)
                 return True
         unknown = None if isinstance(error, PenstockError) else error
         log.warning("%s", text_of(error), exc_info=unknown)
@@ -210,6 +209,7 @@ class ApplyWorker:
         self._changed.clear()
         self._parking = None
         self.status.state = _CONNECTING
+        self._catalog.check_origin()
         with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
             if self._stopping.is_set():
                 return

@@ -21,6 +21,7 @@ from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.snapshot import CopyProgress
 from penstock.relation import TableName
 from penstock.subscription.apply import Applied
+from penstock.subscription.held_snapshot import Held
 from penstock.subscription.target import Target
 
 _NO_ERROR: Final[dict[str, Any]] = {
@@ -81,6 +82,8 @@ class WorkerSnapshot:
     error_detail: str | None = None
     error_hint: str | None = None
     tables: dict[str, TableCounts] = field(default_factory=dict)
+    held: Held | None = None
+    """What the snapshot of a running copy holds back."""
 
 
 class Heard(Protocol):
@@ -212,6 +215,10 @@ class WorkerStatus:
                 units_total=copy.units_total,
             )
             self._now = replace(self._now, tables={**self._now.tables, copy.table: after})
+
+    def holding(self, held: Held | None) -> None:
+        """What a copy holds back at the publisher; None: nothing."""
+        self._set(held=held)
 
     def copy_failed(self, table: str, error: BaseException) -> None:
         """A table's copy has failed: its error stays, with the table and the subscription, until

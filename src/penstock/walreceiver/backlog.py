@@ -115,6 +115,9 @@ class Backlog:
         if lsn is not None:
             self._flush = lsn
 
+    def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
+        """No status is due, and the server may think for long before it sends."""
+
     def tick(self) -> None:
         """Nothing is due: the publisher waits until its rows are read."""
 

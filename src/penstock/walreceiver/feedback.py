@@ -62,15 +62,19 @@ class Feedback:
         self._durable = start
         self._frames_durable = 0
         self._hold: Lsn | None = None
-        self._interval = status_interval_s
+        self.wait_at_most(status_interval_s, timeout_s)
         self._heartbeat = heartbeat_s or math.inf
-        self._timeout = timeout_s
         self._sent_at = now
         self._sent = Status(INVALID, INVALID, INVALID)
         self._asked = False
         self._listening_since = now
         self._silence = 0.0
         self._ping_sent = False
+
+    def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
+        """Others hold from now on."""
+        self._interval = status_interval_s
+        self._timeout = timeout_s
 
     @property
     def flush_lsn(self) -> Lsn:

@@ -190,6 +190,13 @@ class Publisher:
     def slot_state(self, name: str) -> RemoteSlot | None:
         return slots.slot_state(self.connection, name)
 
+    def backend_xmin(self, pid: int) -> int | None:
+        """The oldest transaction that a session's snapshot needs; None where nobody tells."""
+        rows = self.connection.query(
+            f"SELECT backend_xmin FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
+        )
+        return int(str(rows[0][0])) if rows and rows[0][0] is not None else None
+
     def sync_slots(self, app_id: str) -> list[str]:
         """Temporary slots of copies that run for a subscription."""
         return slots.sync_slots(self.connection, app_id)

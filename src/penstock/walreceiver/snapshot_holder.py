@@ -71,6 +71,12 @@ class SnapshotHolder:
             raise lost_snapshot(error.message) from None
 
     @property
+    def backend_pid(self) -> int:
+        """Of the session that holds it, on the publisher."""
+        assert self._connection is not None
+        return self._connection.backend_pid
+
+    @property
     def alive(self) -> bool:
         try:
             self.check()

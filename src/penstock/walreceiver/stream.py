@@ -133,6 +133,12 @@ class ReplicationStream:
             self._feedback.hold(lsn)
         self.wake()
 
+    def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
+        """Other wal_receiver_status_interval and wal_receiver_timeout from now on."""
+        with self._lock:
+            self._feedback.wait_at_most(status_interval_s, timeout_s)
+        self.wake()
+
     def wake(self) -> None:
         """End a waiting ``receive`` early; from any thread."""
         with self._lock, contextlib.suppress(BlockingIOError):  # full of wake-ups already

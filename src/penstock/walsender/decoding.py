@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,9 +89,9 @@ class Decoding:
         catalog: Catalog,
         options: PgoutputOptions,
         version: int,
-        work_mem: int,
+        work_mem: Callable[[], int],
     ) -> None:
-        """``version``: major, of PostgreSQL. ``work_mem``: bytes of WAL from which on a
+        """``version``: major, of PostgreSQL. ``work_mem``: now; bytes of WAL from which on a
         transaction is streamed, where the subscriber asked for it; the tasks' memory follows it.
         """
         self._work_mem = work_mem
@@ -113,7 +113,7 @@ class Decoding:
             self._warehouse.storage,
             items,
             staging=self._warehouse.staging,
-            share_bytes=_PAIRED * self._work_mem,
+            share_bytes=_PAIRED * self._work_mem(),
         )
         waiting = next(portions, None)
         try:
@@ -183,7 +183,7 @@ class Decoding:
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Whether it is sent in blocks, as the subscriber wants large ones."""
         size = transaction.commit - transaction.begin
-        return self._options.streaming is not None and size > self._work_mem
+        return self._options.streaming is not None and size > self._work_mem()
 
     def _work(self, member: Member) -> _Work | None:
         with self._catalog.read() as t:

@@ -43,7 +43,7 @@ class Retention:
         self._catalog = catalog
         self._warehouse = warehouse
         self._slots = slots
-        self._max_keep_age_s = max_keep_age_s
+        self.max_keep_age_s = max_keep_age_s
         self._now = now
         self._warned: dict[str, Lsn] = {}
 
@@ -60,7 +60,7 @@ class Retention:
         if not waiting or not waiting[0].commit_time:
             return
         age = self._now() - waiting[0].commit_time / 1e6
-        if self._max_keep_age_s and age > self._max_keep_age_s and state.active_pid is None:
+        if self.max_keep_age_s and age > self.max_keep_age_s and state.active_pid is None:
             log.warning(
                 'slot "%s" is given up: its oldest commit is %d s old (max_slot_keep_age)',
                 name,

@@ -26,7 +26,8 @@ class SequencerThread:
         self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None
     ) -> None:
         self._sequencer = sequencer
-        self._interval_s = interval_s
+        self.interval_s = interval_s
+        """Another one holds from the next step on."""
         self._upkeep = upkeep
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sequencer", daemon=True)
@@ -43,7 +44,7 @@ class SequencerThread:
 
     def _run(self) -> None:
         last, kept_up = "", 0.0
-        while not self._stopping.wait(self._interval_s):
+        while not self._stopping.wait(self.interval_s):
             try:
                 self._sequencer.step()
                 if time.monotonic() - kept_up >= _UPKEEP_INTERVAL_S:

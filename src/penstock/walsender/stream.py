@@ -79,10 +79,10 @@ class Stream:
         state: SenderState,
         *,
         confirm: Callable[[Lsn], Lsn],
-        timeout_s: float,
+        timeout_s: Callable[[], float],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``timeout_s``: wal_sender_timeout, 0 for none. ``check`` raises when it is to end."""
+        """``timeout_s``: wal_sender_timeout now, 0 for none. ``check`` raises when it is to end."""
         self._wire = wire
         self._feed = feed
         self.state = state
@@ -259,13 +259,14 @@ class Stream:
             self._keepalive()
 
     def _check_timeout(self) -> None:
-        if not self._timeout_s:
+        timeout_s = self._timeout_s()
+        if not timeout_s:
             return
         silent = time.monotonic() - self._heard
-        if silent >= self._timeout_s:
+        if silent >= timeout_s:
             raise ConnectionFailure("terminating walsender process due to replication timeout")
         # WalSndKeepaliveIfNecessary: a client that is silent for half of the time is asked once.
-        if silent >= self._timeout_s / 2 and not self._asked:
+        if silent >= timeout_s / 2 and not self._asked:
             self._asked = True
             self._keepalive(reply_requested=True)
 

@@ -1,0 +1,93 @@
+"""What a round of copies holds back at the publisher, and for how long it may.
+
+In: a session on the publisher, and the one that holds the snapshot. Out: since when, the xmin that
+VACUUM does not pass and the WAL that the temporary slot retains, told every few seconds; and
+whether copy_snapshot_timeout is over. Then no further table is begun at this snapshot: those whose
+copy has begun are finished, as they would not be any faster in another round, and the others are
+copied in that one. So one table alone may hold a snapshot for longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.pipeline.snapshot import CopyProgress
+from penstock.walreceiver.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+_ASK_S: Final = 5.0
+"""Seconds between two questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """``since``: seconds since 1970. ``xmin``: None where the publisher does not tell;
+    ``retained_bytes``: WAL that it keeps for the slot."""
+
+    since: float
+    xmin: int | None
+    retained_bytes: int | None
+
+
+class HeldSnapshot:
+    """Of one round, from its beginning. ``tell`` takes what is held, None at the end."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        slot: str,
+        pid: int,
+        *,
+        subscription: str,
+        timeout: Callable[[], float],
+        tell: Callable[[Held | None], None],
+    ) -> None:
+        """``pid``: of the session that holds it. ``timeout``: seconds, 0 for none, as it is now."""
+        self._publisher, self._slot, self._pid = publisher, slot, pid
+        self._subscription, self._timeout, self._tell = subscription, timeout, tell
+        self._since, self._began = time.time(), time.monotonic()
+        self._asked = -_ASK_S
+        self._begun: set[str] = set()
+        self._over = self._told = False
+
+    def __enter__(self) -> HeldSnapshot:
+        self._tell(Held(self._since, None, None))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tell(None)
+
+    def progress(self, copy: CopyProgress) -> None:
+        """A table's copy has got further."""
+        if copy.units:
+            self._begun.add(copy.table)
+
+    def look(self) -> None:
+        """Again and again. Raises ConnectionFailure."""
+        now = time.monotonic()
+        if now - self._asked >= _ASK_S:
+            self._asked = now
+            slot = self._publisher.slot_state(self._slot)
+            retained = None if slot is None else slot.retained_bytes
+            self._tell(Held(self._since, self._publisher.backend_xmin(self._pid), retained))
+        timeout = self._timeout()
+        if timeout and now - self._began >= timeout and self._begun:
+            self._over = True
+
+    def waits_for(self, table: str) -> bool:
+        """Whether a table is still to be copied at this snapshot."""
+        if not self._over or table in self._begun:
+            return True
+        if not self._told:
+            self._told = True
+            log.info(
+                'subscription "%s": the snapshot of a copy is held for longer than '
+                "copy_snapshot_timeout; tables that are not begun are copied at another one",
+                self._subscription,
+            )
+        return False
