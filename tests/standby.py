@@ -33,12 +33,22 @@ def standby_of(
     return EmbeddedPostgres(primary.version, folder, settings={**(settings or {}), **more})
 
 
-def synchronised(standby: EmbeddedPostgres, slot: str, timeout: float = 90) -> None:
+def synchronised(
+    primary: EmbeddedPostgres, standby: EmbeddedPostgres, slot: str, timeout: float = 90
+) -> None:
     """Wait until the standby could go on with that slot, whose restart_lsn has to pass what the
-    standby has WAL from: its subscriber must not be far behind."""
+    standby has WAL from: its subscriber must not be far behind, and the primary has to write which
+    transactions run, as it does every 15 seconds where something is written."""
     query = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}'"
     query += " AND synced AND NOT temporary AND invalidation_reason IS NULL"
-    wait_until(lambda: standby.psql(query) == "1", "the slot on the standby", timeout)
+
+    def is_synced() -> bool:
+        if standby.psql(query) == "1":
+            return True
+        primary.psql("SELECT pg_log_standby_snapshot()")
+        return False
+
+    wait_until(is_synced, "the slot on the standby", timeout, pause=0.5)
 
 
 def _base_backup(primary: EmbeddedPostgres) -> Path:

@@ -37,10 +37,6 @@ def primary_and_standby(version: int) -> Iterator[tuple[EmbeddedPostgres, Embedd
         yield primary, standby
 
 
-def _synchronised(standby: EmbeddedPostgres) -> None:
-    synchronised(standby, "s")
-
-
 def _same(node: LocalNode, database: Database) -> None:
     node.caught_up("s", database)
     rows = sorted(map(tuple, node.node.read("t", subscription="s").collect()))
@@ -57,7 +53,7 @@ def test_a_promoted_standby_goes_on(version: int, tmp_path: Path, spark: Any) ->
         primary.execute(_TABLE)
         node.subscribe("s", primary, "p", "failover = true")
         _same(node, primary)
-        _synchronised(second)
+        synchronised(first, second, "s")
         primary.execute("UPDATE t SET v = 'before' WHERE id <= 50; DELETE FROM t WHERE id = 100")
         _same(node, primary)
         node.node.sql("ALTER SUBSCRIPTION s DISABLE")
@@ -94,7 +90,7 @@ def test_the_primary_is_killed_under_load(tmp_path: Path, spark: Any) -> None:
             "target_session_attrs=primary' PUBLICATION p WITH (failover)"
         )
         _same(node, primary)
-        _synchronised(second)
+        synchronised(first, second, "s")
         writer = threading.Thread(target=_write_until_it_ends, args=(primary,))
         writer.start()
         for _ in range(5):
@@ -114,7 +110,7 @@ def test_a_standby_that_lacks_what_the_node_has_is_refused(tmp_path: Path, spark
         primary.execute(_TABLE)
         node.subscribe("s", primary, "p", "failover")
         _same(node, primary)
-        _synchronised(second)
+        synchronised(first, second, "s")
         primary.execute("ALTER SYSTEM SET synchronized_standby_slots = ''")
         primary.execute("SELECT pg_reload_conf()")
         standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
