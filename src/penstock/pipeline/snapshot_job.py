@@ -2,8 +2,8 @@
 come.
 
 In: copy tasks. Out: each unit's result once, as soon as its task is done, in the thread that asks.
-A unit that has lost its own connection is copied again, up to three times, as long as nobody says
-that the snapshot is gone; those that are done stay done.
+A unit that has lost its own connection is copied again, twice at most, as long as nobody says that
+the snapshot is gone; those that are done stay done.
 Spark's ``collect`` gives results only when all tasks are done; an accumulator brings them earlier,
 so that a table can be committed and progress shown while the others go on.
 """
