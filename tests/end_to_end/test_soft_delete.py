@@ -210,18 +210,19 @@ def test_a_column_of_that_name(local_node: Callable[..., LocalNode], database: D
     node = local_node()
     node.subscribe("s", database, "p", "soft_delete = true, on_table_error = park")
 
-    def told() -> bool:
-        tables = {table.name: str(table.error) for table in node.status("s").tables}
-        return 'has a column "_deleted_at"' in tables.get("public.u", "")
+    def errors() -> dict[str, str]:
+        return {table.name: str(table.error) for table in node.status("s").tables}
 
-    node.wait_for("s", "the error", lambda _: told(), fails=False)
+    def copied() -> bool:
+        states = {table.name: table.state for table in node.status("s").tables}
+        return states["public.t"] == "r" and 'has a column "_deleted_at"' in errors()["public.u"]
+
+    node.wait_for("s", "the error of the copy", lambda _: copied(), fails=False)
     database.execute("ALTER TABLE t ADD COLUMN _deleted_at timestamptz; INSERT INTO t VALUES (1)")
-
-    def parked() -> bool:
-        tables = {table.name: str(table.error) for table in node.status("s").tables}
-        return "has the name of a metadata column" in tables["public.t"]
-
-    node.wait_for("s", "the other error", lambda _: parked(), fails=False)
+    message = "has the name of a metadata column"
+    node.wait_for(
+        "s", "the error of the change", lambda _: message in errors()["public.t"], fails=False
+    )
 
 
 class _Model:

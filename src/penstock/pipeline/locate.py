@@ -131,7 +131,7 @@ def _sources(item: LocateItem) -> Iterator[str]:
             # a folder named like "day=1" is not a partition
             options = f"{_POSITION} = true, hive_partitioning = false, union_by_name = false"
             file = f"read_parquet({path}, {options})"
-            if item.deleted_at in held:
+            if item.deleted_at is not None and item.deleted_at in held:
                 file += f" where {quoted(item.deleted_at)} is null"
             yield f"(select {columns}, {_POSITION} as position from {file})"
             return
