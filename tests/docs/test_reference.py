@@ -159,6 +159,8 @@ def test_subscription_options() -> None:
         "messages",
         "metadata_columns",
         "conflict_resolution",
+        "out_of_range",
+        "soft_delete",
         "disable_on_error",
         "synchronous_commit",
         "origin",

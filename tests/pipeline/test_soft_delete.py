@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,12 +18,15 @@ from hypothesis import strategies as st
 from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
 from penstock.lakehouse.metadata_columns import DELETED
 from penstock.lakehouse.schema import DELETED_AT, TableSchema
+from penstock.pipeline.apply import run_batch
 from penstock.pipeline.changes import Stamped
 from penstock.pipeline.conflict import APPLY_REMOTE
 from penstock.pipeline.fold import fold
 from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import ReplicaIdentity
 from pipeline.history import Message, Publisher, Row, batches, multiset
+from pipeline.lake import Lake
 from pipeline.test_fold import TYPES, schema_of
 
 _KEYS = st.tuples(st.integers(0, 3), st.sampled_from("xy"))
@@ -180,3 +185,32 @@ def test_a_row_that_took_the_place_of_another_stays_as_it_was_sent() -> None:
     net = net.existing(np.array([0]))
     assert net.rows.to_pylist() == [{**new, DELETED_AT: _at(0, 1)}]
     assert net.removed.to_pylist() == [{"a": 1, "b": "x"}]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("folder", "here"), [("in executors", 0.0), ("read[by]parts", 9.0)])
+def test_in_files(spark: Any, tmp_path: Path, folder: str, here: float) -> None:
+    """In executors, and where DuckDB does not read the files itself."""
+    lake = Lake(spark, tmp_path / folder, ApplyOptions(here_seconds=here))
+    publisher = Kept(dict(TYPES), ("a", "b"))
+    table = lake.create(publisher)
+    table.add_columns([DELETED])
+    dice = random.Random(folder)
+    for chunk in range(8):
+        for number in range(12):
+            at = dice.randrange(len(publisher.rows)) if publisher.rows else -1
+            values = {"n": number} if dice.random() < 0.5 else None
+            if at >= 0 and dice.random() < 0.5:
+                publisher.change(at, values, frozenset({"big"}))
+            elif not any(row["a"] == number for row in publisher.rows):
+                publisher.insert({"a": number, "b": "x", "big": f"{chunk}/{number}", "n": 0})
+        found, _ = batches(publisher.take_messages(), TYPES)
+        net = fold(found, table.schema, stamped=_stamped(chunk), soft_delete=True)
+        run_batch(lake.spark, [TableWork(table, net)], lake.options)
+        if chunk % 3:
+            lake.commit(table)
+    live = [row for row in lake.read(table) if row.pop(DELETED_AT) is None]
+    dead = [row for row in lake.read(table) if row[DELETED_AT] is not None]
+    assert multiset(live) == multiset(publisher.rows)
+    assert multiset(dead) == multiset(publisher.dead)
+    assert len(dead) > 5

@@ -42,12 +42,7 @@ def fold_multiset(
     every = versions(changes) if with_versions else None
     if changes.old is None or np.all(changes.operation == INSERT):
         return NetChange(
-            table,
-            schema,
-            len(changes),
-            changes.new,
-            nothing,
-            nothing,
+            *(table, schema, len(changes), changes.new, nothing, nothing),
             truncate=truncate,
             skipped=skipped,
             versions=every,
@@ -72,17 +67,12 @@ def fold_multiset(
         )
 
     rows = both.take(pa.array(np.repeat(index[comes], balance[comes])))
-    if soft_delete and np.any(changes.operation == DELETE):
-        dead = _shown_and_deleted(changes, _numbers(compared, changes))
-        stay = restamped(changes.old.take(pa.array(dead)), changes.stamps, dead, changes.new)
-        rows = pa.concat_tables([rows, stay])
+    if soft_delete:
+        rows = pa.concat_tables([rows, _dead(changes, changes.old, compared)])
     if truncate and goes.any():
         return without(-balance[goes])
     return NetChange(
-        table,
-        schema,
-        len(changes),
-        rows,
+        *(table, schema, len(changes), rows),
         both.take(pa.array(index[goes])).select(list(schema.identity)),
         nothing,
         copies=-balance[goes],
@@ -158,6 +148,14 @@ def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> 
         if operation != DELETE:
             made[new[at]] += 1
     return kept
+
+
+def _dead(changes: Changes, old: pa.Table, compared: pa.Table) -> pa.Table:
+    """The rows that stay, with the metadata columns of their DELETEs."""
+    if not np.any(changes.operation == DELETE):
+        return old.slice(0, 0)
+    at = _shown_and_deleted(changes, _numbers(compared, changes))
+    return restamped(old.take(pa.array(at)), changes.stamps, at, changes.new)
 
 
 def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
