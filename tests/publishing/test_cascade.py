@@ -147,6 +147,11 @@ def test_live_rows_alone_by_a_filter(lake: LakeNode, subscriber: Callable[..., D
         source.execute(statement)
         caught_up(lake, source, "soft")
         assert table_rows(target, "soft.t", "id, v") == table_rows(source, "soft.t", "id, v")
+    lake.execute("DELETE FROM soft.t WHERE _deleted_at < '2100-01-01 00:00:00+00'")
+    source.execute("DELETE FROM soft.t WHERE id = 3")
+    caught_up(lake, source, "soft")
+    assert table_rows(target, "soft.t", "id, v") == table_rows(source, "soft.t", "id, v")
+    assert lake.rows("SELECT id FROM soft.t WHERE _deleted_at IS NOT NULL") == [(3,)]
     target.execute("DROP SUBSCRIPTION soft")
     lake.node.sql("DROP SUBSCRIPTION soft")
 
