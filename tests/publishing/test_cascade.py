@@ -142,6 +142,7 @@ def test_live_rows_alone_by_a_filter(lake: LakeNode, subscriber: Callable[..., D
         "DELETE FROM soft.t WHERE id = 2; UPDATE soft.t SET v = 'changed' WHERE id = 3",
         "INSERT INTO soft.t VALUES (2, 'again'); UPDATE soft.t SET id = 10 WHERE id = 4",
         "DELETE FROM soft.t WHERE id IN (2, 10)",
+        "BEGIN; DELETE FROM soft.t WHERE id = 5; INSERT INTO soft.t VALUES (5, 'other'); COMMIT",
         "INSERT INTO soft.t VALUES (2, 'once more')",
     ):
         source.execute(statement)
