@@ -168,6 +168,7 @@ def test_subscription_options() -> None:
         "metadata_columns",
         "conflict_resolution",
         "out_of_range",
+        "soft_delete",
         "disable_on_error",
         "synchronous_commit",
         "origin",

@@ -18,6 +18,8 @@ from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 from psycopg.types.json import set_json_loads
 
+from penstock.lakehouse.schema import DELETED_AT
+
 Row = tuple[Any, ...]
 
 # What the type's output function says; a cast to text says something else of an inet.
@@ -64,6 +66,15 @@ def delta_rows(uri: str, version: int | None = None) -> list[Row]:
     """All rows of a Delta table, columns in its own order."""
     found = query("SELECT * FROM t", t=DeltaTable(uri, version=version))
     return [tuple(map(_plain, row)) for row in _rows(found)]
+
+
+def live_rows(uri: str, version: int | None = None) -> list[Row]:
+    """Those of a table that keeps deleted ones, without what tells them apart."""
+    table = DeltaTable(uri, version=version)
+    if DELETED_AT not in (field.name for field in table.schema().fields):
+        return delta_rows(uri, version)
+    kept = f"SELECT * EXCEPT ({DELETED_AT}) FROM t WHERE {DELETED_AT} IS NULL"
+    return [tuple(map(_plain, row)) for row in _rows(query(kept, t=table))]
 
 
 def publisher_rows(

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from end_to_end.compare import Row, delta_rows, difference
+from end_to_end.compare import Row, difference, live_rows
 from end_to_end.local_node import LocalNode
 from end_to_end.story import Story
 from faults.heavy import in_make_faults
@@ -109,6 +109,7 @@ class Disturbed:
             "streaming": rng.choice(["parallel", "parallel", "on", "off"]),
             "binary": rng.choice(["true", "false"]),
             "two_phase": str(story.two_phase).lower(),
+            "soft_delete": str(story.seed % 5 == 4).lower(),
         }
         text = ", ".join(f"{name} = {value}" for name, value in options.items())
         story.tell("subscribe", text)
@@ -220,7 +221,7 @@ class Disturbed:
 
     def _rows(self, uri: str, version: int) -> Counter[Row]:
         if (uri, version) not in self._read:
-            self._read[uri, version] = Counter(delta_rows(uri, version))
+            self._read[uri, version] = Counter(live_rows(uri, version))
         return self._read[uri, version]
 
     def how_to_run_it_again(self) -> str:

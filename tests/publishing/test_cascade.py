@@ -115,6 +115,48 @@ def test_transactions_stay_whole(lake: LakeNode, subscriber: Callable[..., Datab
     lake.node.sql("DROP SUBSCRIPTION bank")
 
 
+def test_live_rows_alone_by_a_filter(lake: LakeNode, subscriber: Callable[..., Database]) -> None:
+    source, target = subscriber(18), subscriber(18)
+    columns = "id integer PRIMARY KEY, v text"
+    source.execute(
+        f"CREATE SCHEMA soft; CREATE TABLE soft.t ({columns});"
+        "INSERT INTO soft.t SELECT i, 'copied' FROM generate_series(1, 9) i;"
+        "CREATE PUBLICATION p FOR TABLE soft.t"
+    )
+    target.execute(f"CREATE SCHEMA soft; CREATE TABLE soft.t ({columns}, _deleted_at timestamptz)")
+    lake.node.sql(
+        f"CREATE SUBSCRIPTION soft CONNECTION '{source.conninfo}' PUBLICATION p"
+        " WITH (soft_delete = true)"
+    )
+    follows(lake, source, "soft")
+    source.execute("DELETE FROM soft.t WHERE id = 1")
+    follows(lake, source, "soft")
+    source.execute("INSERT INTO soft.t VALUES (1, 'again')")
+    follows(lake, source, "soft")
+    lake.execute(
+        "ALTER TABLE soft.t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION soft FOR TABLE soft.t WHERE (_deleted_at IS NULL)",
+    )
+    lake.subscribe(target, "soft", "soft")
+    for statement in (
+        "DELETE FROM soft.t WHERE id = 2; UPDATE soft.t SET v = 'changed' WHERE id = 3",
+        "INSERT INTO soft.t VALUES (2, 'again'); UPDATE soft.t SET id = 10 WHERE id = 4",
+        "DELETE FROM soft.t WHERE id IN (2, 10)",
+        "BEGIN; DELETE FROM soft.t WHERE id = 5; INSERT INTO soft.t VALUES (5, 'other'); COMMIT",
+        "INSERT INTO soft.t VALUES (2, 'once more')",
+    ):
+        source.execute(statement)
+        caught_up(lake, source, "soft")
+        assert table_rows(target, "soft.t", "id, v") == table_rows(source, "soft.t", "id, v")
+    lake.execute("DELETE FROM soft.t WHERE _deleted_at < '2100-01-01 00:00:00+00'")
+    source.execute("DELETE FROM soft.t WHERE id = 3")
+    caught_up(lake, source, "soft")
+    assert table_rows(target, "soft.t", "id, v") == table_rows(source, "soft.t", "id, v")
+    assert lake.rows("SELECT id FROM soft.t WHERE _deleted_at IS NOT NULL") == [(3,)]
+    target.execute("DROP SUBSCRIPTION soft")
+    lake.node.sql("DROP SUBSCRIPTION soft")
+
+
 _SUMS = (
     "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM "
     "pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), "

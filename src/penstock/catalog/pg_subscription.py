@@ -76,6 +76,7 @@ _TABLE = Table(
     Column("submetadata", Boolean),
     Column("subconflictresolution", String),
     Column("suboutofrange", String(5)),
+    Column("subsoftdelete", Boolean),
 )
 
 
@@ -127,6 +128,7 @@ class Subscription:
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE.
+    ``soft_delete``: whether rows that the publisher deletes stay.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -160,6 +162,7 @@ class Subscription:
     metadata_columns: bool = False
     conflict_resolution: str = "error"
     out_of_range: str = "error"
+    soft_delete: bool = False
 
     @property
     def own_changes_only(self) -> bool:
@@ -242,6 +245,7 @@ class PgSubscription:
         metadata_columns: bool = False,
         conflict_resolution: str = "error",
         out_of_range: str = "error",
+        soft_delete: bool = False,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -270,6 +274,7 @@ class PgSubscription:
             metadata_columns=metadata_columns,
             conflict_resolution=conflict_resolution,
             out_of_range=out_of_range,
+            soft_delete=soft_delete,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -320,6 +325,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "submetadata": subscription.metadata_columns,
         "subconflictresolution": subscription.conflict_resolution,
         "suboutofrange": subscription.out_of_range,
+        "subsoftdelete": subscription.soft_delete,
     }
 
 
@@ -358,4 +364,5 @@ def _subscription(row: RowMapping) -> Subscription:
         metadata_columns=bool(row["submetadata"]),
         conflict_resolution=row["subconflictresolution"] or "error",
         out_of_range=row["suboutofrange"] or "error",
+        soft_delete=bool(row["subsoftdelete"]),
     )

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.catalog import CatalogTransaction, LakeTable
+from penstock.commands.dead_rows import check_none_dead
 from penstock.commands.namespace import (
     UNDEFINED_TABLE,
     delta_uri,
@@ -89,8 +90,9 @@ def change_columns(
     may be executed again. By oid, the versions that have the changes.
 
     Raises FilesFirst before anything else where files are not rewritten yet, CommitConflict,
-    StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse.
+    StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse, NotInPrerequisiteState.
     """
+    check_none_dead(scope, members, changes.dropped)
     staged = [_stage(scope, member, changes) for member in members]
     check_between_batches(transaction, scope, members[0])  # what comes after this makes us lose
     _check_nothing_moves(transaction, scope, members, staged)

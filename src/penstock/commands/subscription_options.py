@@ -50,6 +50,7 @@ class SubscriptionOptions:
     metadata_columns: bool = False
     conflict_resolution: str = ERROR
     out_of_range: str = ERROR
+    soft_delete: bool = False
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -70,6 +71,7 @@ CREATE: Final = frozenset(
     | {"on_table_error", "schema_change", "streaming", "two_phase", "disable_on_error"}
     | {"origin", "failover", "password_required", "run_as_owner"}
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
+    | {"soft_delete"}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})

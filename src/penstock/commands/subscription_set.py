@@ -34,6 +34,7 @@ _KEPT: Final = (
     *("binary", "synchronous_commit", "on_table_error", "schema_change", "streaming", "origin"),
     *("failover", "password_required", "run_as_owner", "disable_on_error"),
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
+    "soft_delete",
 )
 """Options that are written into the row as they are, under their own names."""
 

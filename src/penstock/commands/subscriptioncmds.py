@@ -283,6 +283,7 @@ def _insert(
             metadata_columns=options.metadata_columns,
             conflict_resolution=options.conflict_resolution,
             out_of_range=options.out_of_range,
+            soft_delete=options.soft_delete,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

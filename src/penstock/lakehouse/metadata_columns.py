@@ -1,13 +1,15 @@
-"""Columns that tell of each row which change wrote it (``metadata_columns = true``).
+"""Columns that tell of each row which change wrote it, or deleted it (``metadata_columns``,
+``soft_delete``).
 
-In: a table's columns. Out: those that it needs beside them. They are the node's own, so that a
-publication need not have them, and tell no two rows apart. Their values come from the transactions
-of a batch (``pipeline.changes``) and from the LSN of a copy (``pipeline.snapshot_task``); the names
-are those of a history.
+In: a table's columns, what a subscription wants. Out: those that the table needs beside them. They
+are the node's own, so that a publication need not have them, and tell no two rows apart. Their
+values come from the transactions of a batch (``pipeline.changes``) and from the LSN of a copy
+(``pipeline.snapshot_task``); the names are those of a history.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -15,32 +17,45 @@ import pyarrow as pa
 from penstock.errors import FeatureNotSupported
 from penstock.lakehouse.delta_types import TIMESTAMP
 from penstock.lakehouse.history_table import COMMIT_LSN, COMMIT_TIMESTAMP
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.schema import DELETED_AT, Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pgtypes.pg_type import INT8, TIMESTAMPTZ
 
-_COLUMNS: Final = (
+_METADATA: Final = (
     Column(COMMIT_LSN, COMMIT_LSN, pa.int64(), INT8, local=True, stamp=True),
     Column(COMMIT_TIMESTAMP, COMMIT_TIMESTAMP, TIMESTAMP, TIMESTAMPTZ, local=True, stamp=True),
 )
+DELETED: Final = Column(DELETED_AT, DELETED_AT, TIMESTAMP, TIMESTAMPTZ, local=True, stamp=True)
 
 
-def add_metadata_columns(table: DeltaTable) -> None:
-    """Stage those that a table lacks; rows that it has hold NULL there.
+def add_metadata_columns(
+    table: DeltaTable,
+    leaves: Sequence[DeltaTable] = (),
+    *,
+    metadata_columns: bool,
+    soft_delete: bool,
+) -> None:
+    """Stage those that a table lacks, and that ``leaves``, its partitions, lack; rows that it has
+    hold NULL there. A partition that was made from the table has them as columns like others.
 
     Raises FeatureNotSupported where it has another column of such a name.
     """
-    table.add_columns(_lacking(table.schema, table.name))
+    if metadata_columns:
+        table.add_columns(_lacking(table, _METADATA, "metadata columns", "metadata_columns"))
+    if soft_delete:
+        table.add_columns(_lacking(table, (DELETED,), "deleted rows", "soft_delete"))
+    for leaf in leaves:
+        leaf.add_columns(leaf.schema.lacking(table.schema.stamps))
 
 
-def _lacking(schema: TableSchema, table: str) -> list[Column]:
-    there = {column.name.lower(): column for column in schema.columns}
-    for wanted in _COLUMNS:
-        column = there.get(wanted.name)
-        if column is not None and not column.stamp:
+def _lacking(table: DeltaTable, wanted: Sequence[Column], what: str, option: str) -> list[Column]:
+    there = {column.name.lower(): column for column in table.schema.columns}
+    for column in wanted:
+        other = there.get(column.name)
+        if other is not None and not other.stamp:
             raise FeatureNotSupported(
-                f'table "{table}" cannot have metadata columns: it has a column "{column.name}"',
+                f'table "{table.name}" cannot have {what}: it has a column "{other.name}"',
                 hint="Leave the column out of the publication by a column list, or set "
-                "metadata_columns = false.",
+                f"{option} = false.",
             )
-    return [wanted for wanted in _COLUMNS if wanted.name not in there]
+    return [column for column in wanted if column.name not in there]

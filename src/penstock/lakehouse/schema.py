@@ -47,6 +47,8 @@ VIRTUAL: Final = "penstock.virtual"
 """Metadata: such a column is VIRTUAL to PostgreSQL; files have its values all the same."""
 STAMP: Final = "penstock.stamp"
 """Metadata: such a column tells which change wrote its row (``metadata_columns``)."""
+DELETED_AT: Final = "_deleted_at"
+"""The column that says of a row that the publisher has deleted it (``soft_delete``)."""
 GENERATION: Final = "delta.generationExpression"
 """Metadata of a column that Delta generates, by an expression of Spark's."""
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -174,6 +176,12 @@ class TableSchema:
     def stamps(self) -> tuple[Column, ...]:
         """The columns that tell which change wrote a row."""
         return tuple(column for column in self.columns if column.stamp)
+
+    @property
+    def deleted_at(self) -> str | None:
+        """Delta name of the column that is NULL in live rows, where some may be dead: rows are
+        looked for among live ones."""
+        return next((c.name for c in self.stamps if c.source == DELETED_AT), None)
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:

@@ -106,6 +106,11 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
                 detail=f'The target table has the column "{column.name}" of type {mine}, the '
                 "publication has not: it was dropped, renamed or left out of the column list.",
             )
+        if column.stamp:
+            raise SchemaChanged(
+                f'column "{column.source}" of relation "{table}" has the name of a metadata column',
+                detail="The target table's own column of that name tells of its rows.",
+            )
         theirs = type_text(delta_type(other.type))
         if mine != theirs and not (column.own and takes(column, other.type)):
             raise SchemaChanged(

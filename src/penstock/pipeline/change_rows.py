@@ -100,8 +100,7 @@ def _appended(
 def _changed(loaded: _Loaded) -> Iterator[tuple[Operation, int, bytes]]:
     item, duck = loaded.item, loaded.duck
     if item.table.key:
-        check_unique(item, duck, "went")
-        check_unique(item, duck, "came")
+        check_unique(item, duck)
     same = loaded.pairing.same
     if same is not None:
         unpaired = f"NOT EXISTS (SELECT 1 FROM {{}} WHERE {same})"

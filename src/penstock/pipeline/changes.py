@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from penstock.errors import ProtocolViolation, SchemaChanged
 from penstock.lakehouse.conversion import converted, takes
 from penstock.lakehouse.defaults import filled
-from penstock.lakehouse.schema import Column, TableSchema
+from penstock.lakehouse.history_table import COMMIT_TIMESTAMP
+from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
 from penstock.pipeline.columns import Integers, Mask, take_either
 from penstock.pipeline.conflict import shown_rows, shown_values
@@ -36,7 +37,7 @@ NOT_SENT: Final = "(not sent)"
 
 
 Stamped = Callable[[Integers], Mapping[str, pa.Array]]
-"""The metadata columns of changes, by the sequences of their messages."""
+"""What metadata columns hold of changes, by the sequences of their messages."""
 
 
 def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
@@ -139,6 +140,14 @@ class Changes:
         )
 
 
+def restamped(rows: pa.Table, names: Sequence[str], source: Integers, of: pa.Table) -> pa.Table:
+    """Rows with the metadata columns of the rows ``source`` of another table."""
+    for name in names:
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), of[name].take(pa.array(source)))
+    return rows
+
+
 def _without(rows: pa.Table, position: int, which: Mask) -> pa.Table:
     """The rows with NULL in that column of some."""
     values = rows.column(position)
@@ -206,8 +215,8 @@ def _map(
         stamps = stamped(batch.sequence[first:])
     for position, column in enumerate(schema.columns):
         if column.stamp:
-            if column.name in stamps:
-                values = stamps[column.name].cast(column.type)
+            values = stamp_of(column, stamps, batch.operation[first:])
+            if values is not None:
                 new = new.set_column(position, new.schema.field(position), values)
             continue
         if column.generated is not None:
@@ -239,6 +248,21 @@ def _map(
         *(batch.sequence[first:], batch.operation[first:], old_kind, new, old, unchanged),
         stamps=stamp_names,
     )
+
+
+def stamp_of(
+    column: Column, stamps: Mapping[str, pa.Array], operation: np.ndarray
+) -> pa.Array | None:
+    """A metadata column of changes: of a DELETE what the row is to have that stays. None: what it
+    holds is not known."""
+    if column.source != DELETED_AT:
+        values = stamps.get(column.name)
+        return None if values is None else values.cast(column.type)
+    times = stamps.get(COMMIT_TIMESTAMP)
+    if times is None:
+        return None
+    deleted = pa.array(operation == DELETE)
+    return pc.if_else(deleted, times.cast(column.type), pa.scalar(None, column.type))
 
 
 def _check_columns(table: str, schema: TableSchema, relation: Relation) -> None:

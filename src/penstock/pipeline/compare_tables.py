@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.schema import Column
+from penstock.lakehouse.schema import DELETED_AT, Column
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.job import run_job
@@ -291,15 +291,23 @@ def _key(source: CopySource) -> frozenset[str]:
 def _stored(source: CopySource, number: int) -> Iterator[tuple[int, DigestItem]]:
     compared = compared_columns(source)
     for part in source.parts:
-        columns = _scanned(part.table, compared)
+        columns, live = _scanned(part.table, compared), _null_in_live_rows(source, part.table)
         for file in part.table.files.values():
-            rows = HeldRows(part.table.storage, part.table.uri, ScanFile.of(file), columns)
+            rows = HeldRows(part.table.storage, part.table.uri, ScanFile.of(file), columns, live)
             yield file.size, DigestItem(number, rows, ())
 
 
 def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn, ...]:
     here = table.schema.by_source
     return tuple(ScanColumn(c.source, here[c.source].name, c.type) for c in compared)
+
+
+def _null_in_live_rows(source: CopySource, table: DeltaTable) -> ScanColumn | None:
+    """The publisher has no dead rows."""
+    if source.table.schema.deleted_at is None:
+        return None
+    column = table.schema.by_source[DELETED_AT]
+    return ScanColumn(column.source, column.name, column.type)
 
 
 def _take(tables: Sequence[_Compared], result: Digested) -> None:

@@ -19,14 +19,38 @@ import pyarrow as pa
 from penstock.errors import ProtocolViolation, ReplicationConflict, SchemaChanged
 from penstock.lakehouse.schema import TableSchema
 from penstock.pgoutput.columnar import ChangeBatch
-from penstock.pipeline.changes import DELETE, INSERT, OLD_ROW, Changes, Stamped, unify, unstamped
+from penstock.pipeline.changes import (
+    DELETE,
+    INSERT,
+    OLD_ROW,
+    Changes,
+    Stamped,
+    restamped,
+    unify,
+    unstamped,
+)
 from penstock.pipeline.columns import Integers, Mask
 from penstock.pipeline.conflict import ERROR, KEEP_LOCAL, key_exists
 from penstock.pipeline.history import OldRows, versions
 from penstock.pipeline.key_events import CREATE, KeyEvents, KeyTotals, key_events, kind, position
-from penstock.pipeline.lineage import Lineage, changes_of_missing, duplicates, trace
+from penstock.pipeline.lineage import (
+    NONE_ENDED,
+    Ended,
+    Lineage,
+    changes_of_missing,
+    duplicates,
+    ended,
+    trace,
+)
 from penstock.pipeline.multiset import fold_multiset
-from penstock.pipeline.net_change import Incomplete, NetChange, Resolved, Skipped, Versions
+from penstock.pipeline.net_change import (
+    EndedRows,
+    Incomplete,
+    NetChange,
+    Resolved,
+    Skipped,
+    Versions,
+)
 from penstock.relation import ReplicaIdentity
 
 
@@ -39,6 +63,7 @@ def fold(
     with_versions: bool = False,
     stamped: Stamped = unstamped,
     resolution: str = ERROR,
+    soft_delete: bool = False,
 ) -> NetChange:
     """The net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
@@ -47,7 +72,9 @@ def fold(
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
     a multiset. ``with_versions``: also what becomes of rows in between; nothing may be before a
     TRUNCATE then. ``stamped``: what metadata columns hold. ``resolution``: one of
-    CONFLICT_RESOLUTIONS, for a key that is inserted where the table has it.
+    CONFLICT_RESOLUTIONS, for a key that is inserted where the table has it. ``soft_delete``: rows
+    that were there before the run stay when they are deleted; the schema has ``deleted_at``, and no
+    TRUNCATE is given.
 
     Raises ReplicationConflict where a key is inserted twice or an inserted row lacks a value,
     RelationChanged where changes do not fit the target's columns or do not identify rows as the
@@ -59,10 +86,12 @@ def fold(
     _check_tuples(table, schema, batches, changes)
     truncate = bool(valid)
     if schema.key:
-        return _KeyedFold(table, schema, changes, truncate, with_versions, resolution).net()
+        return _KeyedFold(
+            *(table, schema, changes, truncate, with_versions, resolution, soft_delete)
+        ).net()
     if changes.unchanged:
         raise _value_not_sent(table, next(iter(changes.unchanged)))
-    return fold_multiset(table, schema, changes, truncate, with_versions)
+    return fold_multiset(table, schema, changes, truncate, with_versions, soft_delete=soft_delete)
 
 
 def _check_tuples(
@@ -99,6 +128,7 @@ class _KeyedFold:
     truncate: bool
     with_versions: bool
     resolution: str
+    soft_delete: bool
     skipped: Skipped | None = None
     resolved: Resolved | None = None
     replaces: Mask | None = None
@@ -116,7 +146,8 @@ class _KeyedFold:
             absent = events.keys(made)
             last = np.sort(position(totals.last[totals.exists]))
             if follows:
-                rows, incomplete = _versions(table, changes, events, last, found)
+                dead = self._dead(events, found)
+                rows, incomplete = _versions(table, *dead.with_rows(changes, last), events, found)
                 every = (
                     _every_version(table, changes, events, found) if self.with_versions else None
                 )
@@ -135,6 +166,7 @@ class _KeyedFold:
             truncate=self.truncate,
             skipped=self.skipped,
             versions=every,
+            ended=dead.untouched(changes, found),
             without=lambda lacking: self._without(found[lacking > 0]),
             exists=lambda name, at: _exists(name, changes, made[at], absent.take(pa.array(at))),
             resolved=self.resolved,
@@ -142,6 +174,13 @@ class _KeyedFold:
             if self.resolution == ERROR
             else lambda at: self._existing(position(made[at])),
         )
+
+    def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
+        """Rows that were there before, or have taken the place of one that was, and are deleted."""
+        if not self.soft_delete or not np.any(self.changes.operation == DELETE):
+            return _Dead(NONE_ENDED)
+        every = ended(*events.grouped())
+        return _Dead(every.take(np.isin(every.origin, found)))
 
     def _follows(self, totals: KeyTotals) -> bool:
         """Whether each key's changes alternate, and after a TRUNCATE begin with an insert; else
@@ -207,6 +246,32 @@ class _KeyedFold:
         return mask
 
 
+@dataclass(frozen=True)
+class _Dead:
+    """Rows that stay when they are deleted."""
+
+    rows: Ended
+
+    def with_rows(self, changes: Changes, last: Integers) -> tuple[Changes, Integers]:
+        """``last``, the changes that write rows, with those that wrote the last versions of dead
+        rows before; these get the metadata columns of the DELETEs."""
+        touched = self.rows.last >= 0
+        if not touched.any():
+            return changes, last
+        wrote, source = self.rows.last[touched], np.arange(len(changes))
+        source[wrote] = self.rows.by[touched]
+        new = restamped(changes.new, changes.stamps, source, changes.new)
+        return replace(changes, new=new), np.sort(np.concatenate([last, wrote]))
+
+    def untouched(self, changes: Changes, found: Integers) -> EndedRows | None:
+        """Those that nothing was changed of. ``found``: first events of the keys of old rows."""
+        alone = self.rows.take(self.rows.last < 0)
+        if not len(alone.by):
+            return None
+        stamps = changes.new.select(changes.stamps).take(pa.array(alone.by))
+        return EndedRows(np.searchsorted(found, alone.origin), stamps)
+
+
 def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> ReplicationConflict:
     """``event``: the CREATEs of ``keys``, in order. The first one is told of as it came."""
     row, identity = changes.told(int(position(event[0])), keys.column_names)
@@ -214,7 +279,7 @@ def _exists(table: str, changes: Changes, event: np.ndarray, keys: pa.Table) -> 
 
 
 def _versions(
-    table: str, changes: Changes, events: KeyEvents, last: np.ndarray, found: np.ndarray
+    table: str, changes: Changes, last: Integers, events: KeyEvents, found: Integers
 ) -> tuple[pa.Table, Incomplete | None]:
     """The new row versions, written by the changes at ``last``: complete ones, others."""
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask[last].any()}

@@ -35,9 +35,15 @@ _SECONDS_PER_BYTE: Final = 3e-8
 
 
 def copy_rows(
-    spark: Spark, tables: Sequence[DeltaTable], history: DeltaTable, lsn: Lsn, time_us: int
+    spark: Spark,
+    tables: Sequence[DeltaTable],
+    history: DeltaTable,
+    lsn: Lsn,
+    time_us: int,
+    deleted_at: str | None = None,
 ) -> None:
-    """Stage it in one Spark job. ``lsn``: what the tables hold; ``time_us``: now, since 1970.
+    """Stage it in one Spark job. ``lsn``: what the tables hold; ``time_us``: now, since 1970;
+    ``deleted_at``: the column (its source) that is NULL in live rows, where there are others.
 
     Raises StorageError; nothing is left behind then.
     """
@@ -61,6 +67,7 @@ def copy_rows(
                 TARGET_FILE_BYTES,
                 constants=constants,
                 into=history.uri,
+                deleted_at=None if deleted_at is None else table.schema.by_source[deleted_at].name,
             ),
         )
         for table in tables
@@ -85,8 +92,9 @@ def copy_rows(
 def _checked(
     history: DeltaTable, expected: int, results: Sequence[Written | Failed]
 ) -> list[WrittenFile]:
-    """The files, which must hold all rows."""
+    """The files, which must hold all rows but those that were left out."""
     written = [file for result in results if isinstance(result, Written) for file in result.files]
+    expected -= sum(result.left_out for result in results if isinstance(result, Written))
     failed = [result.error for result in results if isinstance(result, Failed)]
     if not failed and (found := sum(file.rows for file in written)) == expected:
         return written

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -37,14 +38,7 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
     ``event``, ``key``: as ``KeyEvents.grouped`` gives them; ``unchanged``: column -> mask over
     changes.
     """
-    order = np.lexsort((event, key))
-    event, key = event[order], key[order]
-    opens = np.append(True, key[1:] != key[:-1]) | (kind(event) == CREATE)
-    life = np.cumsum(opens) - 1
-    first = event[opens]
-    root = _roots(event, life, first)
-    order = np.lexsort((event, root[life]))
-    event, row = event[order], root[life][order]
+    event, row, first = _by_row(event, key)
     group = np.cumsum(np.append(True, row[1:] != row[:-1])) - 1
     asked = _written_by(event, last)
     at = position(event)
@@ -54,6 +48,41 @@ def trace(event: Integers, key: Integers, last: Integers, unchanged: Mapping[str
         for name, mask in unchanged.items()
     }
     return Lineage(sent, first[row[asked]])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One entry per row of the run that a DELETE ends.
+
+    ``origin``: as in ``Lineage``; ``by``: position of the DELETE; ``last``: of the change that
+    wrote the row's last version, -1 where none of the run did.
+    """
+
+    origin: Integers
+    by: Integers
+    last: Integers
+
+    def take(self, kept: Mask) -> Ended:
+        """Those of a mask."""
+        return Ended(self.origin[kept], self.by[kept], self.last[kept])
+
+
+NONE_ENDED: Final = Ended(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+def ended(event: Integers, key: Integers) -> Ended:
+    """The rows that are deleted in the run, whether or not they were there before it.
+
+    ``event``, ``key``: as ``KeyEvents.grouped`` gives them.
+    """
+    event, row, first = _by_row(event, key)
+    new_row = np.append(True, row[1:] != row[:-1])
+    group = np.cumsum(new_row) - 1
+    gives = np.where(kind(event) != REMOVE, position(event), -1)
+    last = _running_max(gives, group)
+    # A row that moved to another key goes on with the CREATE there: its last event is no REMOVE.
+    at = np.flatnonzero(np.append(new_row[1:], True) & (kind(event) == REMOVE))
+    return Ended(first[row[at]], position(event[at]), last[at])
 
 
 def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:
@@ -84,6 +113,19 @@ def duplicates(event: Integers, key: Integers) -> Integers:
     same = key[1:] == key[:-1]
     there = same & (kind(event[:-1]) != REMOVE) & (kind(event[1:]) == CREATE)
     return np.sort(event[1:][there])
+
+
+def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integers]:
+    """The events row by row, in order; aligned, the number of the row; the first event of each row
+    by its number."""
+    order = np.lexsort((event, key))
+    event, key = event[order], key[order]
+    opens = np.append(True, key[1:] != key[:-1]) | (kind(event) == CREATE)
+    life = np.cumsum(opens) - 1
+    first = event[opens]
+    root = _roots(event, life, first)
+    order = np.lexsort((event, root[life]))
+    return event[order], root[life][order], first
 
 
 def _roots(event: Integers, life: Integers, first: Integers) -> Integers:

@@ -38,7 +38,8 @@ class LocateItem:
     stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
     and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
     file where it is an integer; what is outside is not even put into the join's hash table.
-    ``part``: which of the work's tables the file is of.
+    ``part``: which of the work's tables the file is of. ``deleted_at``: the column that is NULL in
+    live rows, where there are others.
     """
 
     work: int
@@ -51,6 +52,7 @@ class LocateItem:
     multiset: bool
     first_between: tuple[int, int] | None = None
     part: int = 0
+    deleted_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,23 +131,34 @@ def _sources(item: LocateItem) -> Iterator[str]:
             # a folder named like "day=1" is not a partition
             options = f"{_POSITION} = true, hive_partitioning = false, union_by_name = false"
             file = f"read_parquet({path}, {options})"
+            if item.deleted_at is not None and item.deleted_at in held:
+                file += f" where {quoted(item.deleted_at)} is null"
             yield f"(select {columns}, {_POSITION} as position from {file})"
             return
-        for start, group in _row_groups(parquet, item.key, held):
+        for start, group in _row_groups(parquet, item, held):
             with _lent(group, start):
-                yield "file"
+                yield (
+                    "file"
+                    if item.deleted_at not in held
+                    else "(select * from file where deleted is null)"
+                )
 
 
 def _row_groups(
-    parquet: pq.ParquetFile, key: tuple[str, ...], held: set[str]
+    parquet: pq.ParquetFile, item: LocateItem, held: set[str]
 ) -> Iterator[tuple[int, pa.Table]]:
     start = 0
     for number in range(parquet.num_row_groups):
-        names = [name for name in key if name in held]
+        names = [name for name in (*item.key, item.deleted_at) if name in held]
         group = plain_table(parquet.read_row_group(number, columns=names))
         rows = parquet.metadata.row_group(number).num_rows
-        columns = [group[name] if name in held else pa.nulls(rows) for name in key]
-        yield start, pa.table(columns, names=[f"c{i}" for i in range(len(key))])
+        columns = {
+            f"c{i}": group[name] if name in held else pa.nulls(rows)
+            for i, name in enumerate(item.key)
+        }
+        if item.deleted_at in held:
+            columns["deleted"] = group[item.deleted_at]
+        yield start, pa.table(columns)
         start += rows
 
 

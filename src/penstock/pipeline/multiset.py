@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import ProtocolViolation
 from penstock.lakehouse.schema import TableSchema
-from penstock.pipeline.changes import DELETE, INSERT, Changes
+from penstock.pipeline.changes import DELETE, INSERT, Changes, restamped
 from penstock.pipeline.columns import Integers, Mask, signs
 from penstock.pipeline.duck import connection
 from penstock.pipeline.history import versions
@@ -30,21 +30,19 @@ def fold_multiset(
     truncate: bool,
     with_versions: bool = False,
     skipped: Skipped | None = None,
+    *,
+    soft_delete: bool = False,
 ) -> NetChange:
     """Count each distinct row's coming and going; what cancels out is not done at all.
 
-    ``changes`` has no unknown cells.
+    ``changes`` has no unknown cells. ``soft_delete``: as ``fold`` says; a row that stays is written
+    as its DELETE has it, which is whole.
     """
     nothing = schema.arrow().empty_table().select(list(schema.identity))
     every = versions(changes) if with_versions else None
     if changes.old is None or np.all(changes.operation == INSERT):
         return NetChange(
-            table,
-            schema,
-            len(changes),
-            changes.new,
-            nothing,
-            nothing,
+            *(table, schema, len(changes), changes.new, nothing, nothing),
             truncate=truncate,
             skipped=skipped,
             versions=every,
@@ -64,15 +62,17 @@ def fold_multiset(
         more = replace(changes.skipped(~kept, schema.identity), whole_rows=True)
         all_of_them = more if skipped is None else skipped.with_more(more)
         left = changes.take(kept)
-        return fold_multiset(table, schema, left, truncate, with_versions, all_of_them)
+        return fold_multiset(
+            *(table, schema, left, truncate, with_versions, all_of_them), soft_delete=soft_delete
+        )
 
+    rows = both.take(pa.array(np.repeat(index[comes], balance[comes])))
+    if soft_delete:
+        rows = pa.concat_tables([rows, _dead(changes, changes.old, compared)])
     if truncate and goes.any():
         return without(-balance[goes])
     return NetChange(
-        table,
-        schema,
-        len(changes),
-        both.take(pa.array(np.repeat(index[comes], balance[comes]))),
+        *(table, schema, len(changes), rows),
         both.take(pa.array(index[goes])).select(list(schema.identity)),
         nothing,
         copies=-balance[goes],
@@ -148,3 +148,30 @@ def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> 
         if operation != DELETE:
             made[new[at]] += 1
     return kept
+
+
+def _dead(changes: Changes, old: pa.Table, compared: pa.Table) -> pa.Table:
+    """The rows that stay, with the metadata columns of their DELETEs."""
+    if not np.any(changes.operation == DELETE):
+        return old.slice(0, 0)
+    at = _shown_and_deleted(changes, _numbers(compared, changes))
+    return restamped(old.take(pa.array(at)), changes.stamps, at, changes.new)
+
+
+def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
+    """Positions of the DELETEs of rows that were there before the run, whatever they were like
+    then. Of equal rows those go first that the run has brought."""
+    count = len(changes)
+    new, old = numbers[:count].tolist(), numbers[count:].tolist()
+    brought: Counter[int] = Counter()
+    found: list[int] = []
+    for at, operation in enumerate(changes.operation.tolist()):
+        fresh = operation == INSERT
+        if not fresh and brought[old[at]]:
+            brought[old[at]] -= 1
+            fresh = True
+        if fresh and operation != DELETE:
+            brought[new[at]] += 1
+        elif not fresh and operation == DELETE:
+            found.append(at)
+    return np.array(found, np.int64)

@@ -35,6 +35,15 @@ class Incomplete:
 
 
 @dataclass(frozen=True)
+class EndedRows:
+    """Rows that are deleted and stay (``soft_delete``), as they were before the run: row ``old[i]``
+    of ``NetChange.removed`` is written again with the metadata columns ``stamps``."""
+
+    old: np.ndarray
+    stamps: pa.Table
+
+
+@dataclass(frozen=True)
 class Skipped:
     """Changes of rows that the target does not have, left out (update_missing, delete_missing).
 
@@ -141,6 +150,10 @@ class NetChange:
     in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``) of
     which ``copies[i]`` are to go. ``absent`` holds keys that the target must not have. With
     ``truncate`` there is nothing in ``removed``, ``absent`` or ``incomplete``.
+
+    Where deleted rows stay, those that were changed before are in ``rows`` and ``incomplete`` with
+    what says that they are deleted, the others in ``ended``. ``all_ended``: every live row is
+    deleted, with these metadata columns (one row); there is nothing else then.
     """
 
     table: str
@@ -168,11 +181,14 @@ class NetChange:
     existing: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
     """Fold again, where an existing row is no error: given are the rows of ``absent`` that the
     target has."""
+    ended: EndedRows | None = None
+    all_ended: pa.Table | None = None
 
     @property
     def empty(self) -> bool:
         """True when the target stays as it is."""
-        return not self.truncate and self.rows_written == 0 and self.removed.num_rows == 0
+        emptied = self.truncate or self.all_ended is not None
+        return not emptied and self.rows_written == 0 and self.removed.num_rows == 0
 
     @property
     def rows_removed(self) -> int:
@@ -182,5 +198,10 @@ class NetChange:
     @property
     def rows_written(self) -> int:
         """Rows that come, complete and to be completed."""
-        completed: int = self.incomplete.rows.num_rows if self.incomplete else 0
-        return int(self.rows.num_rows) + completed
+        return int(self.rows.num_rows) + self.rows_completed
+
+    @property
+    def rows_completed(self) -> int:
+        """Those that need their old rows."""
+        incomplete: int = self.incomplete.rows.num_rows if self.incomplete else 0
+        return incomplete + (len(self.ended.old) if self.ended else 0)

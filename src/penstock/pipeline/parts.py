@@ -35,7 +35,7 @@ class Leaves:
 
         Raises ReplicationConflict (23514) for a row, old or new, that belongs nowhere.
         """
-        if net.truncate:
+        if net.truncate or net.all_ended is not None:
             return frozenset(range(len(self.tables)))
         rows = [net.rows, *([net.incomplete.rows] if net.incomplete else [])]
         keys = [keys for keys in (net.removed, net.absent) if self.can_route(keys)]
@@ -67,6 +67,12 @@ class Part:
         """The relation's columns -> what they are called here."""
         here = self.table.schema.by_source
         return {c.name: here[c.source].name for c in self.relation.columns}
+
+    @property
+    def deleted_at(self) -> str | None:
+        """What the column that is NULL in live rows is called here, if there is one."""
+        name = self.relation.deleted_at
+        return None if name is None else self.names[name]
 
     def keys(self, keys: pa.Table) -> pa.Table:
         """Keys, or whole rows that are looked for, by the names of here."""

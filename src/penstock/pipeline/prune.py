@@ -30,6 +30,12 @@ def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
     return [file for file in files if file.live_rows and _may_hold(file, keys.schema, tests)]
 
 
+def may_be_live(file: DataFile, deleted_at: str | None) -> bool:
+    """Whether the file may hold a row with NULL in that column; None: no row is dead."""
+    nulls = file.stats.get("nullCount") or {}
+    return deleted_at is None or nulls.get(deleted_at) != 0
+
+
 def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int, int] | None:
     """Least and greatest possible value of an integer column in a file; None if unknown."""
     type = schema.field(column).type

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from penstock.errors import PenstockError
@@ -38,6 +39,7 @@ class RewriteItem:
     ``into``: the URI of the table that these are for, where it is another one. ``batch_bytes``:
     Arrow data read at a time. ``constants``: by column, what all rows hold in it,
     whatever the files have under its name; ``generated``: what is made of the other columns.
+    ``deleted_at``: rows are left out that are not NULL in this column of the files.
     """
 
     storage: Storage
@@ -49,6 +51,7 @@ class RewriteItem:
     constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
     generated: GeneratedColumns | None = None
     into: str | None = None
+    deleted_at: str | None = None
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
@@ -68,23 +71,33 @@ def rewrite(item: RewriteItem) -> Written:
         item.schema,
         target_file_bytes=item.target_file_bytes,
     )
-    return Written(0, tuple(writer.write(_live_rows(item))))
+    left_out: list[int] = []
+    files = tuple(writer.write(_live_rows(item, left_out)))
+    return Written(0, files, left_out=sum(left_out))
 
 
-def _live_rows(item: RewriteItem) -> Iterator[pa.RecordBatch]:
+def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatch]:
+    """``left_out`` gets the numbers of rows that are, by ``deleted_at``."""
     for source in item.sources:
         vector = source.deletion_vector
         gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
         with open_parquet(item.table_uri, source.path) as parquet:
             there = parquet.schema_arrow.names
             held = [n for n in item.schema.names if n in there and n not in item.constants]
+            dead = item.deleted_at if item.deleted_at in there else None
+            held += [dead] if dead is not None and dead not in held else []
             # without any of them, some column tells how many rows there are
             for start, batch in read_batches(
                 parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
                 end = start + batch.num_rows
                 here = gone[slice(*np.searchsorted(gone, (start, end)))] - start
-                yield from _fill_generated(_conform(_without(batch, here), item), item.generated)
+                rows = _without(batch, here)
+                if dead is not None:
+                    alive = rows.filter(pc.is_null(rows.column(dead)))
+                    left_out.append(rows.num_rows - alive.num_rows)
+                    rows = alive
+                yield from _fill_generated(_conform(rows, item), item.generated)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.storage import Storage
@@ -51,12 +52,14 @@ class DigestColumn:
 
 @dataclass(frozen=True)
 class HeldRows:
-    """A file of the node's table, with the table's columns by their names at the publisher."""
+    """A file of the node's table, with the table's columns by their names at the publisher.
+    ``live``: the column that is NULL in live rows, where there are others, which do not count."""
 
     storage: Storage
     table_uri: str
     file: ScanFile
     columns: tuple[ScanColumn, ...]
+    live: ScanColumn | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,15 @@ def _batches(item: DigestItem) -> Generator[pa.RecordBatch]:
         yield from read_unit(item.rows)
     else:
         rows = item.rows
-        yield from scan(rows.storage, rows.table_uri, rows.file, rows.columns)
+        columns = (*rows.columns, *(() if rows.live is None else (rows.live,)))
+        for batch in scan(rows.storage, rows.table_uri, rows.file, columns):
+            yield batch if rows.live is None else _only_live(batch)
+
+
+def _only_live(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``live`` is the last column."""
+    last = batch.num_columns - 1
+    return batch.filter(pc.is_null(batch.column(last))).remove_column(last)
 
 
 def _digest(item: DigestItem) -> tuple[Integers, Integers, Hashes]:

@@ -18,13 +18,14 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.dead_rows import DeadRows, EndAllItem
 from penstock.pipeline.history import HistoryWork
 from penstock.pipeline.job import HERE_SECONDS
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
 from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
 from penstock.pipeline.payload import Payload, Payloads
-from penstock.pipeline.prune import candidates, integer_bounds
+from penstock.pipeline.prune import candidates, integer_bounds, may_be_live
 from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
 from penstock.pipeline.write import Completion, Destination, WriteItem
 
@@ -34,6 +35,8 @@ packed, and whether there is a job at all."""
 _SECONDS_PER_ROW: Final = 2e-8
 """Of a file to be searched, and of the keys looked for."""
 _SECONDS_PER_BYTE: Final = 2e-9
+_SECONDS_PER_BYTE_REWRITTEN: Final = 3e-8
+"""Of a file whose rows are written again."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ def items_of(
     places = tuple(part.destination() for part in work.parts)
     items = write_items(number, work, places, area, options, spark)
     items += _history_items(number, work, area, options, spark)
+    items += _end_all_items(number, work)
     keys = net.removed
     if work.check_absent and net.absent.num_rows:
         keys = pa.concat_tables([keys, net.absent])
@@ -116,10 +120,12 @@ def items_of(
         return items
     probe = area.put(_probe(net, keys))
     completing = _completing(work, places, area)
+    dead = _dead_rows(net, area)
     for part, file in files:
         where = _locate_item(number, part, net, file, probe)
         completions = tuple(each.of(part) for each in completing)
-        search = SearchItem(where, net.removed.num_rows, completions)
+        stay = None if dead is None else _dead_of(part, net, dead)
+        search = SearchItem(where, net.removed.num_rows, completions, stay)
         cost = _ITEM_SECONDS + (file.rows + keys.num_rows) * _SECONDS_PER_ROW
         items.append((cost, search))
     return items
@@ -159,7 +165,10 @@ def _history_items(
 
 
 def _candidates(part: Part, keys: pa.Table) -> list[DataFile]:
-    return candidates(part.table.files.values(), part.keys(keys)) if keys.num_rows else []
+    if not keys.num_rows:
+        return []
+    found = candidates(part.table.files.values(), part.keys(keys))
+    return [file for file in found if may_be_live(file, part.deleted_at)]
 
 
 def _locate_item(
@@ -178,7 +187,49 @@ def _locate_item(
         multiset=not net.schema.key,
         first_between=integer_bounds(file, key[0], schema) if net.schema.key else None,
         part=part.number,
+        deleted_at=part.deleted_at,
     )
+
+
+def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
+    """Of every file with live rows, where all of them are deleted and stay."""
+    net, items = work.net, list[tuple[float, Item]]()
+    if net.all_ended is None:
+        return items
+    stamps = {name: net.all_ended[name][0] for name in net.all_ended.column_names}
+    for part in work.parts:
+        assert part.deleted_at is not None
+        for file in part.table.files.values():
+            if file.live_rows and may_be_live(file, part.deleted_at):
+                item = EndAllItem(
+                    work=number,
+                    storage=part.table.storage,
+                    table_uri=part.table.uri,
+                    path=file.path,
+                    rows=file.rows,
+                    deletion_vector=file.deletion_vector,
+                    schema=part.table.schema.arrow(),
+                    deleted_at=part.deleted_at,
+                    stamps={part.names[name]: value for name, value in stamps.items()},
+                    part=part.number,
+                )
+                items.append((_ITEM_SECONDS + file.size * _SECONDS_PER_BYTE_REWRITTEN, item))
+    return items
+
+
+def _dead_rows(net: NetChange, area: Payloads) -> Payload | None:
+    """``DeadRows.rows``."""
+    if net.ended is None:
+        return None
+    columns = {f"s{i}": column for i, column in enumerate(net.ended.stamps.columns)}
+    return area.put(pa.table({**columns, "old": pa.array(net.ended.old)}))
+
+
+def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
+    """For files of one part."""
+    assert net.ended is not None
+    stamps = tuple(part.names[name] for name in net.ended.stamps.column_names)
+    return DeadRows(part.table.storage, part.table.schema.arrow(), stamps, rows)
 
 
 def _probe(net: NetChange, keys: pa.Table) -> pa.Table:

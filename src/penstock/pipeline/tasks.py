@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from penstock.errors import PenstockError
 from penstock.lakehouse.files import WrittenFile
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.dead_rows import DeadRows, EndAllItem, end_all, write_dead
 from penstock.pipeline.duck import out_of_memory
 from penstock.pipeline.locate import LocateItem, locate
 from penstock.pipeline.write import Completion, WriteItem, complete, write
@@ -27,7 +28,8 @@ HISTORY: Final = -1
 
 @dataclass(frozen=True)
 class SearchItem:
-    """Locate the batch's keys in one file, complete and write the rows that need their old ones.
+    """Locate the batch's keys in one file, complete and write the rows that need their old ones,
+    and write again those that are ``dead`` and stay.
 
     Probe rows below ``wanted`` are keys that must exist and go, the others must not exist.
     """
@@ -35,9 +37,10 @@ class SearchItem:
     locate: LocateItem
     wanted: int
     completions: tuple[Completion, ...] = ()
+    dead: DeadRows | None = None
 
 
-Item = SearchItem | WriteItem
+Item = SearchItem | WriteItem | EndAllItem
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,14 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Written:
-    """Files written for a table; ``completed``: rows in them that needed their old versions."""
+    """Files written for a table; ``completed``: rows in them that needed their old versions;
+    ``left_out``: rows of a rewritten file that were not to be in them."""
 
     work: int
     files: tuple[WrittenFile, ...]
     completed: int = 0
     part: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ Result = Located | Candidates | Written | Failed
 
 def run_item(item: Item) -> Iterator[Result]:
     """In a task: do one item; an expected error is its last result."""
-    work = item.work if isinstance(item, WriteItem) else item.locate.work
+    work = item.locate.work if isinstance(item, SearchItem) else item.work
     try:
         yield from _run(item)
     except duckdb.OutOfMemoryException as error:
@@ -99,6 +104,9 @@ def run_item(item: Item) -> Iterator[Result]:
 def _run(item: Item) -> Iterator[Result]:
     if isinstance(item, WriteItem):
         yield Written(item.work, tuple(write(item)), part=item.part)
+        return
+    if isinstance(item, EndAllItem):
+        yield from _end_all(item)
         return
     where = item.locate
     hits = locate(where)
@@ -121,6 +129,18 @@ def _run(item: Item) -> Iterator[Result]:
     for completion in item.completions:
         for done in complete(completion, where.table_uri, where.path, hits):
             yield Written(where.work, tuple(done.files), done.rows, done.part)
+    if item.dead is not None:
+        files = write_dead(item.dead, where.table_uri, where.path, hits)
+        rows = sum(file.rows for file in files)
+        yield Written(where.work, tuple(files), rows, where.part)
+
+
+def _end_all(item: EndAllItem) -> Iterator[Result]:
+    position, files = end_all(item)
+    none = BitMap().serialize()
+    goes = _bitmap(position).serialize()
+    yield Located(item.work, item.path, goes, none, none, item.part)
+    yield Written(item.work, tuple(files), part=item.part)
 
 
 def _bitmap(numbers: Integers) -> BitMap:

@@ -93,7 +93,7 @@ def _with_numbers(keys: pa.Table, numbers: BitMap) -> pa.Table:
 def _check_completed(
     table: str, net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> None:
-    expected = net.incomplete.rows.num_rows if net.incomplete else 0
+    expected = net.rows_completed
     mine = (r for r in results if isinstance(r, Written) and r.part != HISTORY)
     completed = sum(r.completed for r in mine)
     if completed != expected:

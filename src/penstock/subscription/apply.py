@@ -32,7 +32,6 @@ from penstock.pgoutput.framing import check_commits
 from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import TableOutcome, run_batch
-from penstock.pipeline.fold import fold
 from penstock.pipeline.history import Stamps
 from penstock.pipeline.table_work import ApplyOptions, TableWork
 from penstock.relation import TableName
@@ -40,7 +39,7 @@ from penstock.subscription import origin
 from penstock.subscription.ahead import RunAhead
 from penstock.subscription.commits import Commits
 from penstock.subscription.conflicts import Conflicts
-from penstock.subscription.history import TransactionStamps, history_works
+from penstock.subscription.history import TransactionStamps
 from penstock.subscription.inbox import Batch, FrameRun
 from penstock.subscription.logical_messages import message_rows
 from penstock.subscription.parking import Parking
@@ -49,6 +48,7 @@ from penstock.subscription.skipping import Passing
 from penstock.subscription.target import Target
 from penstock.subscription.targets import Targets
 from penstock.subscription.timing import Phases
+from penstock.subscription.works import works_of
 
 log = logging.getLogger(__name__)
 
@@ -339,26 +339,23 @@ class Applier:
         return sum(count for name, count in rows.items() if name in touched)
 
     def _works(self, share: Share, stamps: Stamps) -> list[TableWork]:
-        """To be done one after the other; one, where there is no history."""
+        """To be done one after the other."""
         if share.error is not None:
             raise share.error
         target = share.target
         for change in share.changes:
             self._targets.follow(target, change.relation)
-        resolution = self._targets.conflict_resolution
+        self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
         with self._phases.phase("fold"):
-            if target.history is not None:
-                works = list(history_works(share, stamps, self._app_id, resolution))
-            else:
-                net = fold(
-                    share.changes,
-                    target.table.schema,
-                    truncates=share.truncates,
-                    from_sequence=share.first,
-                    stamped=stamps.columns,
-                    resolution=resolution,
+            works = list(
+                works_of(
+                    share,
+                    stamps,
+                    self._app_id,
+                    resolution=self._targets.conflict_resolution,
+                    soft_delete=self._targets.soft_delete,
                 )
-                works = [TableWork(target.table, net, leaves=target.leaves)]
+            )
         if target.partitions is not None:
             for work in works:
                 if work.leaves is not None:

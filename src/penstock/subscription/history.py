@@ -1,33 +1,28 @@
-"""The histories of a subscription's tables: where each begins, and what a batch adds.
+"""The histories of a subscription's tables: where each begins.
 
 In: open targets, decoded chunks. Out: the history tables, each with everything up to its own LSN,
 which is never below its table's: a batch is committed to the history first. Where it is below (the
-option was off, the table was copied again) the history begins again with the table's rows as of
-its LSN. What its rows are is decided in ``pipeline.history``.
+option was off, the table was copied again) the history begins again with the table's live rows as
+of its LSN. What a batch adds is ``works``', what its rows are is decided in ``pipeline.history``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Final
-
-import numpy as np
 
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.history_table import fit, open_history
+from penstock.lakehouse.history_table import open_history
 from penstock.lakehouse.log import log_folder
+from penstock.lakehouse.schema import DELETED_AT
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.pgoutput.columnar import ChangeBatch, DecodedChunk
-from penstock.pipeline.fold import fold
-from penstock.pipeline.history import HistoryWork, Stamps
+from penstock.pgoutput.columnar import DecodedChunk
+from penstock.pipeline.history import Stamps
 from penstock.pipeline.history_copy import copy_rows
-from penstock.pipeline.table_work import TableWork
-from penstock.subscription.relation_map import Share, first_message
 from penstock.subscription.target import Target
 
 log = logging.getLogger(__name__)
@@ -53,7 +48,8 @@ def begin_history(spark: Spark, warehouse: Warehouse, target: Target, app_id: st
             )
         tables = [target.table] if target.leaves is None else list(target.leaves.tables)
         log.info('the history of table "%s" begins at %s', target.table.name, lsn)
-        copy_rows(spark, tables, history, lsn, time.time_ns() // 1000)
+        dead = None if target.table.schema.deleted_at is None else DELETED_AT
+        copy_rows(spark, tables, history, lsn, time.time_ns() // 1000, dead)
     if has is None or has < lsn or history.has_staged:
         history.commit(app_id=app_id, version_marker=max(lsn, has or INVALID), operation=OPERATION)
     return history
@@ -70,53 +66,3 @@ class TransactionStamps:
         stamps = Stamps(chunk, size, end, time_us, self._xid, self._messages)
         self._xid, self._messages = stamps.last()
         return stamps
-
-
-def history_works(
-    share: Share, stamps: Stamps, app_id: str, resolution: str
-) -> Iterator[TableWork]:
-    """The works of a share whose target has a history, to be done one after the other: what comes
-    before a TRUNCATE is not lost in one."""
-    target = share.target
-    history = target.history
-    assert history is not None
-    fit(history, target.table.name, target.table.schema)
-    marker = history.transaction_version(app_id)
-    first = first_message(stamps.chunk, None if marker is None else Lsn(marker), stamps.end)
-    for changes, truncate, start in _segments(share):
-        net = fold(
-            changes,
-            target.table.schema,
-            truncates=() if truncate is None else (truncate,),
-            from_sequence=start,
-            with_versions=True,
-            stamped=stamps.columns,
-            resolution=resolution,
-        )
-        work = HistoryWork(history, stamps, first, truncate)
-        yield TableWork(target.table, net, leaves=target.leaves, history=work)
-
-
-def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], int | None, int]]:
-    """Changes with the TRUNCATE that they come after, if one, and where they begin."""
-    starts = [share.first, *share.truncates]
-    ends = [*share.truncates, np.iinfo(np.int64).max]
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        parts = (_between(batch, start, end) for batch in share.changes)
-        changes = tuple(part for part in parts if len(part))
-        if changes or number:
-            yield changes, start if number else None, start
-
-
-def _between(batch: ChangeBatch, start: int, end: int) -> ChangeBatch:
-    low, high = np.searchsorted(batch.sequence, (start, end))
-    here = slice(low, high)
-    return ChangeBatch(
-        batch.relation,
-        batch.sequence[here],
-        batch.operation[here],
-        batch.new.slice(low, high - low),
-        {name: mask[here] for name, mask in batch.unchanged.items()},
-        None if batch.old is None else batch.old.slice(low, high - low),
-        batch.old_kind[here],
-    )

@@ -71,8 +71,8 @@ class StreamOptions:
 
 
 def _writes_ahead(subscription: Subscription) -> bool:
-    # Histories and messages tell of transactions from their Begin on.
-    told = subscription.history or subscription.messages
+    # Histories and messages tell of transactions from their Begin on; so do deleted rows.
+    told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told
 
 

@@ -265,8 +265,11 @@ def _prepare(
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
             table = copy_target(work.warehouse, info, rel, app_id, name_of)
-            if work.subscription.metadata_columns:
-                add_metadata_columns(table)
+            add_metadata_columns(
+                table,
+                metadata_columns=work.subscription.metadata_columns,
+                soft_delete=work.subscription.soft_delete,
+            )
             leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)
             for each in (table, *(() if leaves is None else leaves.tables)):
                 generated_columns(each.schema, each.name)  # what is wrong there is its own error

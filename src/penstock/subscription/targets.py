@@ -84,6 +84,7 @@ class Targets:
         metadata_columns: bool = False,
         conflict_resolution: str = ERROR,
         out_of_range: str = ERROR,
+        soft_delete: bool = False,
     ) -> None:
         """``columns_with_values``: those of a relation's columns (by OID and names) that may have
         given values to rows when they were added. Asked seldom; may raise ConnectionFailure.
@@ -96,6 +97,7 @@ class Targets:
         self._metadata_columns = metadata_columns
         self.conflict_resolution: Final = conflict_resolution
         self.out_of_range: Final = out_of_range
+        self.soft_delete: Final = soft_delete
         self._warehouse = warehouse
         self._app_id = app_id
         self.last_cut = last_cut
@@ -301,11 +303,18 @@ class Targets:
             target.table.add_columns(added, self._unfilled(target, relation, added))
             for leaf in () if target.leaves is None else target.leaves.tables:
                 leaf.add_columns(leaf.schema.lacking(added))
-        if self._metadata_columns:
-            for table in target.tables.values():
-                add_metadata_columns(table)
+        self.add_metadata_columns(target)
         target.table.mark(target.table.schema.with_published(wanted.by_source))
         target.followed = relation
+
+    def add_metadata_columns(self, target: Target) -> None:
+        """Stage those that the subscription wants. Raises FeatureNotSupported."""
+        add_metadata_columns(
+            target.table,
+            () if target.leaves is None else target.leaves.tables,
+            metadata_columns=self._metadata_columns,
+            soft_delete=self.soft_delete,
+        )
 
     def _check_newest(self, target: Target) -> None:
         """ALTER TABLE on the node may have made it fit."""

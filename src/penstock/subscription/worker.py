@@ -317,6 +317,7 @@ class ApplyWorker:
             subscription.metadata_columns,
             subscription.conflict_resolution,
             subscription.out_of_range,
+            subscription.soft_delete,
         )
         followed = [rel for rel in rels if rel.state not in _CLOSED]
         self._witness.check_cuts(followed)

@@ -1,0 +1,133 @@
+"""Rows that are deleted and stay (``soft_delete``): written again as they are, marked. Runs inside
+tasks.
+
+In: a data file, positions of rows that were just located, or all of its live rows; what their
+metadata columns are to hold. Out: WrittenFiles of the same table, not yet in it. A row stays in the
+table where it was found. Memory: a run of rows of the file at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from penstock.lakehouse.batches import read_batches
+from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
+from penstock.lakehouse.storage import Storage
+from penstock.pipeline.columns import Integers
+from penstock.pipeline.locate import Hits
+from penstock.pipeline.payload import Payload
+
+_Stamps = Callable[[slice], Mapping[str, pa.Array]]
+"""Metadata columns of a run of the rows that are written."""
+
+
+@dataclass(frozen=True)
+class DeadRows:
+    """For tasks that locate rows. ``rows``: ``old``, the probe row of each row that stays, and s0,
+    s1 ..., what ``stamps``, the metadata columns of the table with this ``schema``, are to hold."""
+
+    storage: Storage
+    schema: pa.Schema
+    stamps: tuple[str, ...]
+    rows: Payload
+
+
+@dataclass(frozen=True)
+class EndAllItem:
+    """A file of which all live rows are deleted and stay. ``deleted_at``: what tells them from dead
+    ones; ``stamps``: what metadata columns are to hold; ``part``: which of the work's tables it is
+    of."""
+
+    work: int
+    storage: Storage
+    table_uri: str
+    path: str
+    rows: int
+    deletion_vector: bytes | None = field(repr=False)
+    schema: pa.Schema
+    deleted_at: str
+    stamps: Mapping[str, pa.Scalar]
+    part: int = 0
+
+
+def write_dead(dead: DeadRows, table_uri: str, path: str, hits: Hits) -> list[WrittenFile]:
+    """Those of ``hits`` that stay. Raises StorageError."""
+    rows = dead.rows.table()
+    old = rows["old"].to_numpy()
+    order = np.argsort(old)
+    at = np.searchsorted(old[order], hits.probe)
+    mine = np.append(old[order], -1)[at] == hits.probe
+    position, index = hits.position[mine], order[at[mine]]
+    if not len(position):
+        return []
+
+    def stamps(here: slice) -> Mapping[str, pa.Array]:
+        found = rows.take(pa.array(index[here]))
+        return {name: found[f"s{i}"] for i, name in enumerate(dead.stamps)}
+
+    writer = FileWriter(dead.storage, table_uri, dead.schema)
+    with open_parquet(table_uri, path) as parquet:
+        return writer.write(_marked(parquet, dead.schema, position, stamps))
+
+
+def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:
+    """Positions of the live rows, and the files that they are in now. Raises StorageError."""
+
+    def stamps(here: slice) -> Mapping[str, pa.Array]:
+        count = here.stop - here.start
+        return {name: pa.repeat(value, count) for name, value in item.stamps.items()}
+
+    with open_parquet(item.table_uri, item.path) as parquet:
+        position = _live(item, parquet)
+        if not len(position):
+            return position, []
+        writer = FileWriter(item.storage, item.table_uri, item.schema)
+        return position, writer.write(_marked(parquet, item.schema, position, stamps))
+
+
+def _live(item: EndAllItem, parquet: pq.ParquetFile) -> Integers:
+    live = np.ones(item.rows, bool)
+    if item.deletion_vector is not None:
+        live[np.array(BitMap.deserialize(item.deletion_vector), np.int64)] = False
+    if item.deleted_at in parquet.schema_arrow.names:
+        for start, batch in read_batches(parquet, [item.deleted_at]):
+            alive = pc.is_null(batch.column(0)).to_numpy(zero_copy_only=False)
+            live[start : start + batch.num_rows] &= alive
+    return np.flatnonzero(live)
+
+
+def _marked(
+    parquet: pq.ParquetFile, schema: pa.Schema, position: Integers, stamps: _Stamps
+) -> Iterator[pa.Table]:
+    """Run by run the rows at ``position``, ascending, in the columns of the table."""
+    there = parquet.schema_arrow.names
+    held = [name for name in schema.names if name in there]
+
+    def wanted(start: int, end: int) -> bool:
+        first, last = np.searchsorted(position, (start, end))
+        return bool(first < last)
+
+    for start, batch in read_batches(parquet, held or there[:1], wanted=wanted):
+        low, high = np.searchsorted(position, (start, start + batch.num_rows)).tolist()
+        if low < high:
+            rows = batch.take(pa.array(position[low:high] - start))
+            given = stamps(slice(low, high))
+            columns = [
+                given[field.name] if field.name in given else _column(rows, field)
+                for field in schema
+            ]
+            yield pa.table(columns, schema=schema)
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """As the table has it now; one that was added later is NULL."""
+    if field.name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, field.type)
+    return rows.column(field.name).cast(field.type)
