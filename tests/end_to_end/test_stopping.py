@@ -124,9 +124,9 @@ def test_ctrl_c_ends_a_stream_after_its_cut(node: NodeProcess, database: Databas
     node.wait_for("the first cut", lambda: status(node).cut_lsn is not None, timeout=240)
     # A hangup, from a terminal or by another process, ends nothing.
     file = node.folder / "penstock.toml"
-    file.write_text("wal_receiver_timeout = '45s'\n" + file.read_text("utf-8"), "utf-8")
+    file.write_text("cuts_kept = 45\n" + file.read_text("utf-8"), "utf-8")
     node.signal(signal.SIGHUP)
-    changed = 'parameter "wal_receiver_timeout" changed to "45s"'
+    changed = 'parameter "cuts_kept" changed to "45"'
     node.wait_for("the reload", lambda: changed in node.log())
     node.sql("SELECT pg_reload_conf()")
     told = "received SIGHUP, reloading configuration files"
