@@ -139,7 +139,9 @@ def write_items(
         to = places[at]
         for rows in _slices(to.given(share), options, spark):
             payload = area.put(rows)
-            item = WriteItem(number, to.storage, to.table_uri, payload, to.generated, at, mark)
+            item = WriteItem(
+                number, to.storage, to.table_uri, payload, to.generated, to.layout, at, mark
+            )
             items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
@@ -153,7 +155,10 @@ def _history_items(
         return items
     to = work.history.destination()
     for rows in _slices(work.history.complete(work.net.versions), options, spark):
-        item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, HISTORY)
+        payload = area.put(rows)
+        item = WriteItem(
+            number, to.storage, to.table_uri, payload, to.generated, to.layout, HISTORY
+        )
         items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
@@ -173,6 +178,7 @@ def _locate_item(
         path=file.path,
         rows=file.rows,
         deletion_vector=file.deletion_vector,
+        partition_values=file.partition_values,
         key=key,
         probe=probe,
         multiset=not net.schema.key,

@@ -119,7 +119,7 @@ def _run(item: Item) -> Iterator[Result]:
         where.part,
     )
     for completion in item.completions:
-        for done in complete(completion, where.table_uri, where.path, hits):
+        for done in complete(completion, where, hits):
             yield Written(where.work, tuple(done.files), done.rows, done.part)
 
 
