@@ -91,7 +91,7 @@ def _plain(rows: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
 
 def _texts(table: DeltaTable) -> dict[int, dict[str, str | None]]:
     """Partition values by the ids in the files."""
-    found = {}
+    found: dict[int, dict[str, str | None]] = {}
     for file in table.files.values():
         (low, high) = (file.stats[bound]["id"] for bound in ("minValues", "maxValues"))
         assert file.partition_values is not None

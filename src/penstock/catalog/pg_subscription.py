@@ -76,6 +76,8 @@ _TABLE = Table(
     Column("submetadata", Boolean),
     Column("subconflictresolution", String),
     Column("suboutofrange", String(5)),
+    Column("subpartitionby", String),
+    Column("subclusterby", String),
 )
 
 
@@ -126,7 +128,7 @@ class Subscription:
     ``schema_change``: one of ``SCHEMA_CHANGES``. ``history``: whether its tables have one.
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
-    ``out_of_range``: one of OUT_OF_RANGE.
+    ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -160,6 +162,8 @@ class Subscription:
     metadata_columns: bool = False
     conflict_resolution: str = "error"
     out_of_range: str = "error"
+    partition_by: str = ""
+    cluster_by: str = ""
 
     @property
     def own_changes_only(self) -> bool:
@@ -237,6 +241,8 @@ class PgSubscription:
         metadata_columns: bool = False,
         conflict_resolution: str = "error",
         out_of_range: str = "error",
+        partition_by: str = "",
+        cluster_by: str = "",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -265,6 +271,8 @@ class PgSubscription:
             metadata_columns=metadata_columns,
             conflict_resolution=conflict_resolution,
             out_of_range=out_of_range,
+            partition_by=partition_by,
+            cluster_by=cluster_by,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -315,6 +323,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "submetadata": subscription.metadata_columns,
         "subconflictresolution": subscription.conflict_resolution,
         "suboutofrange": subscription.out_of_range,
+        "subpartitionby": subscription.partition_by,
+        "subclusterby": subscription.cluster_by,
     }
 
 
@@ -353,4 +363,6 @@ def _subscription(row: RowMapping) -> Subscription:
         metadata_columns=bool(row["submetadata"]),
         conflict_resolution=row["subconflictresolution"] or "error",
         out_of_range=row["suboutofrange"] or "error",
+        partition_by=row["subpartitionby"] or "",
+        cluster_by=row["subclusterby"] or "",
     )

@@ -28,7 +28,8 @@ _OURS: Final[dict[str, str]] = {
     "state:text error:text error_since:timestamptz",
     "pg_stat_lake_subscription": "subid:oid subname:name app_id:text on_table_error:text "
     "schema_change:text history:bool messages:bool metadata_columns:bool "
-    "conflict_resolution:text out_of_range:text values_out_of_range:int8 stopped:bool error:text "
+    "conflict_resolution:text out_of_range:text values_out_of_range:int8 "
+    "partition_by:text cluster_by:text stopped:bool error:text "
     "error_detail:text error_hint:text error_time:timestamptz state:text "
     "applied_lsn:pg_lsn cut_lsn:pg_lsn publisher_lsn:pg_lsn "
     "lag_bytes:int8 lag_seconds:float8 retained_bytes:int8 rows_applied:int8 "

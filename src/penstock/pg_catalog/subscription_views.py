@@ -171,6 +171,8 @@ def stat_lake_subscription(
             "metadata_columns": subscription.metadata_columns,
             "conflict_resolution": subscription.conflict_resolution,
             "out_of_range": subscription.out_of_range,
+            "partition_by": subscription.partition_by,
+            "cluster_by": subscription.cluster_by,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),
