@@ -169,6 +169,8 @@ def test_subscription_options() -> None:
         "conflict_resolution",
         "out_of_range",
         "soft_delete",
+        "partition_by",
+        "cluster_by",
         "disable_on_error",
         "synchronous_commit",
         "origin",

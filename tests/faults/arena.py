@@ -91,7 +91,8 @@ class Arena:
         self.node.sql(
             f"CREATE SUBSCRIPTION {SUBSCRIPTION}"
             f" CONNECTION '{self.proxy.conninfo(self.server.conninfo())}' PUBLICATION bank"
-            f" WITH (two_phase = {str(self.two_phase).lower()}, failover = true)"
+            f" WITH (two_phase = {str(self.two_phase).lower()}, failover = true,"
+            " partition_by = 'loans (branch); journal (kind)', cluster_by = 'savings (iban)')"
         )
         self.bank.start()
         stack.callback(self.bank.stop)

@@ -80,7 +80,7 @@ def test_failure_of_the_caller_leaves_nothing(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path), fsync=False)
     with pytest.raises(KeyError), FileWriter(storage, storage.uri, ACCOUNTS.arrow()) as writer:
         writer.add(rows_of(range(10)))
-        writer._flush()
+        writer.flush()
         assert len(list(tmp_path.iterdir())) == 1
         raise KeyError
     assert list(tmp_path.iterdir()) == []

@@ -222,7 +222,7 @@ def test_reload_of_a_dropped_table(tmp_path: Path) -> None:
     [
         ({"writerFeatures": ["rowTracking"]}, ["rowTracking", "DROP FEATURE"]),
         ({"writerFeatures": ["checkConstraints"], "property": "delta.constraints.c"}, ["check"]),
-        ({"partitionColumns": ["id"]}, ["partitioned by id"]),
+        ({"partitionColumns": ["id", "owner"]}, ["partitioned by all of its columns"]),
         ({"property": "delta.enableDeletionVectors", "value": "false"}, ["SET TBLPROPERTIES"]),
         ({"property": "delta.appendOnly", "value": "true"}, ["UNSET"]),
         ({"legacy": True}, ["deletion vectors", "SET TBLPROPERTIES"]),

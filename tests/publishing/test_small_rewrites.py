@@ -224,6 +224,27 @@ def test_what_a_byte_cannot_hold_is_an_error_of_the_statement(lake: LakeNode, sp
     assert lake.rows("SELECT b FROM bytes") == [(127,)]
 
 
+def test_a_table_that_delta_partitions(lake: LakeNode, spark: Any) -> None:
+    """Rows move between its partitions; an empty text is no partition value, and not NULL."""
+    uri = lake.node.folder / "warehouse" / "public" / "parts"
+    spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id INT, part STRING, v INT) USING delta PARTITIONED BY (part)"
+        " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    lake.execute("INSERT INTO parts VALUES (1, 'a', 1), (2, 'b', 1), (3, NULL, 1), (4, 'a', 1)")
+    lake.execute("UPDATE parts SET part = 'b/c', v = v + 1 WHERE part = 'a' OR part IS NULL")
+    lake.execute("UPDATE parts SET v = v + 10 WHERE part = 'b/c'", "DELETE FROM parts WHERE id = 4")
+    for statement in ("INSERT INTO parts VALUES (5, '', 1)", "UPDATE parts SET part = ''"):
+        with pytest.raises(psycopg.Error, match='no place in partition column "part"'):
+            lake.execute(statement)
+    expected = [(1, "b/c", 12), (2, "b", 1), (3, "b/c", 12)]
+    assert sorted(lake.rows("SELECT * FROM parts")) == expected
+    found = spark.read.format("delta").load(str(uri)).orderBy("id").collect()
+    assert [tuple(row) for row in found] == expected
+    lake.execute("TRUNCATE parts")
+    assert lake.rows("SELECT * FROM parts") == []
+
+
 def test_new_values_are_computed_of_some_rows_at_a_time(
     lake: LakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

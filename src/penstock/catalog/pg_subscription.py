@@ -77,6 +77,8 @@ _TABLE = Table(
     Column("subconflictresolution", String),
     Column("suboutofrange", String(5)),
     Column("subsoftdelete", Boolean),
+    Column("subpartitionby", String),
+    Column("subclusterby", String),
 )
 
 
@@ -129,6 +131,7 @@ class Subscription:
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE.
     ``soft_delete``: whether rows that the publisher deletes stay.
+    ``out_of_range``: one of OUT_OF_RANGE. ``partition_by``, ``cluster_by``: as they were written.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -163,6 +166,8 @@ class Subscription:
     conflict_resolution: str = "error"
     out_of_range: str = "error"
     soft_delete: bool = False
+    partition_by: str = ""
+    cluster_by: str = ""
 
     @property
     def own_changes_only(self) -> bool:
@@ -246,6 +251,8 @@ class PgSubscription:
         conflict_resolution: str = "error",
         out_of_range: str = "error",
         soft_delete: bool = False,
+        partition_by: str = "",
+        cluster_by: str = "",
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -275,6 +282,8 @@ class PgSubscription:
             conflict_resolution=conflict_resolution,
             out_of_range=out_of_range,
             soft_delete=soft_delete,
+            partition_by=partition_by,
+            cluster_by=cluster_by,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -326,6 +335,8 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subconflictresolution": subscription.conflict_resolution,
         "suboutofrange": subscription.out_of_range,
         "subsoftdelete": subscription.soft_delete,
+        "subpartitionby": subscription.partition_by,
+        "subclusterby": subscription.cluster_by,
     }
 
 
@@ -365,4 +376,6 @@ def _subscription(row: RowMapping) -> Subscription:
         conflict_resolution=row["subconflictresolution"] or "error",
         out_of_range=row["suboutofrange"] or "error",
         soft_delete=bool(row["subsoftdelete"]),
+        partition_by=row["subpartitionby"] or "",
+        cluster_by=row["subclusterby"] or "",
     )

@@ -20,6 +20,12 @@ from penstock.commands.define import (
 )
 from penstock.commands.scope import notice, warning
 from penstock.errors import InvalidParameterValue, SqlSyntaxError
+from penstock.lakehouse.layout_options import (
+    CLUSTER_BY,
+    PARTITION_BY,
+    NewTableLayouts,
+    column_lists,
+)
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.out_of_range import OUT_OF_RANGE
 from penstock.pipeline.conflict import CONFLICT_RESOLUTIONS, ERROR
@@ -51,6 +57,8 @@ class SubscriptionOptions:
     conflict_resolution: str = ERROR
     out_of_range: str = ERROR
     soft_delete: bool = False
+    partition_by: str = ""
+    cluster_by: str = ""
     streaming: str = "parallel"
     two_phase: bool = False
     disable_on_error: bool = False
@@ -72,6 +80,7 @@ CREATE: Final = frozenset(
     | {"origin", "failover", "password_required", "run_as_owner"}
     | {"history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"}
     | {"soft_delete"}
+    | {PARTITION_BY, CLUSTER_BY}
 )
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"}
 REFRESH: Final = frozenset({"copy_data"})
@@ -94,6 +103,7 @@ def parse_subscription_options(
             raise conflicting_options()
         parsed.specified.add(option.name)
         setattr(parsed, option.name, _READERS.get(option.name, def_get_boolean)(option))
+    NewTableLayouts.of(parsed.partition_by, parsed.cluster_by)
     if "connect" in supported:
         _check_connect(parsed)
         _check_slot_name(parsed)
@@ -165,6 +175,12 @@ def _one_of(values: Sequence[str]) -> Callable[[DefElem], str]:
     return read
 
 
+def _column_lists(option: DefElem) -> str:
+    text = def_get_string(option)
+    column_lists(option.name, text)
+    return text
+
+
 def _lsn(option: DefElem) -> Lsn:
     text = def_get_string(option)
     if text == "none":
@@ -184,6 +200,8 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
     "schema_change": _one_of(SCHEMA_CHANGES),
     "conflict_resolution": _one_of(CONFLICT_RESOLUTIONS),
     "out_of_range": _one_of(OUT_OF_RANGE),
+    PARTITION_BY: _column_lists,
+    CLUSTER_BY: _column_lists,
     "lsn": _lsn,
 }
 

@@ -28,6 +28,7 @@ from penstock.commands.subscriptioncmds import (
     save_healed,
 )
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError
+from penstock.lakehouse.layout_options import CLUSTER_BY, PARTITION_BY, NewTableLayouts
 from penstock.sql import AlterSubscriptionSet
 
 _KEPT: Final = (
@@ -35,6 +36,7 @@ _KEPT: Final = (
     *("failover", "password_required", "run_as_owner", "disable_on_error"),
     *("history", "messages", "metadata_columns", "conflict_resolution", "out_of_range"),
     "soft_delete",
+    *(PARTITION_BY, CLUSTER_BY),
 )
 """Options that are written into the row as they are, under their own names."""
 
@@ -78,7 +80,9 @@ def _altered(
     if "failover" in options.specified:
         two_phase.check_alter_sub_option(subscription, "failover", alters_slot=True)
     kept = {name: getattr(options, name) for name in _KEPT if name in options.specified}
-    return replace(altered, **kept)
+    altered = replace(altered, **kept)
+    NewTableLayouts.of(altered.partition_by, altered.cluster_by)
+    return altered
 
 
 def _alter_slot(

@@ -284,6 +284,8 @@ def _insert(
             conflict_resolution=options.conflict_resolution,
             out_of_range=options.out_of_range,
             soft_delete=options.soft_delete,
+            partition_by=options.partition_by,
+            cluster_by=options.cluster_by,
             streaming=options.streaming,
             two_phase_state=first_state(options, has_tables=bool(tables)),
             disable_on_error=options.disable_on_error,

@@ -141,7 +141,8 @@ def destination(table: _Opened, rows: pa.Schema) -> Destination:
     """Of rows whose generated columns are made already, as all others."""
     own = table.schema.arrow()
     at = tuple(rows.get_field_index(name) for name in own.names)
-    return Destination(table.storage, table.uri, own, at, GeneratedColumns(table.name))
+    made = GeneratedColumns(table.name)
+    return Destination(table.storage, table.uri, own, at, made, table.state.layout)
 
 
 def not_of_replication(error: ReplicationConflict) -> PenstockError:

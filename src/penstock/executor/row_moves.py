@@ -214,7 +214,8 @@ class _Job:
         for source, target in sorted(counts):
             table = opened[target]
             part = rows.where(f"{_SOURCE} = {source} AND {ROUTE} = {target}")
-            files = write_frame(part, self._warehouse.storage, table.uri, table.schema.arrow())
+            schema, storage = table.schema.arrow(), self._warehouse.storage
+            files = write_frame(part, storage, table.uri, schema, table.layout)
             written = sum(file.rows for file in files)
             if written != counts[source, target]:
                 raise PenstockError(

@@ -18,6 +18,12 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import Descriptor
 from penstock.lakehouse.schema import KEY, TableSchema, alter_schema_json
 from penstock.lakehouse.state import TableState
+from penstock.lakehouse.table_layout import (
+    CLUSTERING,
+    NO_LAYOUT,
+    TableLayout,
+    clustering_configuration,
+)
 
 ENGINE: Final = "Penstock"
 
@@ -33,7 +39,7 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
     """The add action of a file, with its vector's descriptor."""
     body: dict[str, Any] = {
         "path": file.path,
-        "partitionValues": {},
+        "partitionValues": dict(file.partition_values or {}),
         "size": file.size,
         "modificationTime": file.modification_time,
         "dataChange": data_change,
@@ -49,6 +55,8 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
         body["tags"] = dict(file.tags)
     if descriptor:
         body["deletionVector"] = dict(descriptor)
+    if file.clustering_provider:
+        body["clusteringProvider"] = file.clustering_provider
     return {"add": body}
 
 
@@ -59,7 +67,7 @@ def remove(file: DataFile, *, now: int, data_change: bool) -> Action:
         "deletionTimestamp": now,
         "dataChange": data_change,
         "extendedFileMetadata": True,
-        "partitionValues": {},
+        "partitionValues": dict(file.partition_values or {}),
         "size": file.size,
     }
     if file.tags:
@@ -105,22 +113,33 @@ def lines(actions: Iterable[Action]) -> list[str]:
 
 
 def first_entry(
-    schema_json: str, protocol: Mapping[str, Any], properties: Mapping[str, str]
+    schema_json: str,
+    protocol: Mapping[str, Any],
+    properties: Mapping[str, str],
+    layout: TableLayout = NO_LAYOUT,
 ) -> list[Action]:
-    """commitInfo, protocol and metaData of a table without partitions and rows."""
+    """commitInfo, protocol, metaData and domainMetadata of a table without rows."""
     now = now_ms()
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema_json,
-        "partitionColumns": [],
+        "partitionColumns": list(layout.partition_by),
         "configuration": dict(properties),
         "createdTime": now,
     }
     info = commit_info(
         "CREATE TABLE", now=now, user_metadata={}, blind_append=True, read_version=None
     )
-    return [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
+    entry: list[Action] = [info, {"protocol": dict(protocol)}, {"metaData": metadata}]
+    if layout.cluster_by:
+        domain = {
+            "domain": CLUSTERING,
+            "configuration": clustering_configuration(layout),
+            "removed": False,
+        }
+        entry.append({"domainMetadata": domain})
+    return entry
 
 
 def change_metadata(

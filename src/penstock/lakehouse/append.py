@@ -18,6 +18,7 @@ from penstock.lakehouse.log_store import LogStore, may_be_there
 from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import check_layout
 from penstock.sqlstate import UndefinedTable
 
 _OPERATION: Final = "WRITE"
@@ -45,6 +46,7 @@ class Append:
         self.schema: Final = TableSchema.of_delta(
             self.state.metadata["schemaString"], self.state.properties
         )
+        check_layout(name, self.state.layout, self.schema.arrow())
         self._may_be_there = False
 
     def commit(self, files: Sequence[WrittenFile]) -> int:
@@ -110,7 +112,8 @@ class Append:
 
     def _check_same(self, state: TableState) -> None:
         mine, now = self.state.metadata, state.metadata
-        if (mine["id"], mine["schemaString"]) != (now["id"], now["schemaString"]):
+        same = (mine["id"], mine["schemaString"]) == (now["id"], now["schemaString"])
+        if not same or self.state.layout.partition_by != state.layout.partition_by:
             raise CommitConflict(f'table "{self.name}" was altered')
 
     def _checkpoint(self, version: int, state: TableState) -> None:

@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from penstock.lakehouse.deletion_vectors import Descriptor
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.partition_values import PartitionValues
 
 REWRITTEN: Final = "penstock.rewritten"
 """Tag: the path of the file whose rows this one holds, each in all columns of the table."""
@@ -26,7 +27,7 @@ class DataFile:
     ``path``: as in the log. ``size``: bytes. ``rows``: physical rows, deleted ones included.
     ``deletion_vector``: the deleted positions, serialised by pyroaring, or None. ``descriptor``:
     where they lie in the table; None for a vector that is staged. ``partition_values``: as text, by
-    column, where the table is partitioned.
+    column, where the table is partitioned. ``clustering_provider``: what has clustered its rows.
     """
 
     path: str
@@ -38,14 +39,23 @@ class DataFile:
     descriptor: Descriptor | None = None
     deleted: int = 0
     tags: Mapping[str, str] | None = None
-    partition_values: Mapping[str, str | None] | None = None
+    partition_values: PartitionValues | None = None
+    clustering_provider: str | None = None
 
     @classmethod
     def of_written(
         cls, written: WrittenFile, now_ms: int, tags: Mapping[str, str] | None = None
     ) -> DataFile:
         """A file just written, with all its rows."""
-        return cls(written.path, written.size, written.rows, written.stats, now_ms, tags=tags)
+        return cls(
+            written.path,
+            written.size,
+            written.rows,
+            written.stats,
+            now_ms,
+            tags=tags,
+            partition_values=written.partition_values,
+        )
 
     @property
     def live_rows(self) -> int:

@@ -2,14 +2,15 @@
 
 In: batches of rows in the table's Arrow schema. Out: WrittenFile per file, durable on return; a
 file belongs to the table once a log entry names it. Memory: one row group at a time (32 MB of Arrow
-data, or one row), files roll over at a target size. Which rows go where is left to ``pipeline``.
+data, or one row), files roll over at a target size. Which rows go where is left to ``pipeline``,
+files of a partition each to ``table_writer``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lakehouse.batches import slices
+from penstock.lakehouse.partition_values import PartitionValues
 from penstock.lakehouse.statistics import Collector
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 
@@ -32,12 +34,14 @@ _BUFFER: Final = 1 << 20
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A data file that no log entry names yet. ``path``: relative to the table; ``size``: bytes."""
+    """A data file that no log entry names yet. ``path``: relative to the table; ``size``: bytes;
+    ``partition_values``: by column, where the table is partitioned."""
 
     path: str
     size: int
     rows: int
     stats: Mapping[str, Any]
+    partition_values: PartitionValues | None = None
 
 
 def data_file_name(mark: str = "") -> str:
@@ -87,9 +91,14 @@ class FileWriter:
         *,
         target_file_bytes: int = TARGET_FILE_BYTES,
         mark: str = "",
+        partition_values: PartitionValues | None = None,
+        indexed: Sequence[str] = (),
     ) -> None:
-        """``mark``: part of the files' names."""
+        """``mark``: part of the files' names. ``partition_values``: of all rows, in columns that
+        ``schema`` lacks. ``indexed``: columns that get statistics wherever they stand."""
         self._mark = mark
+        self._partition_values = partition_values
+        self._indexed = indexed
         self.files: list[WrittenFile] = []
         self._storage = storage
         self._table_uri = table_uri
@@ -132,15 +141,34 @@ class FileWriter:
         """What is kept until a row group is full."""
         return self._held_bytes
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is being written."""
+        return self._open is not None
+
     def flush(self) -> None:
         """Write what is kept, as a row group."""
-        self._flush()
+        if not self._held:
+            return
+        rows = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._held_bytes = [], 0
+        if self._open is None:
+            name = data_file_name(self._mark)
+            self._open = _OpenFile(
+                self._table_uri, self._schema, name, self._partition_values, self._indexed
+            )
+        if self._open.write(rows) >= self._target:
+            self._finish()
+
+    def finish(self) -> None:
+        """Finish the open file, whose name is not durable yet."""
+        self.flush()
+        self._finish()
 
     def close(self) -> None:
         """Finish the open file; the folder's new names become durable."""
         try:
-            self._flush()
-            self._finish()
+            self.finish()
             if self.files:
                 self._storage.sync_folder(self._table_uri)
         except BaseException:
@@ -163,17 +191,7 @@ class FileWriter:
         self._held.append(part)
         self._held_bytes += part.nbytes
         if self._held_bytes >= ROW_GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        rows = pa.Table.from_batches(self._held, self._schema)
-        self._held, self._held_bytes = [], 0
-        if self._open is None:
-            self._open = _OpenFile(self._table_uri, self._schema, data_file_name(self._mark))
-        if self._open.write(rows) >= self._target:
-            self._finish()
+            self.flush()
 
     def _finish(self) -> None:
         if self._open is not None:
@@ -190,10 +208,12 @@ class _OpenFile:
     table_uri: str
     schema: pa.Schema
     path: str
+    partition_values: PartitionValues | None
+    indexed: Sequence[str]
 
     def __post_init__(self) -> None:
         self._uri = f"{self.table_uri}/{self.path}"
-        self._statistics = Collector(self.schema)
+        self._statistics = Collector(self.schema, self.indexed)
         with storage_errors("create file", self._uri):
             filesystem, where = resolve(self._uri)
             self._sink = filesystem.open_output_stream(where)
@@ -218,7 +238,8 @@ class _OpenFile:
             self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()
-        return WrittenFile(self.path, size, self._statistics.rows, self._statistics.result())
+        found = self._statistics
+        return WrittenFile(self.path, size, found.rows, found.result(), self.partition_values)
 
     def abandon(self) -> None:
         """Let go of the file handle; the error that led here is the one to report."""

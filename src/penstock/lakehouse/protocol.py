@@ -15,11 +15,24 @@ DELETION_VECTORS: Final = "deletionVectors"
 TIMESTAMP_NTZ: Final = "timestampNtz"
 ENABLE_VECTORS: Final = "delta.enableDeletionVectors"
 
+CLUSTERING: Final = "clustering"
+DOMAIN_METADATA: Final = "domainMetadata"
+
 _ALWAYS: Final = frozenset(
-    {DELETION_VECTORS, TIMESTAMP_NTZ, "appendOnly", "invariants", "changeDataFeed"}
+    {
+        DELETION_VECTORS,
+        TIMESTAMP_NTZ,
+        CLUSTERING,
+        DOMAIN_METADATA,
+        "appendOnly",
+        "invariants",
+        "changeDataFeed",
+    }
 )
-"""What our commits keep. A change feed is derived from vectors and whole files (deletes and
-inserts, never update images); invariants are refused where a column has one (``schema``)."""
+"""What our commits keep. Clustering asks for statistics (``table_layout``); what else has a domain
+of its own has a feature of its own, too. A change feed is derived from vectors and whole files
+(deletes and inserts, never update images); invariants are refused where a column has one
+(``schema``)."""
 _IF_UNUSED: Final[Mapping[str, str]] = {
     "checkConstraints": "delta.constraints.",
     "generatedColumns": "",
@@ -47,12 +60,14 @@ _NEW_TABLE: Final = (
 )
 
 
-def for_new_table(*, timestamp_ntz: bool) -> dict[str, Any]:
+def for_new_table(*, timestamp_ntz: bool, clustered: bool = False) -> dict[str, Any]:
     """The protocol action's body of a table that we create."""
     reader, writer = [DELETION_VECTORS], [DELETION_VECTORS, "appendOnly", "invariants"]
     if timestamp_ntz:
         reader.append(TIMESTAMP_NTZ)
         writer.append(TIMESTAMP_NTZ)
+    if clustered:
+        writer += [DOMAIN_METADATA, CLUSTERING]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -81,11 +96,6 @@ def check_writable(table: str, protocol: Mapping[str, Any], metadata: Mapping[st
         raise FeatureNotSupported(
             f'target table "{table}" has no deletion vectors',
             hint=f"ALTER TABLE ... SET TBLPROPERTIES ('{ENABLE_VECTORS}' = 'true')",
-        )
-    if metadata.get("partitionColumns"):
-        columns = ", ".join(metadata["partitionColumns"])
-        raise FeatureNotSupported(
-            f'target table "{table}" is partitioned by {columns}', hint=_NEW_TABLE
         )
     if properties.get("delta.appendOnly", "false").lower() == "true":
         raise FeatureNotSupported(

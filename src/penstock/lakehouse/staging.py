@@ -8,12 +8,12 @@ vector of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from pyroaring import BitMap
 
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import CommitConflict, PenstockError, RelationChanged
 from penstock.lakehouse import actions
 from penstock.lakehouse.actions import Action
 from penstock.lakehouse.data_file import DataFile
@@ -23,8 +23,11 @@ from penstock.lakehouse.deletion_vectors import VectorFile
 class Staging:
     """The files of a table: those of the current version, changed in place, with the way back."""
 
-    def __init__(self, table: str, files: dict[str, DataFile]) -> None:
+    def __init__(
+        self, table: str, files: dict[str, DataFile], partition_by: Sequence[str] = ()
+    ) -> None:
         self._table = table
+        self._partition_by = tuple(partition_by)
         self._files = files
         self._before: dict[str, DataFile | None] = {}
         self._emptied = False
@@ -50,7 +53,13 @@ class Staging:
         return self._emptied
 
     def add(self, file: DataFile) -> None:
-        """Stage a new file. Raises PenstockError when its path is there already."""
+        """Stage a new file. Raises PenstockError when its path is there already, RelationChanged
+        when it was written for a table partitioned otherwise."""
+        if tuple(file.partition_values or ()) != self._partition_by:
+            raise RelationChanged(
+                f'table "{self._table}" was partitioned otherwise when file "{file.path}" was '
+                "written"
+            )
         if file.path in self._files:
             raise PenstockError(f'file "{file.path}" is staged twice')
         self._put(file.path, file)

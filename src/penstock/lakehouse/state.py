@@ -25,6 +25,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.log import LogListing, list_log, read_entry
 from penstock.lakehouse.storage import Storage, is_local, resolve, storage_errors
+from penstock.lakehouse.table_layout import TableLayout, layout_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ _CHECKPOINT_COLUMNS: Final = [
     "add.tags",
     "add.deletionVector",
     "add.partitionValues",
+    "add.clusteringProvider",
+    "domainMetadata",
     "metaData",
     "protocol",
     "sidecar.path",
@@ -48,13 +51,15 @@ _READERS: Final = 8
 
 @dataclass
 class TableState:
-    """A version of a table. ``files``: by path; ``transactions``: app id -> version."""
+    """A version of a table. ``files``: by path; ``transactions``: app id -> version; ``domains``:
+    the configuration of each."""
 
     version: int = -1
     protocol: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, DataFile] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
+    domains: dict[str, str] = field(default_factory=dict)
     last_app_id: str | None = None
 
     @property
@@ -62,9 +67,19 @@ class TableState:
         """The table's properties."""
         return self.metadata.get("configuration") or {}
 
+    @property
+    def layout(self) -> TableLayout:
+        """How its rows are laid out in files."""
+        return layout_of(self.metadata, self.domains)
+
     def copy(self) -> TableState:
         """One that ``apply`` changes without this."""
-        return replace(self, files=dict(self.files), transactions=dict(self.transactions))
+        return replace(
+            self,
+            files=dict(self.files),
+            transactions=dict(self.transactions),
+            domains=dict(self.domains),
+        )
 
     def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
         """Go from ``version - 1`` to ``version``. Vectors are left unread (``load_vectors``)."""
@@ -83,6 +98,10 @@ class TableState:
                 self.metadata = dict(body)
             elif body := action.get("protocol"):
                 self.protocol = dict(body)
+            elif body := action.get("domainMetadata"):
+                self.domains[body["domain"]] = body.get("configuration") or ""
+                if body.get("removed"):
+                    del self.domains[body["domain"]]
         for file in added:
             self.files[file.path] = file
         self.version = version
@@ -205,7 +224,7 @@ def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
 def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
     """Arrow gives maps as lists of pairs."""
     for key in ("tags", "configuration", "options", "partitionValues"):
-        if key in body:
+        if key in body and not isinstance(body[key], str):  # a domain's configuration is a text
             body[key] = dict(body[key] or ())
     if isinstance(body.get("format"), dict):
         body["format"] = _with_maps(body["format"])
@@ -223,6 +242,7 @@ def _data_file(body: Mapping[str, Any]) -> DataFile:
         descriptor=body.get("deletionVector") or None,
         tags=body.get("tags") or None,
         partition_values=body.get("partitionValues") or None,
+        clustering_provider=body.get("clusteringProvider"),
     )
 
 

@@ -1,7 +1,8 @@
 """Statistics of data files (protocol: "Per-file Statistics"), gathered while writing, used to skip.
 
 In: Arrow tables as they are written; later the "stats" of add actions. Out: a JSON text with
-numRecords, minValues, maxValues, nullCount for the first 32 columns, and bounds to rule files out.
+numRecords, minValues, maxValues, nullCount for the first 32 columns and those that a table is
+clustered by, and bounds to rule files out.
 A bound may be wider than the truth, never narrower.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -30,9 +31,11 @@ _OF_A_DOUBLE: Final = Decimal("1e-14")
 
 @dataclass
 class Collector:
-    """Statistics of one file, gathered batch by batch."""
+    """Statistics of one file, gathered batch by batch. ``indexed``: columns that have some wherever
+    they stand."""
 
     schema: pa.Schema
+    indexed: Sequence[str] = ()
     rows: int = 0
     _low: dict[str, Any] = field(default_factory=dict)
     _high: dict[str, Any] = field(default_factory=dict)
@@ -42,10 +45,11 @@ class Collector:
     def add(self, table: pa.Table | pa.RecordBatch) -> None:
         """Take rows in that were written to the file."""
         self.rows += table.num_rows
-        for column in self.schema.names[:INDEXED_COLUMNS]:
+        first, rest = self.schema.names[:INDEXED_COLUMNS], self.schema.names[INDEXED_COLUMNS:]
+        for column in (*first, *(name for name in rest if name in self.indexed)):
             values = table.column(column)
             self._nulls[column] = self._nulls.get(column, 0) + values.null_count
-            if column not in self._unbounded and _has_order(values.type):
+            if column not in self._unbounded and has_order(values.type):
                 self._widen(column, values)
 
     def _widen(self, column: str, values: pa.ChunkedArray) -> None:
@@ -134,7 +138,7 @@ def _parse(value: Any, arrow: pa.DataType) -> Any:
     raise ValueError(f"no bounds for {arrow}")
 
 
-def _has_order(arrow: pa.DataType) -> bool:
+def has_order(arrow: pa.DataType) -> bool:
     """Types that Spark skips files by (SkippingEligibleDataType)."""
     return bool(
         pa.types.is_integer(arrow)

@@ -21,8 +21,8 @@ from penstock.errors import (
     UndefinedObject,
 )
 from penstock.lakehouse import actions, protocol
-from penstock.lakehouse.actions import Action, change_metadata, first_entry
-from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
+from penstock.lakehouse.actions import Action, change_metadata
+from penstock.lakehouse.checkpoint import longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.elapsed import Elapsed
@@ -30,15 +30,14 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, version_before
 from penstock.lakehouse.log_store import LogStore, may_be_there
-from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
+from penstock.lakehouse.new_table import new_table_entry
+from penstock.lakehouse.schema import DROPPED, UNFILLED, Column, TableSchema
 from penstock.lakehouse.staging import Staging
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout
 from penstock.lakehouse.user_metadata import MARK
 
-RETENTION: Final = "interval 2 days"
-"""How long old log entries and removed files of new tables serve readers of old cuts. A table with
-several commits a second has hundreds of thousands of both in a week, Delta's default."""
 _TRUSTED_SECONDS: Final = 3600.0
 """How long a loaded state is taken for complete without a look at the log's names; far less than
 any log retention, after which a later entry could have come and gone."""
@@ -70,20 +69,18 @@ class DeltaTable:
 
     @classmethod
     def create(
-        cls, storage: Storage, store: LogStore, uri: str, name: str, schema: TableSchema
+        cls,
+        storage: Storage,
+        store: LogStore,
+        uri: str,
+        name: str,
+        schema: TableSchema,
+        layout: TableLayout = NO_LAYOUT,
     ) -> DeltaTable:
-        """Create version 0 without rows. Raises DuplicateObject when there is a table."""
+        """Create version 0 without rows. Raises DuplicateObject when there is a table,
+        FeatureNotSupported where it cannot be laid out so."""
+        entry = new_table_entry(name, schema, layout)
         storage.create_folder(log_folder(uri))
-        entry = first_entry(
-            schema.delta_json(),
-            protocol.for_new_table(timestamp_ntz=schema.needs_timestamp_ntz),
-            {
-                protocol.ENABLE_VECTORS: "true",
-                **dict.fromkeys(RETENTIONS, RETENTION),
-                KEY: json.dumps(schema.key),
-                SOURCE: name,
-            },
-        )
         try:
             store.put(uri, 0, actions.lines(entry))
         except CommitConflict:
@@ -103,12 +100,14 @@ class DeltaTable:
         protocol.check_writable(self.name, state.protocol, state.metadata)
         load_vectors(self.storage, self.uri, state)
         self._state = state
-        self._staging = Staging(self.name, state.files)
+        self._staging = Staging(self.name, state.files, state.layout.partition_by)
         self._staged_properties: Mapping[str, str] = {}
         self._staged_schema: TableSchema | None = None
         self._staged_unfilled: tuple[str, ...] | None = None
         self._forget_staged_schema()
         self._schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
+        self.layout = state.layout
+        check_layout(self.name, self.layout, self._schema.arrow())
         self._unknown = False
         self._seen = Elapsed()
 
@@ -188,7 +187,8 @@ class DeltaTable:
 
     def drop_columns(self, names: Collection[str]) -> None:
         """Stage that columns (Delta names) go. What files hold in them stays there until they are
-        rewritten: a column of the same name would show it."""
+        rewritten: a column of the same name would show it. Raises FeatureNotSupported."""
+        check_layout(self.name, self.layout, self.schema.without(names).arrow())
         self._staged_dropped |= {c.name for c in self._schema.columns if c.name in names}
         self._staged_unfilled = tuple(name for name in self.unfilled if name not in names)
         self._staged_schema = self.schema.without(names)
@@ -231,7 +231,8 @@ class DeltaTable:
 
     def replace(self, schema: TableSchema) -> None:
         """Stage another table in place of this one: no rows, and the columns and key of ``schema``.
-        It is no TRUNCATE, so the commit is not marked as one."""
+        It is no TRUNCATE, so the commit is not marked as one. Raises FeatureNotSupported."""
+        check_layout(self.name, self.layout, schema.arrow())
         self._staging.remove_all(truncate=False)
         if schema != self.schema or self.unfilled or self.dropped:
             self._staged_schema, self._replaced = schema, True

@@ -23,6 +23,7 @@ from penstock.lakehouse.side_table import CONFLICTS, MESSAGES, SideTable
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, resolve
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 from penstock.relation import TableName, qualified
 
 OWN_FOLDER: Final = "_penstock"
@@ -155,11 +156,14 @@ class Warehouse:
             self._check_owner(found, (schema, table))
         return found
 
-    def create(self, schema: str, table: str, columns: TableSchema) -> DeltaTable:
-        """Create a table without rows. Raises DuplicateObject; as ``check_there``."""
+    def create(
+        self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
+    ) -> DeltaTable:
+        """Create a table without rows. Raises DuplicateObject, FeatureNotSupported where it cannot
+        be laid out so; as ``check_there``."""
         self.check_there()
-        uri = self.table_uri(schema, table)
-        return DeltaTable.create(self.storage, self.store, uri, qualified(schema, table), columns)
+        uri, name = self.table_uri(schema, table), qualified(schema, table)
+        return DeltaTable.create(self.storage, self.store, uri, name, columns, layout)
 
     def _places(self, schema: str, table: str) -> tuple[str, str]:
         """By the rule for names, and by the one that held before."""

@@ -168,6 +168,8 @@ def stat_lake_subscription(
             "conflict_resolution": subscription.conflict_resolution,
             "out_of_range": subscription.out_of_range,
             "soft_delete": subscription.soft_delete,
+            "partition_by": subscription.partition_by,
+            "cluster_by": subscription.cluster_by,
             "values_out_of_range": _counted(counts, subscription).values_out_of_range,
             "stopped": subscription.stopped,
             **(_error(subscription.error) if superuser else {}),

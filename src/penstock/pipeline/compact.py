@@ -31,12 +31,15 @@ _APP_ID: Final = "penstock.compaction"
 """The marker of our commits where the newest one has none of its own."""
 _SECONDS_PER_BYTE: Final = 3e-8
 
+_Partition = tuple[tuple[str, str | None], ...]
+
 
 @dataclass(frozen=True)
 class CompactOptions:
     """When a table is compacted, and how much of it at once.
 
-    ``small_files``: so many files of less than ``small_bytes`` of live rows are merged.
+    ``small_files``: so many files of less than ``small_bytes`` of live rows are merged, each with
+    others of its partition.
     ``dead_ratio``: files of any larger size are rewritten when this part of their rows is dead.
     ``max_bytes``: of files in one run, so that the next batch does not wait for long.
     ``batch_bytes``: Arrow data that a task reads at a time.
@@ -59,15 +62,19 @@ def files_to_rewrite(files: Iterable[DataFile], options: CompactOptions) -> list
     """The files that are due, in the order of the table, up to ``max_bytes`` but at least one.
 
     Dead rows do not make a small file due: it would be rewritten with every batch that touches it.
+    Nor is one that is alone in its partition: it would stay what it is.
     """
-    small: list[DataFile] = []
+    small: dict[_Partition, list[DataFile]] = {}
     dying: list[DataFile] = []
     for file in files:
         if _live_bytes(file) < options.small_bytes:
-            small.append(file)
+            small.setdefault(_partition(file), []).append(file)
         elif file.deleted >= options.dead_ratio * file.rows:
             dying.append(file)
-    due = [*dying, *(small if len(small) >= max(options.small_files, 2) else ())]
+    less = sum(len(mates) - 1 for mates in small.values())
+    due = sorted(dying, key=_by_partition)
+    if less >= max(options.small_files, 2) - 1:
+        due += [file for mates in small.values() if len(mates) > 1 for file in mates]
     chosen: list[DataFile] = []
     size = 0
     for file in due:
@@ -116,16 +123,26 @@ def commit_again(table: DeltaTable, operation: str) -> None:
     table.commit(app_id=app_id, version_marker=marker, operation=operation, data_change=False)
 
 
+def _partition(file: DataFile) -> _Partition:
+    """Which files may become one."""
+    return tuple((file.partition_values or {}).items())
+
+
+def _by_partition(file: DataFile) -> list[tuple[str, str]]:
+    return [(name, value or "") for name, value in _partition(file)]
+
+
 def _live_bytes(file: DataFile) -> float:
     return file.size * file.live_rows / max(file.rows, 1)
 
 
 def _groups(files: Sequence[DataFile], options: CompactOptions) -> list[list[DataFile]]:
-    """Runs of files that make up about one new file each."""
+    """Runs of files of one partition that make up about one new file each."""
     groups: list[list[DataFile]] = []
     size = float(options.target_file_bytes)
     for file in files:
-        if size >= options.target_file_bytes:
+        full = size >= options.target_file_bytes
+        if full or _partition(groups[-1][-1]) != _partition(file):
             groups.append([])
             size = 0.0
         groups[-1].append(file)
@@ -138,9 +155,10 @@ def _item(table: DeltaTable, group: Sequence[DataFile], options: CompactOptions)
         table.storage,
         table.uri,
         table.schema.arrow(),
-        tuple(RewrittenFile(file.path, file.deletion_vector) for file in group),
+        tuple(map(RewrittenFile.of, group)),
         options.target_file_bytes,
         options.batch_bytes,
+        layout=table.layout,
     )
 
 

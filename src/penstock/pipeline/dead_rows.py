@@ -18,10 +18,13 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from penstock.lakehouse.batches import read_batches
-from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
+from penstock.lakehouse.files import WrittenFile, open_parquet
+from penstock.lakehouse.partition_values import PartitionValues, constants
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import TableLayout
+from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers
-from penstock.pipeline.locate import Hits
+from penstock.pipeline.locate import Hits, LocateItem
 from penstock.pipeline.payload import Payload
 
 _Stamps = Callable[[slice], Mapping[str, pa.Array]]
@@ -35,6 +38,7 @@ class DeadRows:
 
     storage: Storage
     schema: pa.Schema
+    layout: TableLayout
     stamps: tuple[str, ...]
     rows: Payload
 
@@ -43,7 +47,7 @@ class DeadRows:
 class EndAllItem:
     """A file of which all live rows are deleted and stay. ``deleted_at``: what tells them from dead
     ones; ``stamps``: what metadata columns are to hold; ``part``: which of the work's tables it is
-    of."""
+    of; ``partition_values``: as in DataFile."""
 
     work: int
     storage: Storage
@@ -52,13 +56,15 @@ class EndAllItem:
     rows: int
     deletion_vector: bytes | None = field(repr=False)
     schema: pa.Schema
+    layout: TableLayout
     deleted_at: str
     stamps: Mapping[str, pa.Scalar]
     part: int = 0
+    partition_values: PartitionValues | None = None
 
 
-def write_dead(dead: DeadRows, table_uri: str, path: str, hits: Hits) -> list[WrittenFile]:
-    """Those of ``hits`` that stay. Raises StorageError."""
+def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile]:
+    """Those of ``hits`` in a file that stay. Raises StorageError."""
     rows = dead.rows.table()
     old = rows["old"].to_numpy()
     order = np.argsort(old)
@@ -72,9 +78,10 @@ def write_dead(dead: DeadRows, table_uri: str, path: str, hits: Hits) -> list[Wr
         found = rows.take(pa.array(index[here]))
         return {name: found[f"s{i}"] for i, name in enumerate(dead.stamps)}
 
-    writer = FileWriter(dead.storage, table_uri, dead.schema)
-    with open_parquet(table_uri, path) as parquet:
-        return writer.write(_marked(parquet, dead.schema, position, stamps))
+    writer = TableWriter(dead.storage, file.table_uri, dead.schema, dead.layout)
+    given = constants(file.partition_values, dead.schema)
+    with open_parquet(file.table_uri, file.path) as parquet:
+        return writer.write(_marked(parquet, dead.schema, given, position, stamps))
 
 
 def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:
@@ -88,8 +95,9 @@ def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:
         position = _live(item, parquet)
         if not len(position):
             return position, []
-        writer = FileWriter(item.storage, item.table_uri, item.schema)
-        return position, writer.write(_marked(parquet, item.schema, position, stamps))
+        writer = TableWriter(item.storage, item.table_uri, item.schema, item.layout)
+        given = constants(item.partition_values, item.schema)
+        return position, writer.write(_marked(parquet, item.schema, given, position, stamps))
 
 
 def _live(item: EndAllItem, parquet: pq.ParquetFile) -> Integers:
@@ -104,11 +112,16 @@ def _live(item: EndAllItem, parquet: pq.ParquetFile) -> Integers:
 
 
 def _marked(
-    parquet: pq.ParquetFile, schema: pa.Schema, position: Integers, stamps: _Stamps
+    parquet: pq.ParquetFile,
+    schema: pa.Schema,
+    given: Mapping[str, pa.Scalar],
+    position: Integers,
+    stamps: _Stamps,
 ) -> Iterator[pa.Table]:
-    """Run by run the rows at ``position``, ascending, in the columns of the table."""
+    """Run by run the rows at ``position``, ascending, in the columns of the table. ``given``: what
+    all of them hold in columns that it is partitioned by."""
     there = parquet.schema_arrow.names
-    held = [name for name in schema.names if name in there]
+    held = [name for name in schema.names if name in there and name not in given]
 
     def wanted(start: int, end: int) -> bool:
         first, last = np.searchsorted(position, (start, end))
@@ -118,16 +131,18 @@ def _marked(
         low, high = np.searchsorted(position, (start, start + batch.num_rows)).tolist()
         if low < high:
             rows = batch.take(pa.array(position[low:high] - start))
-            given = stamps(slice(low, high))
+            marks = stamps(slice(low, high))
             columns = [
-                given[field.name] if field.name in given else _column(rows, field)
+                marks[field.name] if field.name in marks else _column(rows, field, given)
                 for field in schema
             ]
             yield pa.table(columns, schema=schema)
 
 
-def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+def _column(rows: pa.RecordBatch, field: pa.Field, given: Mapping[str, pa.Scalar]) -> pa.Array:
     """As the table has it now; one that was added later is NULL."""
+    if field.name in given:
+        return pa.repeat(given[field.name], rows.num_rows)
     if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     return rows.column(field.name).cast(field.type)

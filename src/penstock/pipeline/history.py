@@ -165,7 +165,8 @@ class HistoryWork:
         schema = self.table.schema.arrow()
         nothing = GeneratedColumns(self.table.name)
         columns = tuple(range(len(schema)))
-        return Destination(self.table.storage, self.table.uri, schema, columns, nothing)
+        table = self.table
+        return Destination(table.storage, table.uri, schema, columns, nothing, table.layout)
 
     def _rows(self, made: Versions) -> pa.Table:
         about = self.stamps.columns(made.sequence)

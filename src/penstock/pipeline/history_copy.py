@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import StorageError
 from penstock.lakehouse.cluster import Spark
-from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.history_table import (
     CHANGE_TYPE,
     CHANGE_TYPES,
@@ -26,6 +26,7 @@ from penstock.lakehouse.history_table import (
     XID,
 )
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.table_writer import TableWriter
 from penstock.lsn import Lsn
 from penstock.pipeline.job import HERE_SECONDS, run_job
 from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, run_rewrite
@@ -63,11 +64,12 @@ def copy_rows(
                 table.storage,
                 table.uri,
                 schema,
-                (RewrittenFile(file.path, file.deletion_vector),),
+                (RewrittenFile.of(file),),
                 TARGET_FILE_BYTES,
                 constants=constants,
                 into=history.uri,
                 deleted_at=None if deleted_at is None else table.schema.by_source[deleted_at].name,
+                layout=history.layout,
             ),
         )
         for table in tables
@@ -85,7 +87,7 @@ def copy_rows(
             for field in schema
         ]
         row = pa.Table.from_arrays(columns, schema=schema)
-        written += FileWriter(history.storage, history.uri, schema).write([row])
+        written += TableWriter(history.storage, history.uri, schema, history.layout).write([row])
     history.stage(written=written)
 
 

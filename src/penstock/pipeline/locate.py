@@ -22,6 +22,7 @@ from penstock.errors import StorageError
 from penstock.identifiers import quoted, simple_quote_literal
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
+from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.columns import Integers, rank, signs
 from penstock.pipeline.duck import connection
@@ -38,8 +39,8 @@ class LocateItem:
     stand for the keys. ``rows``: physical rows of the file. In a multiset also a column ``copies``,
     and keys compare NULL equal to NULL. ``first_between``: bounds of the key's first column in this
     file where it is an integer; what is outside is not even put into the join's hash table.
-    ``part``: which of the work's tables the file is of. ``deleted_at``: the column that is NULL in
-    live rows, where there are others.
+    ``part``: which of the work's tables the file is of. ``partition_values``: as in DataFile.
+    ``deleted_at``: the column that is NULL in live rows, where there are others.
     """
 
     work: int
@@ -53,6 +54,7 @@ class LocateItem:
     first_between: tuple[int, int] | None = None
     part: int = 0
     deleted_at: str | None = None
+    partition_values: PartitionValues | None = None
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,13 @@ def locate(item: LocateItem) -> Hits:
     probe = item.probe.table()
     count = pa.array(np.arange(probe.num_rows, dtype=np.int32))
     connection().register("probe", probe.append_column("probe", count))
+    constants = _constants(item, probe.schema)
+    connection().register("constants", constants)
     try:
-        parts = [_join(source, item, probe.schema) for source in _sources(item)]
+        parts = [_join(source, item, probe.schema) for source in _sources(item, constants)]
     finally:
         connection().unregister("probe")
+        connection().unregister("constants")
     position = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
     found = np.concatenate([part[1] for part in parts] or [np.empty(0, np.int64)])
     live = _live(item, position)
@@ -82,6 +87,16 @@ def locate(item: LocateItem) -> Hits:
     order = np.argsort(position, kind="stable")
     hits = Hits(position[order], found[order])
     return _first_copies(hits, probe["copies"].to_numpy()) if item.multiset else hits
+
+
+def _constants(item: LocateItem, schema: pa.Schema) -> pa.Table:
+    """One row: what all rows of the file hold in a column of the key, c0, c1 ..., that it lacks.
+    NULL in columns that were added later."""
+    values, columns = item.partition_values or {}, {}
+    for i, name in enumerate(item.key):
+        type = schema.field(f"k{i}").type
+        columns[f"c{i}"] = pa.repeat(partition_scalar(values.get(name), type), 1)
+    return pa.table(columns)
 
 
 def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, Integers]:
@@ -116,15 +131,16 @@ def _as(column: str, type: pa.DataType) -> str:
     return column
 
 
-def _sources(item: LocateItem) -> Iterator[str]:
+def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
     """Relations with columns c0, c1 ... and position that make up the file, one after another."""
     with open_parquet(item.table_uri, item.path) as parquet:
         held = set(parquet.schema_arrow.names)
+        stored = held - set(item.partition_values or ())
         uri = file_uri(item.table_uri, item.path)
         names = {name.lower() for name in held}
         if is_local(uri) and not set("*?[") & set(uri) and _POSITION not in names:
             columns = ", ".join(
-                f"{quoted(name) if name in held else f'(select k{i} from probe limit 0)'} as c{i}"
+                f"{quoted(name) if name in stored else f'(select c{i} from constants)'} as c{i}"
                 for i, name in enumerate(item.key)
             )
             path = simple_quote_literal(local_path(uri))
@@ -135,7 +151,7 @@ def _sources(item: LocateItem) -> Iterator[str]:
                 file += f" where {quoted(item.deleted_at)} is null"
             yield f"(select {columns}, {_POSITION} as position from {file})"
             return
-        for start, group in _row_groups(parquet, item, held):
+        for start, group in _row_groups(parquet, item, stored, constants):
             with _lent(group, start):
                 yield (
                     "file"
@@ -145,7 +161,7 @@ def _sources(item: LocateItem) -> Iterator[str]:
 
 
 def _row_groups(
-    parquet: pq.ParquetFile, item: LocateItem, held: set[str]
+    parquet: pq.ParquetFile, item: LocateItem, held: set[str], constants: pa.Table
 ) -> Iterator[tuple[int, pa.Table]]:
     start = 0
     for number in range(parquet.num_row_groups):
@@ -153,7 +169,7 @@ def _row_groups(
         group = plain_table(parquet.read_row_group(number, columns=names))
         rows = parquet.metadata.row_group(number).num_rows
         columns = {
-            f"c{i}": group[name] if name in held else pa.nulls(rows)
+            f"c{i}": group[name] if name in held else pa.repeat(constants[f"c{i}"][0], rows)
             for i, name in enumerate(item.key)
         }
         if item.deleted_at in held:

@@ -83,7 +83,7 @@ class Part:
         table = self.table
         generated = generated_columns(table.schema, table.name)
         schema = table.schema.arrow()
-        return Destination(table.storage, table.uri, schema, self.columns, generated)
+        return Destination(table.storage, table.uri, schema, self.columns, generated, table.layout)
 
 
 def parts(table: DeltaTable, leaves: Leaves | None, relation: TableSchema) -> tuple[Part, ...]:

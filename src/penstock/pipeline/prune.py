@@ -1,7 +1,7 @@
 """Which data files may hold a batch's keys: file statistics rule the others out.
 
-In: data files with their statistics, the keys looked for. Out: the files to be read. A file is left
-out only where it is certain that no key is in it; no statistics means it stays.
+In: data files with their statistics and partition values, the keys looked for. Out: the files to be
+read. A file is left out only where it is certain that no key is in it; without statistics it stays.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.partition_values import partition_scalar
 from penstock.lakehouse.statistics import bounds
 
 EXACT_KEYS: Final = 4096
@@ -39,15 +40,31 @@ def may_be_live(file: DataFile, deleted_at: str | None) -> bool:
 def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int, int] | None:
     """Least and greatest possible value of an integer column in a file; None if unknown."""
     type = schema.field(column).type
-    return bounds(file.stats, column, type) if pa.types.is_integer(type) else None
+    if not pa.types.is_integer(type):
+        return None
+    if column not in (file.partition_values or ()):
+        return bounds(file.stats, column, type)
+    value = _partition_value(file, column, type)
+    return None if value is None else (value, value)
 
 
 def _may_hold(file: DataFile, schema: pa.Schema, tests: dict[str, Test]) -> bool:
     for name, test in tests.items():
-        known = bounds(file.stats, name, schema.field(name).type)
-        if known is not None and not test(*known):
-            return False
+        type = schema.field(name).type
+        if name in (file.partition_values or ()):
+            value = _partition_value(file, name, type)
+            if value is None or not test(value, value):
+                return False
+        else:
+            known = bounds(file.stats, name, type)
+            if known is not None and not test(*known):
+                return False
     return True
+
+
+def _partition_value(file: DataFile, column: str, type: pa.DataType) -> Any:
+    """What all rows of the file hold."""
+    return partition_scalar((file.partition_values or {})[column], type).as_py()
 
 
 def _test(column: pa.ChunkedArray) -> Test | None:

@@ -18,27 +18,37 @@ from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.lakehouse.batches import BATCH_BYTES, read_batches
-from penstock.lakehouse.files import FileWriter, open_parquet
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.partition_values import PartitionValues, constants
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
+from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.tasks import Failed, Written
 
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """A file to be rewritten. ``deletion_vector``: as in DataFile."""
+    """A file to be rewritten. ``deletion_vector``, ``partition_values``: as in DataFile."""
 
     path: str
     deletion_vector: bytes | None = field(default=None, repr=False)
+    partition_values: PartitionValues | None = None
+
+    @classmethod
+    def of(cls, file: DataFile) -> RewrittenFile:
+        """A file of a table."""
+        return cls(file.path, file.deletion_vector, file.partition_values)
 
 
 @dataclass(frozen=True)
 class RewriteItem:
     """Files of one table that become new files of ``target_file_bytes`` each.
 
-    ``into``: the URI of the table that these are for, where it is another one. ``batch_bytes``:
-    Arrow data read at a time. ``constants``: by column, what all rows hold in it,
-    whatever the files have under its name; ``generated``: what is made of the other columns.
+    ``into``: the URI of the table that these are for, where it is another one; ``layout``: that
+    one's. ``batch_bytes``: Arrow data read at a time. ``constants``: by column, what all rows hold
+    in it, whatever the files have under its name; ``generated``: what is made of the other columns.
     ``deleted_at``: rows are left out that are not NULL in this column of the files.
     """
 
@@ -52,6 +62,7 @@ class RewriteItem:
     generated: GeneratedColumns | None = None
     into: str | None = None
     deleted_at: str | None = None
+    layout: TableLayout = NO_LAYOUT
 
 
 def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
@@ -65,10 +76,11 @@ def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
 def rewrite(item: RewriteItem) -> Written:
     """Write the live rows of all sources. Raises StorageError, ValueNotRepresentable; nothing is
     left behind then."""
-    writer = FileWriter(
+    writer = TableWriter(
         item.storage,
         item.into or item.table_uri,
         item.schema,
+        item.layout,
         target_file_bytes=item.target_file_bytes,
     )
     left_out: list[int] = []
@@ -81,9 +93,10 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
     for source in item.sources:
         vector = source.deletion_vector
         gone = np.array(BitMap() if vector is None else BitMap.deserialize(vector), np.int64)
+        constant = {**constants(source.partition_values, item.schema), **item.constants}
         with open_parquet(item.table_uri, source.path) as parquet:
             there = parquet.schema_arrow.names
-            held = [n for n in item.schema.names if n in there and n not in item.constants]
+            held = [n for n in item.schema.names if n in there and n not in constant]
             dead = item.deleted_at if item.deleted_at in there else None
             held += [dead] if dead is not None and dead not in held else []
             # without any of them, some column tells how many rows there are
@@ -97,7 +110,8 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
                     alive = rows.filter(pc.is_null(rows.column(dead)))
                     left_out.append(rows.num_rows - alive.num_rows)
                     rows = alive
-                yield from _fill_generated(_conform(rows, item), item.generated)
+                live = _conform(rows, item.schema, constant)
+                yield from _fill_generated(live, item.generated)
 
 
 def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
@@ -108,10 +122,12 @@ def _without(batch: pa.RecordBatch, gone: np.ndarray) -> pa.RecordBatch:
     return batch.filter(pa.array(live))
 
 
-def _conform(batch: pa.RecordBatch, item: RewriteItem) -> pa.RecordBatch:
+def _conform(
+    batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, pa.Scalar]
+) -> pa.RecordBatch:
     """The table's columns: those added later are NULL, INT96 timestamps become microseconds."""
-    columns = [_column(batch, field, item.constants) for field in item.schema]
-    return pa.RecordBatch.from_arrays(columns, schema=item.schema)
+    columns = [_column(batch, field, constants) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _fill_generated(

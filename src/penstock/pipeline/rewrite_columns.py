@@ -116,10 +116,11 @@ def _rewritten(change: ColumnChange, file: DataFile) -> WrittenFile:
         table.storage,
         table.uri,
         table.schema.arrow(),
-        (RewrittenFile(file.path, file.deletion_vector),),
+        (RewrittenFile.of(file),),
         target_file_bytes=sys.maxsize,
         constants=change.constants,
         generated=change.generated if change.generated.columns else None,
+        layout=table.layout,
     )
     files = rewrite(item).files
     if len(files) == 1 and files[0].rows == file.live_rows:

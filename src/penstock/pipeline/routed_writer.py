@@ -11,7 +11,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.lakehouse.files import ROW_GROUP_BYTES, FileWriter, WrittenFile
+from penstock.lakehouse.files import ROW_GROUP_BYTES, WrittenFile
+from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.routing import Level, by_leaf
 from penstock.pipeline.write import Destination
@@ -27,7 +28,7 @@ class RoutedWriter:
         self._destinations = destinations
         self._routing = routing
         self._target = target_file_bytes
-        self._writers: dict[int, FileWriter] = {}
+        self._writers: dict[int, TableWriter] = {}
 
     def __enter__(self) -> RoutedWriter:
         return self
@@ -75,10 +76,5 @@ class RoutedWriter:
     def _write(self, at: int, rows: pa.Table) -> None:
         destination = self._destinations[at]
         if at not in self._writers:
-            self._writers[at] = FileWriter(
-                destination.storage,
-                destination.table_uri,
-                destination.schema,
-                target_file_bytes=self._target,
-            )
+            self._writers[at] = destination.writer(self._target)
         self._writers[at].add(destination.of(rows))

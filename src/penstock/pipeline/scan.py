@@ -8,7 +8,6 @@ there. Memory: a run of rows of one file.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -21,14 +20,13 @@ from penstock.errors import RelationChanged, StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors
 from penstock.lakehouse.batches import read_batches
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.delta_types import TIMESTAMP, TIMESTAMP_NTZ
 from penstock.lakehouse.files import open_parquet
+from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_changes import FilePart
 from penstock.pipeline.columns import Integers
 
 _NO_FILE: Final = "58P01"
-_ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
 _CLASSES: Final = {
     "number": ("is_integer", "is_floating", "is_decimal"),
     "text": ("is_string", "is_large_string", "is_string_view"),
@@ -62,7 +60,7 @@ class ScanFile:
     rows: int = -1
     gone: Mapping[str, Any] | None = field(default=None, repr=False)
     only: Mapping[str, Any] | None = field(default=None, repr=False)
-    partition_values: Mapping[str, str | None] | None = None
+    partition_values: PartitionValues | None = None
     start: int = 0
     stop: int | None = None
 
@@ -170,7 +168,8 @@ def _rename_columns(
     for column in columns:
         if column.delta in values:
             # Before the file's: Spark writes these columns there, too, with '' for NULL.
-            arrays.append(_constant(values[column.delta], column.type, batch.num_rows))
+            value = partition_scalar(values[column.delta], column.type)
+            arrays.append(pa.repeat(value, batch.num_rows))
         elif column.delta in names:
             array = batch.column(column.delta)
             arrays.append(array if array.type == column.type else _convert(array, column))
@@ -201,14 +200,3 @@ def _class(kind: pa.DataType) -> str:
         if any(getattr(pa.types, test)(kind) for test in tests):
             return name
     return str(kind)
-
-
-def _constant(text: str | None, kind: pa.DataType, count: int) -> pa.Array:
-    """A partition value (protocol: "Partition Value Serialization"): "" is NULL, too; binary: as
-    Spark reads it."""
-    if not text:
-        return pa.nulls(count, kind)
-    value = pa.scalar(text, pa.string())
-    if kind == TIMESTAMP and not _ZONE.search(text):
-        value = value.cast(TIMESTAMP_NTZ)  # UTC in what Spark writes without one
-    return pa.repeat(value.cast(kind), count)

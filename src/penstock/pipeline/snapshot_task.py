@@ -73,8 +73,8 @@ class CopyTask:
     for each of ``targets``; those that are not published get their default, or are ``generated``.
     ``point``: what the snapshot holds.
 
-    ``routing``, ``destinations``: of a partitioned table, whose rows go to its leaves; else
-    ``storage`` and ``table_uri`` say where they go.
+    ``destinations``: what the rows go to, by ``routing`` the leaves of a partitioned table; where
+    there are none, ``storage`` and ``table_uri`` say where they go.
 
     ``conninfo`` holds the password and is never printed. ``doing``: for errors. ``batch_bytes``: of
     PostgreSQL's binary format, read at once. ``target_file_bytes``: where a file ends and the next
@@ -163,7 +163,7 @@ def read_unit(task: CopyTask) -> Generator[pa.RecordBatch]:
 
 
 def _destinations(task: CopyTask) -> tuple[Destination, ...]:
-    if task.routing is not None:
+    if task.destinations:
         return task.destinations
     columns = tuple(range(len(task.schema)))
     return (Destination(task.storage, task.table_uri, task.schema, columns, task.generated),)

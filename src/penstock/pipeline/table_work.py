@@ -145,7 +145,9 @@ def write_items(
         to = places[at]
         for rows in _slices(to.given(share), options, spark):
             payload = area.put(rows)
-            item = WriteItem(number, to.storage, to.table_uri, payload, to.generated, at, mark)
+            item = WriteItem(
+                number, to.storage, to.table_uri, payload, to.generated, to.layout, at, mark
+            )
             items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
@@ -159,7 +161,10 @@ def _history_items(
         return items
     to = work.history.destination()
     for rows in _slices(work.history.complete(work.net.versions), options, spark):
-        item = WriteItem(number, to.storage, to.table_uri, area.put(rows), to.generated, HISTORY)
+        payload = area.put(rows)
+        item = WriteItem(
+            number, to.storage, to.table_uri, payload, to.generated, to.layout, HISTORY
+        )
         items.append((_ITEM_SECONDS + rows.nbytes * _SECONDS_PER_BYTE, item))
     return items
 
@@ -182,6 +187,7 @@ def _locate_item(
         path=file.path,
         rows=file.rows,
         deletion_vector=file.deletion_vector,
+        partition_values=file.partition_values,
         key=key,
         probe=probe,
         multiset=not net.schema.key,
@@ -209,9 +215,11 @@ def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
                     rows=file.rows,
                     deletion_vector=file.deletion_vector,
                     schema=part.table.schema.arrow(),
+                    layout=part.table.layout,
                     deleted_at=part.deleted_at,
                     stamps={part.names[name]: value for name, value in stamps.items()},
                     part=part.number,
+                    partition_values=file.partition_values,
                 )
                 items.append((_ITEM_SECONDS + file.size * _SECONDS_PER_BYTE_REWRITTEN, item))
     return items
@@ -229,7 +237,8 @@ def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
     """For files of one part."""
     assert net.ended is not None
     stamps = tuple(part.names[name] for name in net.ended.stamps.column_names)
-    return DeadRows(part.table.storage, part.table.schema.arrow(), stamps, rows)
+    table = part.table
+    return DeadRows(table.storage, table.schema.arrow(), table.layout, stamps, rows)
 
 
 def _probe(net: NetChange, keys: pa.Table) -> pa.Table:

@@ -127,10 +127,10 @@ def _run(item: Item) -> Iterator[Result]:
         where.part,
     )
     for completion in item.completions:
-        for done in complete(completion, where.table_uri, where.path, hits):
+        for done in complete(completion, where, hits):
             yield Written(where.work, tuple(done.files), done.rows, done.part)
     if item.dead is not None:
-        files = write_dead(item.dead, where.table_uri, where.path, hits)
+        files = write_dead(item.dead, where, hits)
         rows = sum(file.rows for file in files)
         yield Written(where.work, tuple(files), rows, where.part)
 

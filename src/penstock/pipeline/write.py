@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lakehouse.batches import read_batches
-from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
+from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile, open_parquet
+from penstock.lakehouse.partition_values import PartitionValues, partition_scalar
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
+from penstock.lakehouse.table_writer import TableWriter
 from penstock.pipeline.columns import Integers, take_either
 from penstock.pipeline.generated import GeneratedColumns
-from penstock.pipeline.locate import Hits
+from penstock.pipeline.locate import Hits, LocateItem
 from penstock.pipeline.payload import Payload
 
 
@@ -32,14 +35,15 @@ class WriteItem:
     table_uri: str
     rows: Payload
     generated: GeneratedColumns
+    layout: TableLayout = NO_LAYOUT
     part: int = 0
     mark: str = ""
 
 
 def write(item: WriteItem) -> list[WrittenFile]:
-    """Write the rows. Raises StorageError."""
+    """Write the rows. Raises StorageError, ValueNotRepresentable."""
     rows = item.generated.filled(item.rows.table())
-    writer = FileWriter(item.storage, item.table_uri, rows.schema, mark=item.mark)
+    writer = TableWriter(item.storage, item.table_uri, rows.schema, item.layout, mark=item.mark)
     return writer.write([rows])
 
 
@@ -53,6 +57,17 @@ class Destination:
     schema: pa.Schema
     columns: tuple[int, ...]
     generated: GeneratedColumns
+    layout: TableLayout = NO_LAYOUT
+
+    def writer(self, target_file_bytes: int = TARGET_FILE_BYTES) -> TableWriter:
+        """For rows as the table holds them."""
+        return TableWriter(
+            self.storage,
+            self.table_uri,
+            self.schema,
+            self.layout,
+            target_file_bytes=target_file_bytes,
+        )
 
     def given(self, rows: pa.Table) -> pa.Table:
         """Rows with its columns in its order, without what is generated."""
@@ -88,9 +103,9 @@ class Completed:
     rows: int
 
 
-def complete(completion: Completion, table_uri: str, path: str, hits: Hits) -> Iterator[Completed]:
-    """Complete and write the rows whose old versions are at ``hits`` in the file ``path``, which
-    may be another table's than they go to. Raises StorageError.
+def complete(completion: Completion, where: LocateItem, hits: Hits) -> Iterator[Completed]:
+    """Complete and write the rows whose old versions are at ``hits`` in the file that was searched,
+    which may be another table's than they go to. Raises StorageError, ValueNotRepresentable.
     """
     rows = completion.rows.table()
     old = rows["old"].to_numpy()
@@ -101,40 +116,49 @@ def complete(completion: Completion, table_uri: str, path: str, hits: Hits) -> I
     to = rows["to"].to_numpy()[index]
     for part in np.unique(to).tolist():
         destination, here = completion.destinations[part], to == part
-        with open_parquet(table_uri, path) as parquet:
-            writer = FileWriter(destination.storage, destination.table_uri, destination.schema)
-            found = _complete(completion, rows, parquet, position[here], index[here])
-            files = writer.write(destination.of(each) for each in found)
+        with open_parquet(where.table_uri, where.path) as parquet:
+            source = _OldRows(completion, parquet, where.partition_values)
+            found = source.completed(rows, position[here], index[here])
+            files = destination.writer().write(destination.of(each) for each in found)
         yield Completed(part, files, int(here.sum()))
 
 
-def _complete(
-    completion: Completion,
-    rows: pa.Table,
-    parquet: pq.ParquetFile,
-    position: Integers,
-    index: Integers,
-) -> Iterator[pa.Table]:
-    """Run by run of the old file's rows: the new versions of its rows at ``position``."""
-    names = set(parquet.schema_arrow.names)
-    held = [name for name in completion.missing.values() if name in names]
+@dataclass(frozen=True)
+class _OldRows:
+    """A file that holds old versions."""
 
-    def wanted(start: int, end: int) -> bool:
-        first, last = np.searchsorted(position, (start, end))
-        return bool(first < last)
+    completion: Completion
+    parquet: pq.ParquetFile
+    partition_values: PartitionValues | None
 
-    for start, batch in read_batches(parquet, held, wanted=wanted):
-        here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
-        if here.start < here.stop:
-            new = rows.take(pa.array(index[here]))
-            yield _fill(completion, new, pa.Table.from_batches([batch]), position[here] - start)
+    def completed(self, rows: pa.Table, position: Integers, index: Integers) -> Iterator[pa.Table]:
+        """Run by run of the old file's rows: the new versions of its rows at ``position``."""
+        constant = self.partition_values or {}
+        names = set(self.parquet.schema_arrow.names) - constant.keys()
+        held = [name for name in self.completion.missing.values() if name in names]
 
+        def wanted(start: int, end: int) -> bool:
+            first, last = np.searchsorted(position, (start, end))
+            return bool(first < last)
 
-def _fill(completion: Completion, new: pa.Table, old: pa.Table, at: Integers) -> pa.Table:
-    columns = {field.name: new[f"v{i}"] for i, field in enumerate(completion.schema)}
-    for i, (name, stored) in enumerate(completion.missing.items()):
-        if stored in old.column_names:
-            type = completion.schema.field(name).type
-            cells = old[stored].take(pa.array(at)).cast(type)
+        for start, batch in read_batches(self.parquet, held, wanted=wanted):
+            here = slice(*np.searchsorted(position, (start, start + batch.num_rows)))
+            if here.start < here.stop:
+                new = rows.take(pa.array(index[here]))
+                old = pa.Table.from_batches([batch])
+                yield self._filled(new, old, position[here] - start)
+
+    def _filled(self, new: pa.Table, old: pa.Table, at: Integers) -> pa.Table:
+        schema, constant = self.completion.schema, self.partition_values or {}
+        columns = {field.name: new[f"v{i}"] for i, field in enumerate(schema)}
+        for i, (name, stored) in enumerate(self.completion.missing.items()):
+            type = schema.field(name).type
+            if stored in constant:
+                value = partition_scalar(constant[stored], type)
+                cells = pa.chunked_array([pa.repeat(value, len(at))])
+            elif stored in old.column_names:
+                cells = old[stored].take(pa.array(at)).cast(type)
+            else:
+                continue
             columns[name] = take_either(new[f"m{i}"].to_numpy(), cells, columns[name])
-    return pa.table(columns, schema=completion.schema)
+        return pa.table(columns, schema=schema)

@@ -18,12 +18,18 @@ from pyspark.sql.functions import (  # type: ignore[attr-defined]
     struct,
 )
 
-from penstock.lakehouse.files import FileWriter, WrittenFile
+from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
+from penstock.lakehouse.table_writer import TableWriter
 
 
 def write_frame(
-    frame: DataFrame, storage: Storage, folder: str, schema: pa.Schema
+    frame: DataFrame,
+    storage: Storage,
+    folder: str,
+    schema: pa.Schema,
+    layout: TableLayout = NO_LAYOUT,
 ) -> list[WrittenFile]:
     """``frame``: with the columns of ``schema``, in any order. Raises PySparkException."""
     storage.create_folder(folder)
@@ -31,7 +37,7 @@ def write_frame(
     def write(rows: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """A task's rows; what it has written in the place of the last one."""
         waiting = 0
-        with FileWriter(storage, folder, schema) as writer:
+        with TableWriter(storage, folder, schema, layout) as writer:
             for part in rows:
                 if waiting:
                     yield pa.nulls(waiting, pa.binary())

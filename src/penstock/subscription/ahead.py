@@ -28,6 +28,7 @@ from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.log import remove_unnamed
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import Storage, write_temporary
+from penstock.lakehouse.table_layout import TableLayout
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk
 from penstock.pgtypes import find
@@ -60,6 +61,7 @@ class TableAhead:
     target: Target
     relations: tuple[Relation, ...]
     schema: TableSchema
+    layout: TableLayout
     net: NetChange
     written: tuple[Written, ...]
     rows: int
@@ -83,7 +85,9 @@ class TableAhead:
                 targets.follow(target, relation)
         except PenstockError:
             return False  # said by whoever does it from the frames
-        return target.table.schema == self.schema and self._is_there()
+        table = target.table
+        same = table.schema == self.schema and table.layout == self.layout
+        return same and self._is_there()
 
     def _is_there(self) -> bool:
         """A VACUUM takes what no log entry names, and the transaction may have been open long."""
@@ -203,7 +207,8 @@ class AheadWriter:
             return _fold(mine, schema, resolution)
 
         keys = self._without_rows(net, again)
-        return TableAhead(target, relations, schema, keys, written, share.rows, note)
+        layout = table.layout
+        return TableAhead(target, relations, schema, layout, keys, written, share.rows, note)
 
     def _decode(
         self, spooled: SpooledFrames, definitions: Sequence[bytes]

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.catalog import LakeTable
-from penstock.catalog.pg_subscription import is_app_id
+from penstock.catalog.pg_subscription import Subscription, is_app_id
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.errors import NotInPrerequisiteState, PenstockError, RelationChanged
+from penstock.lakehouse.layout_options import NO_LAYOUTS, NewTableLayouts
 from penstock.lakehouse.schema import ROW, TableSchema
 from penstock.lakehouse.schema_changes import columns_added, copied_again
 from penstock.lakehouse.table import DeltaTable
@@ -83,6 +84,11 @@ def _copies_of(app_id: str) -> str:
     return f"{app_id}/copy/"
 
 
+def layouts_of(subscription: Subscription) -> NewTableLayouts:
+    """How the tables are laid out that it makes."""
+    return NewTableLayouts.of(subscription.partition_by, subscription.cluster_by)
+
+
 def target_key(info: RemoteTable) -> tuple[str, ...]:
     """Columns that identify a row: the replica identity, and the primary key where that is FULL."""
     match info.relation.replica_identity:
@@ -113,6 +119,7 @@ def copy_target(
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
+    layouts: NewTableLayouts = NO_LAYOUTS,
 ) -> DeltaTable:
     """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
@@ -121,7 +128,7 @@ def copy_target(
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True)
+        return ensure_table(warehouse, info, must_be_empty=True, layouts=layouts)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
         table.name,
@@ -215,11 +222,18 @@ def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
     )
 
 
-def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool) -> DeltaTable:
-    """Open the target of a published table, or create it.
+def ensure_table(
+    warehouse: Warehouse,
+    info: RemoteTable,
+    *,
+    must_be_empty: bool,
+    layouts: NewTableLayouts = NO_LAYOUTS,
+) -> DeltaTable:
+    """Open the target of a published table, or create it, laid out as ``layouts`` says.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
-    RelationChanged when its columns do not fit.
+    RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
+    layout that does not fit a new one.
     """
     relation = info.relation
     table = warehouse.open(relation.schema, relation.name)
@@ -229,7 +243,8 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        return warehouse.create(relation.schema, relation.name, wanted.with_row())
+        layout = layouts.layout_of((relation.schema, relation.name), wanted)
+        return warehouse.create(relation.schema, relation.name, wanted.with_row(), layout)
     if must_be_empty and table.rows:
         raise _not_empty(table)
     table.mark(table.schema.taken())

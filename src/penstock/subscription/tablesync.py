@@ -40,7 +40,12 @@ from penstock.lsn import Lsn
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
-from penstock.subscription.copy_target import copy_leaves, copy_marker, copy_target
+from penstock.subscription.copy_target import (
+    copy_leaves,
+    copy_marker,
+    copy_target,
+    layouts_of,
+)
 from penstock.subscription.held_snapshot import Held, HeldSnapshot
 from penstock.subscription.parking import is_own
 from penstock.walreceiver.connection import Connection
@@ -264,7 +269,8 @@ def _prepare(
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
-            table = copy_target(work.warehouse, info, rel, app_id, name_of)
+            layouts = layouts_of(work.subscription)
+            table = copy_target(work.warehouse, info, rel, app_id, name_of, layouts)
             add_metadata_columns(
                 table,
                 metadata_columns=work.subscription.metadata_columns,

@@ -25,7 +25,7 @@ from penstock.pgtypes import binary_supported
 from penstock.subscription.apply_error import log_stop, text_of
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies, SyncOptions
-from penstock.subscription.copy_target import ensure_table
+from penstock.subscription.copy_target import ensure_table, layouts_of
 from penstock.subscription.history import begin_history
 from penstock.subscription.membership import Membership
 from penstock.subscription.parking import Parking
@@ -345,7 +345,9 @@ class ApplyWorker:
         if targets.open(rel) is None:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
-            targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+            layouts = layouts_of(self.subscription)
+            table = ensure_table(self._warehouse, info, must_be_empty=False, layouts=layouts)
+            targets.add(rel, table)
 
     def _open_history(self, target: Target | None) -> None:
         if target is not None and self.subscription.history:

@@ -1,0 +1,97 @@
+"""How the rows of a Delta table are laid out in files: what writers of files have to know of it.
+
+In: a table's metadata and domain metadata, or what a new table is to have. Out: ``TableLayout``, a
+frozen value that crosses to executors; refusals of columns that Delta, or all readers, cannot lay a
+table out by. How files are written so is ``table_writer``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import FeatureNotSupported
+from penstock.lakehouse.statistics import has_order
+
+CLUSTERING: Final = "delta.clustering"
+"""The domain of Delta's log that names the columns of liquid clustering."""
+_MOST_CLUSTERING: Final = 4
+"""Columns that Delta clusters by."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """``partition_by``: columns (Delta names) whose values the log has, not the files;
+    ``cluster_by``: columns that must have statistics, wherever they stand."""
+
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+
+
+NO_LAYOUT: Final = TableLayout()
+
+
+def layout_of(metadata: Mapping[str, Any], domains: Mapping[str, str]) -> TableLayout:
+    """``domains``: the configuration of each domain."""
+    clustering = json.loads(domains.get(CLUSTERING) or "{}").get("clusteringColumns") or ()
+    return TableLayout(
+        tuple(metadata.get("partitionColumns") or ()),
+        tuple(path[0] for path in clustering),
+    )
+
+
+def clustering_configuration(layout: TableLayout) -> str:
+    """The configuration of the domain."""
+    return json.dumps({"clusteringColumns": [[name] for name in layout.cluster_by]})
+
+
+def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
+    """Raise FeatureNotSupported where a table with these columns cannot be laid out so."""
+    for way, names in (("partitioned", layout.partition_by), ("clustered", layout.cluster_by)):
+        for name in names:
+            if name not in columns.names:
+                raise FeatureNotSupported(
+                    f'target table "{table}" cannot be without column "{name}"',
+                    detail=f"Its Delta table is {way} by it.",
+                    hint="Move the table away and refresh: the copy makes a new one.",
+                )
+    for name in layout.partition_by:
+        if not _has_text(columns.field(name).type):
+            raise FeatureNotSupported(
+                f'target table "{table}" is partitioned by column "{name}", whose type is '
+                f"{columns.field(name).type}",
+                detail="Values of this type have no text in Delta's log that all readers take for "
+                "the same.",
+                hint="Partition it by other columns.",
+            )
+    if layout.partition_by and len(layout.partition_by) == len(columns):
+        raise FeatureNotSupported(
+            f'target table "{table}" is partitioned by all of its columns',
+            detail="Rows of a Delta table have at least one column in their files.",
+            hint="Partition it by fewer columns.",
+        )
+
+
+def check_clustering(table: str, layout: TableLayout, columns: pa.Schema) -> None:
+    """Raise FeatureNotSupported for what Delta would not cluster a new table by."""
+    for name in layout.cluster_by:
+        if not has_order(columns.field(name).type):
+            raise FeatureNotSupported(
+                f'target table "{table}" cannot be clustered by column "{name}", whose type is '
+                f"{columns.field(name).type}",
+                detail="Delta keeps no bounds of its values.",
+                hint="Cluster it by other columns.",
+            )
+    if len(layout.cluster_by) > _MOST_CLUSTERING:
+        raise FeatureNotSupported(
+            f'target table "{table}" is to be clustered by {len(layout.cluster_by)} columns',
+            detail=f"Delta clusters by {_MOST_CLUSTERING} at most.",
+        )
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
