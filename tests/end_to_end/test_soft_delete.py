@@ -51,12 +51,13 @@ def _dead(warehouse: Path, *tables: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def shop(local_node: Callable[..., LocalNode], database: Database) -> Iterator[LocalNode]:
-    """``t`` is partitioned on the node, ``w`` and ``k`` are not."""
+    """``t`` is partitioned on the node, ``w`` by Delta, ``k`` is not."""
     database.execute(_TABLES)
     node = local_node()
     for statement in _PARTITIONS.split(";"):
         node.node.sql(statement)
-    node.subscribe("s", database, "p", "soft_delete = true, metadata_columns = true")
+    options = "soft_delete = true, metadata_columns = true, partition_by = 'w (b)'"
+    node.subscribe("s", database, "p", options)
     node.caught_up("s", database)
     yield node
 
