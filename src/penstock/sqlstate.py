@@ -89,6 +89,10 @@ class InvalidSqlStatementName(PenstockError):
     default_sqlstate = "26000"
 
 
+class ProhibitedSqlStatementAttempted(PenstockError):
+    default_sqlstate = "2F003"
+
+
 class InvalidCursorName(PenstockError):
     default_sqlstate = "34000"
 

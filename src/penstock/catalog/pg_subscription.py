@@ -76,6 +76,7 @@ _TABLE = Table(
     Column("submetadata", Boolean),
     Column("subconflictresolution", String),
     Column("suboutofrange", String(5)),
+    Column("subowner", BigInteger),
 )
 
 
@@ -127,6 +128,7 @@ class Subscription:
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE.
+    ``owner``: a role's oid, None for the node itself, which applies whoever it is.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
 
@@ -160,6 +162,7 @@ class Subscription:
     metadata_columns: bool = False
     conflict_resolution: str = "error"
     out_of_range: str = "error"
+    owner: int | None = field(default=None, compare=False)
 
     @property
     def own_changes_only(self) -> bool:
@@ -237,6 +240,7 @@ class PgSubscription:
         metadata_columns: bool = False,
         conflict_resolution: str = "error",
         out_of_range: str = "error",
+        owner: int | None = None,
     ) -> Subscription:
         """Insert one. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
@@ -265,6 +269,7 @@ class PgSubscription:
             metadata_columns=metadata_columns,
             conflict_resolution=conflict_resolution,
             out_of_range=out_of_range,
+            owner=owner,
         )
         self._connection.execute(_TABLE.insert().values(**_values(subscription)))
         return subscription
@@ -315,6 +320,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "submetadata": subscription.metadata_columns,
         "subconflictresolution": subscription.conflict_resolution,
         "suboutofrange": subscription.out_of_range,
+        "subowner": subscription.owner,
     }
 
 
@@ -353,4 +359,5 @@ def _subscription(row: RowMapping) -> Subscription:
         metadata_columns=bool(row["submetadata"]),
         conflict_resolution=row["subconflictresolution"] or "error",
         out_of_range=row["suboutofrange"] or "error",
+        owner=row["subowner"],
     )

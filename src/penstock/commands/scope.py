@@ -41,6 +41,7 @@ class CommandScope:
 
     ``search_path``: schemas for names without one; the first is where CREATE puts things.
     ``node_role``: the superuser that is no row of the catalog, under the name that it has.
+    ``version``: the major version of PostgreSQL that the node behaves as.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -49,6 +50,7 @@ class CommandScope:
     node_role: CurrentRole = NODE_ROLE
     database: str = "lake"
     search_path: tuple[str, ...] = ("public",)
+    version: int = 18
 
 
 class PublisherSession(Protocol):

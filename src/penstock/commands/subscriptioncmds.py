@@ -53,7 +53,7 @@ from penstock.errors import (
     ObjectInUse,
     PenstockError,
 )
-from penstock.lakehouse.cuts import CutOwner, Cuts
+from penstock.lakehouse.cuts import CutOwner
 from penstock.protocol.answers import Notice
 from penstock.relation import TableName
 from penstock.sql import (
@@ -92,10 +92,9 @@ def create_subscription(
             raise DuplicateObject(f'subscription "{statement.name}" already exists')
     ConnInfo.parse(statement.conninfo)
     check_publications_once(statement.publications)
-    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     notices = list(without_effect(options))
     if not options.connect:
-        _insert(statement, catalog, cuts, options, {}, None)
+        _insert(statement, catalog, scope, options, {}, None)
         notices.append(
             warning(
                 "subscription was created, but is not connected",
@@ -121,7 +120,7 @@ def create_subscription(
         two_phase = first_state(options, has_tables=bool(tables)) is TwoPhaseState.ENABLED
         with _new_slot(publisher, options, two_phase=two_phase) as created:
             notices += created
-            _insert(statement, catalog, cuts, options, tables, identity)
+            _insert(statement, catalog, scope, options, tables, identity)
     return CommandResult("CREATE SUBSCRIPTION", tuple(notices))
 
 
@@ -260,12 +259,13 @@ def ask_published(
 def _insert(
     statement: CreateSubscription,
     catalog: Catalog,
-    cuts: Cuts | None,
+    scope: CommandScope,
     options: SubscriptionOptions,
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
     """The last step: the cuts of a dropped one go with it, or nothing does."""
+    cuts = None if scope.warehouse is None else scope.warehouse.cuts
     with catalog.write() as transaction:
         others = transaction.subscriptions.all()
         subscription = transaction.subscriptions.create(
@@ -290,6 +290,7 @@ def _insert(
             failover=options.failover,
             password_required=options.password_required,
             run_as_owner=options.run_as_owner,
+            owner=scope.role.oid,
         )
         # Tables and slot are of this one: a worker that is led elsewhere stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))

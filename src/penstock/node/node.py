@@ -141,6 +141,7 @@ class Node:
         scope = CommandScope(
             warehouse=self._warehouse,
             database=self.parameters.database,
+            version=self.parameters.server_version,
         )
         return execute(statement, self._catalog, connect_publisher, scope)
 

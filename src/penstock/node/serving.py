@@ -137,7 +137,13 @@ class ServingNode:
             ),
             lake=lake,
             jobs=spark,
-            run_command=SessionCommands(catalog, warehouse, self.sequencer, parameters.database),
+            run_command=SessionCommands(
+                catalog,
+                warehouse,
+                self.sequencer,
+                parameters.database,
+                parameters.server_version,
+            ),
             make_source=lambda options: Decoding(
                 spark,
                 warehouse,

@@ -34,11 +34,13 @@ class SessionCommands:
         warehouse: Warehouse,
         sequencer: Sequencer,
         database: str,
+        version: int = 18,
     ) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
         self._sequencer = sequencer
         self._database = database
+        self._version = version
 
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
@@ -50,6 +52,7 @@ class SessionCommands:
             role=current,
             session_role=current,
             database=self._database,
+            version=self._version,
         )
         connect = partial(connect_publisher, check=check)
         result = execute(statement, self._catalog, connect, scope)
