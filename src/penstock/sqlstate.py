@@ -81,6 +81,10 @@ class ActiveSqlTransaction(PenstockError):
     default_sqlstate = "25001"
 
 
+class ReadOnlySqlTransaction(PenstockError):
+    default_sqlstate = "25006"
+
+
 class InFailedSqlTransaction(PenstockError):
     default_sqlstate = "25P02"
 

@@ -152,6 +152,18 @@ class Catalog:
         with self._store.write() as connection:
             yield _transaction(connection)
 
+    @contextlib.contextmanager
+    def one_transaction(self, *, commit: bool) -> Iterator[Catalog]:
+        """A catalog whose reading and writing, by this thread, are parts of one transaction that
+        changes things. Nothing is changed without ``commit``, or when the block raises."""
+        try:
+            with self._store.write() as connection:
+                yield _OneTransaction(self, connection)
+                if not commit:
+                    raise _TakenBack
+        except _TakenBack:
+            pass
+
     def subscriptions(self) -> tuple[Subscription, ...]:
         """All subscriptions in the order of creation."""
         with self.read() as transaction:
@@ -297,6 +309,31 @@ class Catalog:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None:
                 transaction.subscriptions.save(replace(subscription, publisher=publisher))
+
+
+class _TakenBack(Exception):
+    """Rolls a transaction back that nothing is wrong with."""
+
+
+class _OneTransaction(Catalog):
+    """Part of a catalog's transaction."""
+
+    def __init__(self, catalog: Catalog, connection: Connection) -> None:
+        self._store = catalog._store
+        self.statistics = catalog.statistics
+        self.node_lock = catalog.node_lock
+        self._connection = connection
+
+    def close(self) -> None:
+        """The catalog that it is part of stays open."""
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[CatalogTransaction]:
+        yield _transaction(self._connection)
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[CatalogTransaction]:
+        yield _transaction(self._connection)
 
 
 def _is_member(

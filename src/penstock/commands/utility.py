@@ -120,7 +120,12 @@ def execute(
 
 def is_command(statement: Statement) -> bool:
     """Whether ``execute`` knows the statement; the others are the session's."""
-    return type(statement) in _COMMANDS or isinstance(
+    return type(statement) in _COMMANDS or is_subscription_command(statement)
+
+
+def is_subscription_command(statement: Statement) -> bool:
+    """Whether it is about subscriptions."""
+    return isinstance(
         statement,
         CreateSubscription
         | AlterSubscriptionEnabled
@@ -148,13 +153,13 @@ def _subscriptions(
         case AlterSubscriptionConnection():
             return alter_connection(statement, catalog)
         case AlterSubscriptionSet():
-            return alter_options(statement, catalog, connect)
+            return alter_options(statement, catalog, connect, scope)
         case AlterSubscriptionSkip():
             return alter_skip(statement, catalog, scope)
         case AlterSubscriptionRefresh():
             return alter_refresh(statement, catalog, connect, scope)
         case AlterSubscriptionRefreshTables():
-            return refresh_tables(statement, catalog, connect)
+            return refresh_tables(statement, catalog, connect, scope)
         case AlterSubscriptionPublications():
             return alter_publications(statement, catalog, connect, scope)
         case AlterSubscriptionOwner():
