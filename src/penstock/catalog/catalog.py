@@ -295,6 +295,19 @@ class Catalog:
                 subscription = replace(subscription, skipping_lsn=INVALID)
             transaction.subscriptions.save(subscription)
 
+    def origin_lsn(self, subid: int) -> Lsn:
+        """Where a subscription's replication origin was put. Gone: INVALID."""
+        with self.read() as transaction:
+            found = transaction.subscriptions.find_oid(subid)
+        return INVALID if found is None else found.origin_lsn
+
+    def clear_origin_lsn(self, subid: int, lsn: Lsn) -> None:
+        """The last cut is there. One that it was put to since stays."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is not None and subscription.origin_lsn == lsn:
+                transaction.subscriptions.save(replace(subscription, origin_lsn=INVALID))
+
     def enable_two_phase(self, subid: int) -> None:
         """The publisher's slot has two-phase commit now (UpdateTwoPhaseState). Gone: no effect."""
         with self.write() as transaction:

@@ -77,6 +77,7 @@ _TABLE = Table(
     Column("subconflictresolution", String),
     Column("suboutofrange", String(5)),
     Column("subowner", BigInteger),
+    Column("suboriginlsn", LsnColumn),
 )
 
 
@@ -128,6 +129,7 @@ class Subscription:
     ``messages``: whether it takes those that sessions emit. ``metadata_columns``: whether rows tell
     which change wrote them. ``conflict_resolution``: one of CONFLICT_RESOLUTIONS;
     ``out_of_range``: one of OUT_OF_RANGE.
+    ``origin_lsn``: where its replication origin was put, INVALID: the last cut tells.
     ``owner``: a role's oid, None for the node itself, which applies whoever it is.
     ``password_required`` and ``run_as_owner`` are kept and shown, and change nothing on a node.
     """
@@ -163,6 +165,7 @@ class Subscription:
     conflict_resolution: str = "error"
     out_of_range: str = "error"
     owner: int | None = field(default=None, compare=False)
+    origin_lsn: Lsn = field(default=INVALID, compare=False)
 
     @property
     def own_changes_only(self) -> bool:
@@ -321,6 +324,7 @@ def _values(subscription: Subscription) -> dict[str, Any]:
         "subconflictresolution": subscription.conflict_resolution,
         "suboutofrange": subscription.out_of_range,
         "subowner": subscription.owner,
+        "suboriginlsn": subscription.origin_lsn,
     }
 
 
@@ -360,4 +364,5 @@ def _subscription(row: RowMapping) -> Subscription:
         conflict_resolution=row["subconflictresolution"] or "error",
         out_of_range=row["suboutofrange"] or "error",
         owner=row["subowner"],
+        origin_lsn=row["suboriginlsn"] or INVALID,
     )

@@ -24,10 +24,7 @@ from penstock.catalog.engine import make_private_file
 from penstock.catalog.pg_subscription import Subscription
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
-from penstock.errors import (
-    DuplicateObject,
-    NotInPrerequisiteState,
-)
+from penstock.errors import DuplicateObject, NotInPrerequisiteState
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cut, CutOwner
 from penstock.lakehouse.session import build_session, check_session, session_jars

@@ -85,16 +85,28 @@ def check_publisher(
     server: PublisherState,
     last_cut: Lsn | None,
     tables: Sequence[TableHistory],
+    advanced: Lsn = INVALID,
 ) -> None:
     """Raises StateMismatch where the server, or its slot, and our own state disagree.
 
-    Raises ConnectionFailure for a standby that has not replayed as much yet.
+    ``advanced``: where the replication origin was put. Raises ConnectionFailure for a standby that
+    has not replayed as much yet.
     """
     reached, owner = _reached(last_cut, tables)
     _check_timeline(subscription, known, server, reached, owner)
     if server.position < reached:
         _raise_behind(subscription, server, reached, owner)
+    if server.position < advanced:
+        raise StateMismatch(
+            f'the replication origin of subscription "{subscription}" was put to {advanced}, and '
+            f"its publisher is at {server.position}",
+            detail="Changes that are still to come would be passed by.",
+            hint=f"Put it elsewhere: {alter(subscription)} DISABLE, "
+            f"pg_replication_origin_advance, {alter(subscription)} ENABLE.",
+        )
     start = start_lsn(last_cut, [table.progress for table in tables])
+    if start != INVALID:
+        start = max(start, advanced)
     if start != INVALID and server.confirmed is not None and server.confirmed > start:
         raise StateMismatch(
             f'the slot of subscription "{subscription}" is at {server.confirmed}, and what the '
@@ -104,8 +116,9 @@ def check_publisher(
             "was advanced, or made again.",
             hint=f"If there is a newer copy of folder and warehouse, put that back, then "
             f"{alter(subscription)} ENABLE. {copy_anew(subscription)} To go on without the "
-            "changes in between, keep the tables and create it WITH (create_slot = false, "
-            "copy_data = false).",
+            "changes in between, put its replication origin to the slot's "
+            "confirmed_flush_lsn (pg_replication_origin_advance) while it is disabled, or keep the "
+            "tables and create it WITH (create_slot = false, copy_data = false).",
         )
 
 

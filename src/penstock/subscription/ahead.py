@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError, ReplicationConflict, StorageError
 from penstock.failpoint import AFTER_WRITING_AHEAD, failpoint
 from penstock.lakehouse.cluster import Spark
@@ -132,6 +133,13 @@ def _remove(future: Future[RunAhead | None]) -> None:
     done = future.result()
     if done is not None:
         done.remove()
+
+
+def writes_ahead(subscription: Subscription) -> bool:
+    """Whether anything is written ahead of its commit."""
+    # Histories and messages tell of transactions from their Begin on.
+    told = subscription.history or subscription.messages
+    return subscription.streaming == "parallel" and not told
 
 
 class AheadWriter:

@@ -73,7 +73,9 @@ class ApplyWorker:
         self._catalog = catalog
         self._stream_options = stream_options
         self._retry_interval = retry_interval
-        self._witness = Witness(subscription, warehouse, catalog.record_publisher)
+        self._witness = Witness(
+            subscription, warehouse, catalog.record_publisher, catalog.advanced.read
+        )
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._terminated = threading.Event()
@@ -215,12 +217,7 @@ class ApplyWorker:
                 return
             self._witness.begin(publisher)
             self._copies.begin()
-            parking = self._parking = Parking(
-                self.subscription,
-                self._warehouse,
-                self._catalog.park,
-                self._catalog.primary_key_name,
-            )
+            parking = self._parking = self._new_parking()
             members = Membership(
                 self.subscription, self._catalog.generation, self._catalog.subscription_with_rels
             )
@@ -249,6 +246,7 @@ class ApplyWorker:
                 check_connection=self._witness.check_connection,
                 requested=self._catalog.requested_cuts,
                 skip_lsns=self._catalog.skip_lsns,
+                advanced=self._catalog.advanced,
                 two_phase=self._catalog.two_phase(),
             )
             try:
@@ -263,6 +261,10 @@ class ApplyWorker:
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
+
+    def _new_parking(self) -> Parking:
+        catalog = self._catalog
+        return Parking(self.subscription, self._warehouse, catalog.park, catalog.primary_key_name)
 
     def _warn_without_tables(self) -> None:
         """It streams all the same, so that the publisher need not keep its WAL."""
