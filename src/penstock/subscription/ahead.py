@@ -217,7 +217,7 @@ class AheadWriter:
         self, spooled: SpooledFrames, definitions: Sequence[bytes]
     ) -> tuple[DecodedChunk, dict[int, Relation]]:
         out_of_range = OutOfRange(self._targets.out_of_range)
-        decoder = ColumnarDecoder(out_of_range.find, find)
+        decoder = ColumnarDecoder(out_of_range.find, find, self._targets.text_readers)
         if definitions:
             decoder.decode(MessageChunk.from_copy_data(list(definitions)))
         decoded = decoder.decode(MessageChunk.from_copy_data(spooled.load()))

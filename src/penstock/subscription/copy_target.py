@@ -113,15 +113,18 @@ def copy_target(
     rel: SubscriptionRel,
     app_id: str,
     name_of: Callable[[str], str | None],
+    *,
+    as_text: bool = False,
 ) -> DeltaTable:
-    """The table that a copy goes to. The Delta table of this row's earlier copy is replaced by it,
+    """The table that a copy goes to. ``as_text``: as ``TableSchema.as_text`` where it makes
+    columns. The Delta table of this row's earlier copy is replaced by it,
     in the copy's one commit; its older versions stay. Raises what ``ensure_table`` and
     ``check_alone`` raise, and own errors of a table that lies there and cannot be read or
     written."""
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of)
     if table is None:
-        return ensure_table(warehouse, info, must_be_empty=True)
+        return ensure_table(warehouse, info, must_be_empty=True, as_text=as_text)
     log.info(
         'table "%s" is copied again: %d rows of version %d at %s are replaced',
         table.name,
@@ -130,7 +133,7 @@ def copy_target(
         table.uri,
     )
     wanted = TableSchema.of_relation(relation, _key_for(info, table))
-    table.replace(copied_again(table.schema, wanted, table=table.name))
+    table.replace(copied_again(table.schema, wanted, table=table.name, as_text=as_text))
     return table
 
 
@@ -215,8 +218,10 @@ def _not_empty(table: DeltaTable) -> NotInPrerequisiteState:
     )
 
 
-def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool) -> DeltaTable:
-    """Open the target of a published table, or create it.
+def ensure_table(
+    warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool, as_text: bool = False
+) -> DeltaTable:
+    """Open the target of a published table, or create it. ``as_text``: as ``copy_target``.
 
     Raises NotInPrerequisiteState when rows would be copied into a table that has some,
     RelationChanged when its columns do not fit.
@@ -229,7 +234,8 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
             log.warning(
                 'column "%s" of table "%s" is stored as "%s"', source, relation.qualified_name, name
             )
-        return warehouse.create(relation.schema, relation.name, wanted.with_row())
+        made = wanted.as_text() if as_text else wanted
+        return warehouse.create(relation.schema, relation.name, made.with_row())
     if must_be_empty and table.rows:
         raise _not_empty(table)
     table.mark(table.schema.taken())
@@ -237,7 +243,9 @@ def ensure_table(warehouse: Warehouse, info: RemoteTable, *, must_be_empty: bool
         _take_key(table, wanted)
     try:
         whole_rows = relation.replica_identity is ReplicaIdentity.FULL
-        added = columns_added(table.schema, wanted, table=table.name, whole_rows=whole_rows)
+        added = columns_added(
+            table.schema, wanted, table=table.name, whole_rows=whole_rows, as_text=as_text
+        )
     except RelationChanged as error:
         if must_be_empty:
             error.hint = _MOVE_AWAY.format(uri=table.uri)

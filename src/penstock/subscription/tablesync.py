@@ -37,6 +37,7 @@ from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.snapshot import CopyOptions, CopyProgress, CopySource, run_copy
 from penstock.relation import TableName
@@ -216,7 +217,8 @@ def _prepare(
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
             tree = work.states.partition_tree(rel.table_name)
-            table = copy_target(work.warehouse, info, rel, app_id, name_of)
+            as_text = work.subscription.out_of_range == TEXT
+            table = copy_target(work.warehouse, info, rel, app_id, name_of, as_text=as_text)
             if work.subscription.metadata_columns:
                 add_metadata_columns(table)
             leaves = copy_leaves(work.warehouse, tree, table, rel, app_id, name_of)

@@ -21,9 +21,10 @@ from penstock.errors import ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
-from penstock.pgtypes import binary_supported
+from penstock.pgtypes.out_of_range import TEXT
 from penstock.pipeline.snapshot import CopyOptions
 from penstock.subscription.apply_error import log_stop, text_of
+from penstock.subscription.binary_stream import reads_binary
 from penstock.subscription.catalog_access import CatalogAccess
 from penstock.subscription.copies import NOT_COPIED, Copies
 from penstock.subscription.copy_target import ensure_table
@@ -227,7 +228,9 @@ class ApplyWorker:
             targets = self._open_targets(publisher, members.rels, parking)
             self._witness.check(targets, parking.refuse)
             self._copies.start(members.sync_ids)
-            binary = self.subscription.binary and self._reads_binary(publisher, targets)
+            binary = self.subscription.binary and reads_binary(
+                self.subscription, publisher, targets
+            )
         if not self._copies.running or any(True for _ in targets):
             self._warn_without_tables()
             stream = ApplyStream(
@@ -346,7 +349,10 @@ class ApplyWorker:
         if targets.open(rel) is None:
             self._witness.check_missing(rel)
             info = publisher.table_info(self.subscription.publications, rel.schema, rel.table)
-            targets.add(rel, ensure_table(self._warehouse, info, must_be_empty=False))
+            as_text = self.subscription.out_of_range == TEXT
+            targets.add(
+                rel, ensure_table(self._warehouse, info, must_be_empty=False, as_text=as_text)
+            )
 
     def _open_history(self, target: Target | None) -> None:
         if target is not None and self.subscription.history:
@@ -358,31 +364,6 @@ class ApplyWorker:
         subscription = self.subscription
         with Publisher.connect(subscription.conninfo, subscription.name) as publisher:
             return publisher.columns_with_values(subscription.publications, oid, names)
-
-    def _reads_binary(self, publisher: Publisher, targets: Targets) -> bool:
-        """Whether every published column can be read in binary; text is right for all of them."""
-        for target in targets:
-            try:
-                info = publisher.table_info(
-                    self.subscription.publications, target.rel.schema, target.rel.table
-                )
-            except ConnectionFailure:
-                raise
-            except PenstockError as error:
-                # Renamed, dropped, locked: what comes of it is seen in the stream.
-                log.info("%s; streaming text", error.message)
-                return False
-            for attribute in info.relation.attributes:
-                if not binary_supported(attribute.type_oid):
-                    log.warning(
-                        'subscription "%s" streams text although binary = true: column "%s" of '
-                        'table "%s" has a type that is kept as PostgreSQL\'s text',
-                        self.subscription.name,
-                        attribute.name,
-                        target.rel.qualified_name,
-                    )
-                    return False
-        return True
 
     def _record_joined(self, joined: Sequence[Target], lsn: Lsn) -> None:
         for target in joined:
