@@ -108,12 +108,33 @@ def test_a_transaction_is_passed_by_as_by_a_server(
     assert (sorted(node.rows("t")), node.rows("u")) == ([(1,), (3,), (50,)], [(3,)])
     assert Lsn.parse(_value(node, _PROGRESS)) > past
 
+    _numbers_in_spark(node, spark)
     # Backwards nothing comes again: the tables hold it.
     _go_on(node, "0/1")
     database.execute("INSERT INTO u VALUES (4)")
     node.caught_up("s", database)
     assert sorted(node.rows("u")) == [(3,), (4,)]
     _what_a_slot_has_lost(node, database)
+
+
+def _numbers_in_spark(node: LocalNode, spark: Any) -> None:
+    """Views of Spark, and /metrics, have what the catalogs have."""
+    names = node.node.statistics_views(spark)
+    counts = "SELECT apply_error_count, confl_insert_exists FROM pg_stat_subscription_stats"
+    assert [tuple(row) for row in spark.sql(counts).collect()] == list(node.node.sql(counts).rows)
+    for name in names:
+        assert spark.table(name).columns == list(node.node.sql(f"SELECT * FROM {name}").columns)
+    found = spark.sql(
+        "SELECT s.subname, s.subpublications, st.latest_end_time, r.srsubstate"
+        " FROM pg_subscription s JOIN pg_stat_subscription st ON st.subid = s.oid"
+        " JOIN pg_subscription_rel r"
+        " ON r.srsubid = s.oid JOIN pg_replication_origin_status o"
+        " ON o.external_id = concat('pg_', s.oid)"
+    ).collect()
+    assert [(row[0], row[1], row[3]) for row in found] == [("s", ["p"], "r")] * 2
+    assert found[0][2].year >= 2024
+    (report,) = node.node._report().subscriptions
+    assert (report.apply_errors, report.conflicts["insert_exists"]) == (1, 1)
 
 
 def _what_a_slot_has_lost(node: LocalNode, database: Database) -> None:
