@@ -25,7 +25,7 @@ from typing import Final
 
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter, copy_anew
-from penstock.errors import ConnectionFailure, StateMismatch, UndefinedObject
+from penstock.errors import ConnectionFailure, PenstockError, StateMismatch, UndefinedObject
 from penstock.lakehouse.cuts import CutTable
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.origin import TableProgress, start_lsn
@@ -97,13 +97,7 @@ def check_publisher(
     if server.position < reached:
         _raise_behind(subscription, server, reached, owner)
     if server.position < advanced:
-        raise StateMismatch(
-            f'the replication origin of subscription "{subscription}" was put to {advanced}, and '
-            f"its publisher is at {server.position}",
-            detail="Changes that are still to come would be passed by.",
-            hint=f"Put it elsewhere: {alter(subscription)} DISABLE, "
-            f"pg_replication_origin_advance, {alter(subscription)} ENABLE.",
-        )
+        raise _beyond(subscription, server, advanced)
     start = start_lsn(last_cut, [table.progress for table in tables])
     if start != INVALID:
         start = max(start, advanced)
@@ -262,6 +256,23 @@ def _raise_behind(subscription: str, server: PublisherState, reached: Lsn, owner
         detail="It was restored from an older copy, or has lost WAL: the tables hold changes that "
         "it no longer knows, and its new changes would be skipped as known.",
         hint=_lost_history(subscription),
+    )
+
+
+def _beyond(subscription: str, server: PublisherState, advanced: Lsn) -> PenstockError:
+    message = (
+        f'the replication origin of subscription "{subscription}" was put to {advanced}, and its '
+        f"publisher is at {server.position}"
+    )
+    if server.in_recovery:
+        return ConnectionFailure(
+            message, detail="The standby has not replayed as much WAL yet.", sqlstate="57P03"
+        )
+    return StateMismatch(
+        message,
+        detail="Changes that are still to come would be passed by.",
+        hint=f"Put it elsewhere: {alter(subscription)} DISABLE, pg_replication_origin_advance, "
+        f"{alter(subscription)} ENABLE.",
     )
 
 
